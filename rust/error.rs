@@ -1,0 +1,294 @@
+//! The one error type of the crate.
+//!
+//! Every variant says where: the object, the row group, the byte range, the column or the setting.
+//! Messages say what to do; causes are chained by `source()` and never printed twice.
+
+use std::ops::Range;
+
+use arrow_schema::{ArrowError, DataType};
+use parquet::errors::ParquetError;
+
+/// A result whose error is [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong between a URI and a batch.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not a source that can be opened.
+    #[error("cannot understand the source `{uri}`: {reason}")]
+    Uri {
+        /// The text as given, without credentials.
+        uri: String,
+        /// What is wrong with it and what would work.
+        reason: String,
+    },
+
+    /// Nothing is stored under the source.
+    #[error("no such object or folder: `{url}`")]
+    NotFound {
+        /// The object, folder or bucket that is missing.
+        url: String,
+        /// What the store said, where it was asked.
+        #[source]
+        source: Option<Box<object_store::Error>>,
+    },
+
+    /// The source exists, but holds no Parquet object that matches.
+    #[error("no Parquet objects match `{url}`: {reason}")]
+    NoObjects {
+        /// The folder or pattern.
+        url: String,
+        /// What was found instead.
+        reason: String,
+    },
+
+    /// The store refused the credentials.
+    #[error("permission denied for `{url}`; check the credentials in the environment or `storage_options`")]
+    PermissionDenied {
+        /// The object or bucket.
+        url: String,
+        /// What the store said.
+        source: Box<object_store::Error>,
+    },
+
+    /// The store failed in another way, after its own retries.
+    #[error("the store failed for `{url}`")]
+    Store {
+        /// The object or bucket.
+        url: String,
+        /// What the store said.
+        source: Box<object_store::Error>,
+    },
+
+    /// The store gave up reading a range, after its own retries.
+    #[error("cannot read bytes {}..{} of `{url}`", .range.start, .range.end)]
+    Read {
+        /// The object.
+        url: String,
+        /// The bytes asked for.
+        range: Range<u64>,
+        /// What the store said.
+        source: Box<object_store::Error>,
+    },
+
+    /// The store answered a range request with another number of bytes.
+    #[error("`{url}` gave {got} bytes for the range {}..{}; the object is truncated or changed", .range.start, .range.end)]
+    ShortRead {
+        /// The object.
+        url: String,
+        /// The bytes asked for.
+        range: Range<u64>,
+        /// The number of bytes received.
+        got: u64,
+    },
+
+    /// The object is not the one that was opened.
+    #[error("`{url}` changed since the dataset was opened (expected e-tag `{expected}`); open the dataset again")]
+    ObjectChanged {
+        /// The object.
+        url: String,
+        /// The entity tag recorded when the dataset was opened.
+        expected: String,
+    },
+
+    /// The object is not a readable Parquet file.
+    #[error("`{url}` is not a readable Parquet file: {reason}")]
+    NotParquet {
+        /// The object.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A row group's pages cannot be decoded.
+    #[error("cannot decode row group {row_group} of `{url}`: {source}")]
+    Decode {
+        /// The object.
+        url: String,
+        /// The row group within the object, from 0.
+        row_group: usize,
+        /// What the decoder said; part of the message because it names the column and page.
+        source: Box<ParquetError>,
+    },
+
+    /// A column's values do not fit the type that all objects agreed on.
+    #[error("cannot convert column `{column}` of `{url}` (row group {row_group}) to `{to}`: {source}")]
+    Cast {
+        /// The object.
+        url: String,
+        /// The row group within the object, from 0.
+        row_group: usize,
+        /// The column.
+        column: String,
+        /// The dataset's type of the column.
+        to: DataType,
+        /// What the conversion said.
+        source: Box<ArrowError>,
+    },
+
+    /// Two objects disagree about a column's type in a way that does not widen.
+    #[error("column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; select other columns, or open the objects separately")]
+    SchemaMismatch {
+        /// The column.
+        column: String,
+        /// Its type in the first object.
+        left: Box<DataType>,
+        /// The first object.
+        left_url: String,
+        /// Its type in the second object.
+        right: Box<DataType>,
+        /// The second object.
+        right_url: String,
+    },
+
+    /// An object names a column twice.
+    #[error("`{url}` has more than one column named `{column}`; such a file cannot be selected from by name")]
+    DuplicateColumn {
+        /// The object.
+        url: String,
+        /// The column.
+        column: String,
+    },
+
+    /// A column is not in the dataset.
+    #[error("no column `{column}`{}", near_names(.near, .available))]
+    UnknownColumn {
+        /// The column asked for.
+        column: String,
+        /// Names that look like it, best first.
+        near: Vec<String>,
+        /// All names.
+        available: Vec<String>,
+    },
+
+    /// A split is not in the source.
+    #[error("no split `{split}` in `{url}`; it has {}", .available.join(", "))]
+    UnknownSplit {
+        /// The split asked for.
+        split: String,
+        /// The source.
+        url: String,
+        /// The splits that are there.
+        available: Vec<String>,
+    },
+
+    /// A filter does not parse, does not type-check or uses what is not there.
+    #[error("cannot use the filter `{sql}`: {reason}")]
+    Sql {
+        /// The expression.
+        sql: String,
+        /// What is wrong, where, and what is near.
+        reason: String,
+    },
+
+    /// A filter is not a Boolean expression.
+    #[error("the filter `{sql}` is `{got}`, expected a Boolean expression such as `{sql} > 0`")]
+    NotBoolean {
+        /// The expression.
+        sql: String,
+        /// Its type.
+        got: Box<DataType>,
+    },
+
+    /// A filter failed on values of the data, such as a division by zero.
+    #[error("the filter failed on row group {row_group} of `{url}`: {reason}")]
+    Evaluate {
+        /// The object.
+        url: String,
+        /// The row group within the object, from 0.
+        row_group: usize,
+        /// What went wrong.
+        reason: String,
+    },
+
+    /// A setting has a value that cannot work.
+    #[error("{name}: {reason}")]
+    Setting {
+        /// The setting, as the user wrote it.
+        name: &'static str,
+        /// The value and what would work.
+        reason: String,
+    },
+
+    /// A state belongs to another dataset, query or order.
+    #[error("this state does not belong to this stream: {}", .differences.join("; "))]
+    StateMismatch {
+        /// What differs, each as `what: expected X, got Y`.
+        differences: Vec<String>,
+    },
+
+    /// A state is not one of ours.
+    #[error("not a Forebay state: {reason}")]
+    NotAState {
+        /// What is missing or malformed.
+        reason: String,
+    },
+
+    /// The memory limit cannot hold the least that is needed at once.
+    #[error("memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once; raise it, select fewer columns, or rewrite the file with a page index")]
+    MemoryLimit {
+        /// The object.
+        url: String,
+        /// The row group within the object, from 0.
+        row_group: usize,
+        /// The limit.
+        limit_bytes: u64,
+        /// The least that would do.
+        needed_bytes: u64,
+    },
+
+    /// A column's type has no form in the requested format.
+    #[error("column `{column}` of type `{data_type}` cannot become a tensor: {hint}")]
+    NoTensor {
+        /// The column.
+        column: String,
+        /// Its type.
+        data_type: Box<DataType>,
+        /// What would work.
+        hint: String,
+    },
+
+    /// The system refused a thread.
+    #[error("cannot start a thread")]
+    Thread {
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A worker thread panicked: a bug in this crate.
+    #[error("internal error: {reason}; please report it")]
+    Internal {
+        /// The panic's message.
+        reason: String,
+    },
+
+    /// The stream was closed, or belongs to the process that this one was forked from.
+    #[error("the stream is closed: {reason}")]
+    Closed {
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+fn near_names(near: &[String], available: &[String]) -> String {
+    const SHOWN: usize = 20;
+    if !near.is_empty() {
+        return format!("; did you mean `{}`?", near.join("`, `"));
+    }
+    let more = available.len().saturating_sub(SHOWN);
+    let shown = available.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("; the dataset has {shown} and {more} more") } else { format!("; the dataset has {shown}") }
+}
+
+impl Error {
+    /// Returns the error for a panic caught at a thread's end.
+    pub(crate) fn internal(panic: &(dyn std::any::Any + Send)) -> Self {
+        let reason = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "a worker panicked".into());
+        Self::Internal { reason }
+    }
+}

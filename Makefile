@@ -1,0 +1,131 @@
+# Everything a developer runs. Each target sets up what it needs, so the first command on a fresh machine may be any of
+# them; what is there already is not made again. Machines need cargo, Python 3.11 or later, make and the registries.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# The Python of the virtual environment. It runs the scripts, too: they need nothing but its standard library.
+PYTHON ?= python3
+CARGO_FLAGS := --release --locked
+# Further arguments, as in `make test PYTEST_FLAGS="-k resume"`.
+PYTEST_FLAGS ?=
+BENCH_FLAGS ?=
+
+BIN := .venv/bin
+REQUIREMENTS := python/requirements
+CORPUS := .cache/corpus
+PYTHON_SOURCES := python/forebay scripts examples benches/python tests/python
+TYPED_SOURCES := $(wildcard python/forebay) scripts examples benches/python
+
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .venv-uv/bin/uv)
+COMPILE := $(UV) --directory python pip compile --quiet --upgrade --universal --no-annotate \
+	--custom-compile-command "make lock"
+# uv does not read pip's settings.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+
+SAY := @printf '==> %s\n'
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: ext $(CORPUS)/complete ## Build a corpus from real source files and train on it: filter, shuffle, stop, resume
+	$(SAY) "demo: a filtered, shuffled epoch from $(CORPUS), stopped and resumed"
+	@$(BIN)/python examples/demo.py $(CORPUS)
+
+.PHONY: test
+test: ext s3-env ## Run all Rust and Python tests, S3 server included
+	$(SAY) "test: Rust and Python, with an S3 server"
+	@$(PYTHON) scripts/s3_server.py run -- $(MAKE) --no-print-directory test-rust test-python
+
+.PHONY: test-rust
+test-rust: ## Run the Rust tests alone
+	@cargo test $(CARGO_FLAGS) --workspace
+
+.PHONY: test-python
+test-python: ext ## Run the Python tests alone
+	@$(BIN)/python -m pytest -c python/pyproject.toml --rootdir . tests/python $(PYTEST_FLAGS)
+
+# An incremental build is optimised less.
+.PHONY: bench
+bench: export CARGO_INCREMENTAL := 0
+bench: .venv/bench ## Measure Forebay beside other readers and write docs/benchmarks.md
+	$(SAY) "bench: Rust"
+	@cargo bench --locked --workspace
+	$(SAY) "bench: Python, beside other loaders"
+	@$(MAKE) --no-print-directory ext
+	@$(BIN)/python benches/python/run.py $(BENCH_FLAGS)
+
+.PHONY: lint
+lint: ext ## Check formatting, lints and types of all code
+	$(SAY) "lint: rustfmt and clippy"
+	@cargo fmt --all --check
+	@cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	$(SAY) "lint: ruff and mypy"
+	@$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_SOURCES)
+	@$(BIN)/ruff format --check --config python/pyproject.toml $(PYTHON_SOURCES)
+	@$(BIN)/mypy --config-file python/pyproject.toml $(TYPED_SOURCES)
+	@$(BIN)/stubtest --concise --mypy-config-file python/pyproject.toml forebay._lib
+
+.PHONY: format
+format: .venv/dev ## Format all code
+	@cargo fmt --all
+	@$(BIN)/ruff check --config python/pyproject.toml --fix $(PYTHON_SOURCES)
+	@$(BIN)/ruff format --config python/pyproject.toml $(PYTHON_SOURCES)
+
+.PHONY: docs
+docs: ## Build the Rust documentation and check the links between the pages
+	$(SAY) "docs: rustdoc"
+	@RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --no-deps --workspace
+	$(SAY) "docs: links"
+	@$(PYTHON) scripts/check_links.py
+
+.PHONY: ext
+ext: .venv/dev ## Build the extension into .venv
+	$(SAY) "building the extension (the first time on a machine: DataFusion, a quarter of an hour on two cores)"
+	@cd python && PATH="$(CURDIR)/.venv-uv/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv" \
+		"$(CURDIR)/$(BIN)/maturin" develop --uv $(CARGO_FLAGS)
+
+.PHONY: s3-env
+s3-env: .venv/dev ## Install the S3 server of the tests into .venv-s3
+	@$(PYTHON) scripts/s3_server.py install --uv $(UV) || { \
+		[ -z "$${CI:-}" ] || exit 1; echo "make: going on without the S3 server" >&2; }
+
+.PHONY: wheel
+wheel: .venv/dev ## Build a wheel for others into target/wheels
+	@$(BIN)/maturin build $(CARGO_FLAGS) --manifest-path python/Cargo.toml
+
+.PHONY: lock
+lock: .venv/dev ## Update the pinned versions of all Python packages
+	@$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --group bench --constraints requirements/dev.txt --output-file requirements/bench.txt
+	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
+
+# Stamps: files in the environments that tell what these hold.
+
+.venv/dev: $(REQUIREMENTS)/dev.txt | $(filter-out uv,$(UV))
+	$(SAY) "setting up .venv from $<"
+	@[ -x $(BIN)/python ] || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@touch $@
+
+.venv/bench: $(REQUIREMENTS)/bench.txt .venv/dev
+	$(SAY) "adding the loaders that are measured: $<"
+	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@touch $@
+
+.venv-uv/bin/uv:
+	$(SAY) "installing uv into .venv-uv"
+	@$(PYTHON) -m venv .venv-uv
+	@.venv-uv/bin/pip install --quiet 'uv>=0.9'
+
+$(CORPUS)/complete: scripts/build_corpus.py Cargo.lock .venv/dev
+	$(SAY) "writing the corpus of the demo into $(CORPUS)"
+	@$(BIN)/python scripts/build_corpus.py $(CORPUS)
+	@touch $@

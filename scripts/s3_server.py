@@ -9,13 +9,14 @@ any credentials: tests of refused credentials need another server. Its objects a
     s3_server.py start              starts a server in the background and prints how to reach it
     s3_server.py stop               stops that one
 
-Programs find the server by the variable FOREBAY_TEST_S3_ENDPOINT. Uses the standard library only, so that it runs before
-anything is installed.
+Programs find the server by the variable FOREBAY_TEST_S3_ENDPOINT. Only the standard library is used, so that it runs
+before anything is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -178,11 +179,9 @@ def _terminate(pid: int) -> None:
             return
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
-            try:
-                # Reaps it where it is a child of ours, so that it does not count as running.
+            # Where it is a child of ours it counts as running until somebody has asked for its status.
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
             try:
                 os.killpg(pid, 0)
             except ProcessLookupError:

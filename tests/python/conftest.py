@@ -1,0 +1,62 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from s3 import S3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from s3 import Bucket
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import s3_server  # noqa: E402  (a program, not a package: it is found by the line above)
+
+# Derandomised everywhere: a red test must be red again when it is run again. Time is not what is tested.
+settings.register_profile("forebay", deadline=None, derandomize=True, database=None)
+settings.load_profile("forebay")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """The S3 server: the one that `make test` started, else one for this session."""
+    endpoint = os.environ.get(s3_server.ENDPOINT_VARIABLE)
+    if endpoint:
+        yield S3(endpoint)
+        return
+    try:
+        server = s3_server.start()
+    except s3_server.ServerError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield S3(server.endpoint)
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3: S3) -> Bucket:
+    """A bucket of this test's own."""
+    return s3.create_bucket()
+
+
+@pytest.fixture(scope="session")
+def queries() -> dict[str, str]:
+    """The saved filters of `queries/`, by name."""
+    return {path.stem: path.read_text() for path in sorted((ROOT / "queries").glob("*.sql"))}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs the server, so that `-m "not s3"` leaves it out."""
+    for item in items:
+        if "s3" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.s3)

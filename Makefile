@@ -35,7 +35,7 @@ help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: ext $(CORPUS)/complete ## Build a corpus from real source files and train on it: filter, shuffle, stop, resume
+demo: ext $(CORPUS)/.complete ## Build a corpus from real source files and train on it: filter, shuffle, stop, resume
 	$(SAY) "demo: a filtered, shuffled epoch from $(CORPUS), stopped and resumed"
 	@$(BIN)/python examples/demo.py $(CORPUS)
 
@@ -125,7 +125,7 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(PYTHON) -m venv .venv-uv
 	@.venv-uv/bin/pip install --quiet 'uv>=0.9'
 
-$(CORPUS)/complete: scripts/build_corpus.py Cargo.lock .venv/dev
+$(CORPUS)/.complete: scripts/build_corpus.py Cargo.lock .venv/dev
 	$(SAY) "writing the corpus of the demo into $(CORPUS)"
 	@$(BIN)/python scripts/build_corpus.py $(CORPUS)
 	@touch $@

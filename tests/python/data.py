@@ -80,7 +80,6 @@ def corpus_table(num_rows: int, seed: int = 0) -> pa.Table:
         {
             "crate": pa.array([f"crate{i // 50}" for i in range(num_rows)]),
             "path": pa.array([f"src/module{i}.rs" for i in range(num_rows)]),
-            "part": pa.array(np.zeros(num_rows, dtype=np.int32)),
             "language": pa.array(languages.tolist()),
             "size": pa.array(sizes),
             "licence": pa.array([None if i % 13 == 0 else licence for i, licence in enumerate(licences.tolist())]),

@@ -1,7 +1,7 @@
 """Trains on one filtered, shuffled epoch of a Parquet corpus, stops in the middle and resumes exactly.
 
-Four parts: what the query will read, training until half of the epoch, training from the saved state to its end, and the
-proof: an epoch that nobody interrupted, and four ranks that resume from the same state, deliver the very same rows.
+Four parts: what the query will read, training until half of the epoch, training from the saved state to its end, and
+the proof: an epoch that nobody interrupted, and four ranks that resume from the same state, deliver the very same rows.
 The model guesses the next token from the one before it. It is there to have something to feed.
 """
 
@@ -54,8 +54,8 @@ class Run:
     def __str__(self) -> str:
         return (
             f"{len(self.row_ids):,} batches, {self.num_rows:,} rows in {self.seconds:.1f} s "
-            f"({self.num_rows / self.seconds:,.0f} rows/s, {self.waiting_seconds / self.seconds:.1%} of the time waiting "
-            f"for data), loss {self.loss:.3f}"
+            f"({self.num_rows / self.seconds:,.0f} rows/s, {self.waiting_seconds / self.seconds:.1%} of the time "
+            f"waiting for data), loss {self.loss:.3f}"
         )
 
 

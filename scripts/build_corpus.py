@@ -1,7 +1,7 @@
 """Builds the corpus of the demo: the source files of the Rust crates that the build has fetched, as ordinary Parquet.
 
-One row is a piece of one file: at most 256 tokens of it. The rows stand in the order of crate, file and piece, so that the
-same `Cargo.lock` gives the same corpus, wherever it is built.
+One row is a piece of one file: at most 256 tokens of it. The rows stand in the order of crate, file and piece, so that
+the same `Cargo.lock` gives the same corpus, wherever it is built.
 
     crate     string        name and version
     path      string        path in the crate, `#` and the number of the piece
@@ -22,7 +22,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -185,4 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,236 @@
+//! Says where in which order an epoch stands, as a few hundred bytes of JSON.
+//!
+//! A state holds everything that the order depends on, as resolved, so that loading it can tell a
+//! state of this dataset, query and setting from any other, and the one number that moves: the position.
+//! It does not hold the world size, the batch size or the number of workers, which may change.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the format that this release writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Where an epoch stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The version of this format.
+    pub version: u32,
+    /// The snapshot of the dataset: objects, sizes, versions, row groups.
+    pub fingerprint: String,
+    /// What selects rows, in the order applied.
+    pub query: Vec<String>,
+    /// The order of rows, with its settings as resolved.
+    pub order: OrderState,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The positions below this one have been delivered, by all ranks together.
+    pub position: u64,
+    /// The DataLoader worker that wrote the state, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerState>,
+}
+
+/// The order of rows, as a state records it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OrderState {
+    /// As in the dataset.
+    #[serde(deserialize_with = "no_settings")]
+    Sequential,
+    /// Shuffled.
+    Shuffled {
+        /// Chooses the order, together with the epoch.
+        seed: u64,
+        /// The number of lanes.
+        num_lanes: u32,
+        /// The width of a lane's window in kept rows.
+        window_rows: u64,
+        /// What the two were derived from.
+        shuffle_bytes: u64,
+    },
+}
+
+/// Which DataLoader worker a state is of. A worker delivers every `num_workers`-th batch only.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerState {
+    /// The position that all workers began at.
+    pub base: u64,
+    /// This worker, from 0.
+    pub index: u32,
+    /// How many workers there were.
+    pub num_workers: u32,
+}
+
+impl State {
+    /// Writes the state as JSON on one line.
+    pub fn to_json(&self) -> String {
+        #[expect(clippy::expect_used, reason = "strings, integers and lists of them always serialise")]
+        serde_json::to_string(self).expect("a state is plain data")
+    }
+
+    /// Reads a state.
+    ///
+    /// # Errors
+    ///
+    /// Text that is no state, has fields unknown to this release, or is of another version; says which.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        /// The one field that every version has.
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+
+        let reason = |error: serde_json::Error| format!("not a state of Forebay: {error}");
+        let Versioned { version } = serde_json::from_str(text).map_err(reason)?;
+        if version != VERSION {
+            return Err(format!("expected a state of version `{VERSION}`, got version `{version}`"));
+        }
+        serde_json::from_str(text).map_err(reason)
+    }
+
+    /// Returns what keeps this state from going on where `expected` stands, one line per difference; empty
+    /// when only the epoch, the position and the worker differ.
+    pub fn differences(&self, expected: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.version != expected.version {
+            found.push(difference("version", expected.version, self.version));
+        }
+        if self.fingerprint != expected.fingerprint {
+            found.push(difference("fingerprint", &expected.fingerprint, &self.fingerprint));
+        }
+        if self.query != expected.query {
+            found.push(format!("query: expected {:?}, got {:?}", expected.query, self.query));
+        }
+        match (expected.order.settings(), self.order.settings()) {
+            (Some(expected), Some(got)) => {
+                let pairs = expected.into_iter().zip(got).filter(|(expected, got)| expected != got);
+                found.extend(pairs.map(|((name, expected), (_, got))| difference(name, expected, got)));
+            }
+            (None, None) => {}
+            _ => found.push(difference("order", expected.order.kind(), self.order.kind())),
+        }
+        found
+    }
+}
+
+/// Refuses unknown fields of a variant without any, which serde alone would let pass.
+fn no_settings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct NoSettings {}
+
+    NoSettings::deserialize(deserializer).map(|NoSettings {}| ())
+}
+
+fn difference(name: &str, expected: impl Display, got: impl Display) -> String {
+    format!("{name}: expected `{expected}`, got `{got}`")
+}
+
+impl OrderState {
+    /// Returns the kind, as written.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Shuffled { .. } => "shuffled",
+        }
+    }
+
+    /// Returns the settings of a shuffle by name.
+    fn settings(&self) -> Option<[(&'static str, u64); 4]> {
+        match *self {
+            Self::Sequential => None,
+            Self::Shuffled { seed, num_lanes, window_rows, shuffle_bytes } => Some([
+                ("seed", seed),
+                ("num_lanes", u64::from(num_lanes)),
+                ("window_rows", window_rows),
+                ("shuffle_bytes", shuffle_bytes),
+            ]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shuffled() -> State {
+        State {
+            version: VERSION,
+            fingerprint: "5f3a".to_owned(),
+            query: vec!["lang = 'de'".to_owned()],
+            order: OrderState::Shuffled { seed: u64::MAX, num_lanes: 192, window_rows: 240, shuffle_bytes: 1 << 30 },
+            epoch: 3,
+            position: 76_800,
+            worker: None,
+        }
+    }
+
+    #[test]
+    fn the_format_is_fixed() {
+        let json = concat!(
+            r#"{"version":1,"fingerprint":"5f3a","query":["lang = 'de'"],"#,
+            r#""order":{"kind":"shuffled","seed":18446744073709551615,"num_lanes":192,"window_rows":240,"#,
+            r#""shuffle_bytes":1073741824},"epoch":3,"position":76800}"#
+        );
+        assert_eq!(shuffled().to_json(), json);
+        assert_eq!(State::from_json(json), Ok(shuffled()));
+    }
+
+    #[test]
+    fn a_state_survives_json() {
+        let worker = Some(WorkerState { base: 512, index: 1, num_workers: 4 });
+        let state = State { order: OrderState::Sequential, query: vec![], worker, ..shuffled() };
+        assert!(state.to_json().contains(r#""order":{"kind":"sequential"}"#));
+        assert_eq!(State::from_json(&state.to_json()), Ok(state));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        let json = shuffled().to_json();
+        for (at, with) in [
+            (r#""epoch":3"#, r#""epoch":3,"holes":[]"#),
+            (r#""num_lanes":192"#, r#""num_lanes":192,"strata":2"#),
+            (r#""kind":"shuffled""#, r#""kind":"stratified""#),
+        ] {
+            let error = State::from_json(&json.replace(at, with)).unwrap_err();
+            assert!(error.contains("unknown"), "{error}");
+        }
+        let sequential = State { order: OrderState::Sequential, ..shuffled() }.to_json();
+        let json = sequential.replace(r#""kind":"sequential""#, r#""kind":"sequential","seed":1"#);
+        assert!(State::from_json(&json).unwrap_err().contains("unknown field `seed`"));
+    }
+
+    #[test]
+    fn another_version_is_named_before_anything_else() {
+        let error = State::from_json(r#"{"version":2,"holes":[]}"#).unwrap_err();
+        assert_eq!(error, "expected a state of version `1`, got version `2`");
+        assert!(State::from_json("{}").unwrap_err().contains("missing field `version`"));
+        assert!(State::from_json("").is_err());
+    }
+
+    #[test]
+    fn what_moves_is_no_difference() {
+        let later = State { epoch: 9, position: 0, worker: None, ..shuffled() };
+        assert_eq!(shuffled().differences(&later), Vec::<String>::new());
+    }
+
+    #[test]
+    fn differences_name_the_setting_and_both_values() {
+        let order = OrderState::Shuffled { seed: 1, num_lanes: 24, window_rows: 240, shuffle_bytes: 1 << 30 };
+        let got = State { fingerprint: "77".to_owned(), query: vec![], order, ..shuffled() };
+        assert_eq!(
+            got.differences(&shuffled()),
+            [
+                "fingerprint: expected `5f3a`, got `77`",
+                "query: expected [\"lang = 'de'\"], got []",
+                "seed: expected `18446744073709551615`, got `1`",
+                "num_lanes: expected `192`, got `24`",
+            ]
+        );
+        let got = State { order: OrderState::Sequential, ..shuffled() };
+        assert_eq!(got.differences(&shuffled()), ["order: expected `shuffled`, got `sequential`"]);
+    }
+}

@@ -1,0 +1,224 @@
+//! Decides the order of an epoch: which row stands at which position, and who reads it when.
+//!
+//! A plan is a pure function of the kept rows per span, the seed, the epoch and two settings. It does no
+//! IO, reads no clock and knows neither ranks nor workers, so what training relies on is tested without
+//! a network. `docs/order.md` is the contract; `tests/golden/` holds orders that must never change.
+//!
+//! ```text
+//!  row groups   ▐████████▌▐████████▌ ...      cut at page boundaries            span
+//!  spans         a b c d   e f g h   ...      permuted by (seed, epoch),
+//!  deal          f c h a   g b e d   ...      laid end to end, cut into         lane
+//!  lanes        [f c h a] [g b e d]  ...      L lanes of equal length
+//!  windows      [ f₂ c₁ f₁ h₁ c₂ …]           rows jittered within each lane    window
+//!  positions    lane 0, lane 1, … lane L-1, lane 0, …                           walk
+//!  ranks        r, r+N, r+2N, … in batches of b                                 share
+//! ```
+//!
+//! Random numbers come from [`seed`]; where an epoch has got to is in [`cursor`]; how many lanes there
+//! are and how wide their windows is in [`resolve`].
+
+pub mod cursor;
+mod lane;
+pub mod resolve;
+pub mod seed;
+pub mod share;
+pub mod span;
+mod walk;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use cursor::{OrderState, State, VERSION as STATE_VERSION, WorkerState};
+pub use resolve::Mixing;
+pub use share::{BatchSlice, Remainder, Share, ShareError};
+pub use span::{Page, RowGroupLayout, Span, cut};
+pub use walk::Walk;
+
+use lane::Deal;
+use seed::{Key, Purpose};
+
+/// The lane of a row that is read a second time to fill up a batch ([`EpochPlan::repeat`]).
+pub const REPEAT_LANE: u32 = u32::MAX;
+
+/// How the rows of an epoch are ordered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As in the dataset.
+    Sequential,
+    /// Shuffled, anew in every epoch.
+    Shuffled {
+        /// Chooses the order, together with the epoch.
+        seed: u64,
+        /// The number of lanes; 0 counts as 1.
+        num_lanes: u32,
+        /// The width of a lane's window in kept rows.
+        window_rows: u64,
+    },
+}
+
+/// Names a unit of reading: the part of one span that one lane holds, or a whole span where there are no lanes.
+///
+/// It is fetched once, when the first of its rows is due, and dropped when it is finished.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PieceId {
+    /// The lane; 0 where there are none, [`REPEAT_LANE`] for padding.
+    pub lane: u32,
+    /// The span's index in the list that the plan was made from.
+    pub span: u32,
+}
+
+/// A unit of reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its name.
+    pub id: PieceId,
+    /// The rows it holds, as numbers of the span's kept rows.
+    pub kept: Range<u32>,
+}
+
+/// A row of a piece.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowRef {
+    /// The piece.
+    pub piece: PieceId,
+    /// The number of the row among the piece's rows: 0 is its first kept row.
+    pub row: u32,
+}
+
+/// The order of one epoch. Clones share it.
+#[derive(Clone, Debug)]
+pub struct EpochPlan {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    spans: Arc<[Span]>,
+    num_rows: u64,
+    arrangement: Arrangement,
+}
+
+/// The three ways to arrange an epoch.
+#[derive(Debug)]
+enum Arrangement {
+    /// Spans in dataset order, by the rows before each, and at the end all rows.
+    Sequential { starts: Vec<u64> },
+    /// One permutation of all rows, for an epoch that the windows can hold.
+    Permuted {
+        /// The row at each position.
+        rows: Vec<SpanRow>,
+        /// The last position of each span.
+        last: Vec<u64>,
+    },
+    /// Spans dealt into lanes.
+    Lanes(Deal),
+}
+
+/// A kept row of a span.
+#[derive(Copy, Clone, Debug)]
+struct SpanRow {
+    span: u32,
+    row: u32,
+}
+
+impl EpochPlan {
+    /// Plans an epoch over spans in dataset order: fewer than 2³², each with at least one kept row.
+    ///
+    /// Costs a sort of the spans, and where the epoch is small enough to be permuted as a whole, a sort of its
+    /// rows; memory for 40 bytes per span or 24 per row, a third of it for good.
+    pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
+        let num_rows = spans.iter().map(|span| u64::from(span.num_kept)).sum();
+        let arrangement = match order {
+            Order::Sequential => Arrangement::Sequential { starts: starts(&spans) },
+            Order::Shuffled { seed, num_lanes, window_rows } => {
+                let num_lanes = u64::from(num_lanes.max(1));
+                if num_rows <= num_lanes.saturating_mul(window_rows) {
+                    permute_rows(&spans, num_rows, &Key::new(seed, epoch, Purpose::All))
+                } else {
+                    Arrangement::Lanes(Deal::new(&spans, seed, epoch, num_lanes, window_rows))
+                }
+            }
+        };
+        Self { inner: Arc::new(Inner { spans, num_rows, arrangement }) }
+    }
+
+    /// Returns the number of kept rows, which is the number of positions.
+    pub fn num_rows(&self) -> u64 {
+        self.inner.num_rows
+    }
+
+    /// Returns the spans that the plan was made from.
+    pub fn spans(&self) -> &Arc<[Span]> {
+        &self.inner.spans
+    }
+
+    /// Returns whether the epoch is shuffled as a whole, without lanes.
+    pub fn is_permuted(&self) -> bool {
+        matches!(self.inner.arrangement, Arrangement::Permuted { .. })
+    }
+
+    /// Returns the rows that a piece holds; none if there is no such piece.
+    pub fn piece(&self, id: PieceId) -> Piece {
+        let whole = || 0..self.inner.spans.get(id.span as usize).map_or(0, |span| span.num_kept);
+        let kept = match &self.inner.arrangement {
+            Arrangement::Lanes(deal) if id.lane != REPEAT_LANE => deal.piece(id),
+            _ => whole(),
+        };
+        Piece { id, kept }
+    }
+
+    /// Begins to walk the positions from `from` on. The first rows cost a window of draws in each lane.
+    pub fn walk(&self, from: u64) -> Walk {
+        Walk::new(self.clone(), from)
+    }
+
+    /// Returns the row at one position, at the cost of a window of draws; `None` beyond the end.
+    pub fn locate(&self, position: u64) -> Option<RowRef> {
+        let mut rows = Vec::with_capacity(1);
+        self.walk(position).visit(position, 1, 1, &mut rows, &mut Vec::new());
+        rows.pop()
+    }
+
+    /// Returns the row at one position as a row of a piece of its own, the whole span in [`REPEAT_LANE`].
+    ///
+    /// A row that is delivered twice is not where the walk expects it, so its reading is kept apart.
+    pub fn repeat(&self, position: u64) -> Option<RowRef> {
+        let found = self.locate(position)?;
+        let row = self.piece(found.piece).kept.start + found.row;
+        Some(RowRef { piece: PieceId { lane: REPEAT_LANE, span: found.piece.span }, row })
+    }
+}
+
+/// Returns the rows before each span, and at the end all of them.
+fn starts(spans: &[Span]) -> Vec<u64> {
+    let mut starts = Vec::with_capacity(spans.len() + 1);
+    let mut rows = 0;
+    starts.push(rows);
+    for span in spans {
+        rows += u64::from(span.num_kept);
+        starts.push(rows);
+    }
+    starts
+}
+
+/// Permutes all rows: sorts them by (number drawn, place in the dataset).
+fn permute_rows(spans: &[Span], num_rows: u64, key: &Key) -> Arrangement {
+    let mut draws = key.draws(0);
+    let mut keyed = Vec::with_capacity(usize::try_from(num_rows).unwrap_or(0));
+    for (span, index) in spans.iter().zip(0..) {
+        keyed.extend((0..span.num_kept).map(|row| lane::keyed(draws.next_bits(), index, row)));
+    }
+    keyed.sort_unstable();
+    let mut last = vec![0; spans.len()];
+    let mut rows = Vec::with_capacity(keyed.len());
+    for (value, position) in keyed.into_iter().zip(0..) {
+        let (span, row) = lane::unkeyed(value);
+        last[span as usize] = position;
+        rows.push(SpanRow { span, row });
+    }
+    Arrangement::Permuted { rows, last }
+}

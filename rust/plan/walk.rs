@@ -1,0 +1,190 @@
+//! Walks the positions of an epoch and says which row stands at each, and which pieces are done with.
+//!
+//! A walk is how a rank, or the stream that looks ahead for it, goes through an epoch: forward, in equal
+//! steps or not. It holds a window of every lane that it has visited and nothing of the others, so
+//! N ranks share the work when N divides the number of lanes.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::lane::{Deal, LaneWalk};
+use super::{Arrangement, EpochPlan, PieceId, RowRef, SpanRow};
+
+/// A walk over the positions of an epoch.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    plan: EpochPlan,
+    state: WalkState,
+    /// No position below this one is asked for again.
+    next: u64,
+}
+
+#[derive(Clone, Debug)]
+enum WalkState {
+    Sequential(SequentialWalk),
+    Permuted(PermutedWalk),
+    /// The lanes visited so far.
+    Lanes(Vec<Option<Box<LaneWalk>>>),
+}
+
+impl Walk {
+    pub(super) fn new(plan: EpochPlan, from: u64) -> Self {
+        let state = match &plan.inner.arrangement {
+            Arrangement::Sequential { .. } => WalkState::Sequential(SequentialWalk::default()),
+            Arrangement::Permuted { last, .. } => {
+                WalkState::Permuted(PermutedWalk { is_touched: vec![false; last.len()], ends: BinaryHeap::new() })
+            }
+            Arrangement::Lanes(_) => WalkState::Lanes(Vec::new()),
+        };
+        Self { plan, state, next: from }
+    }
+
+    /// Appends the rows at the positions `first`, `first + step`, … to `rows`: `len` of them, or as many as
+    /// there are before the end of the epoch. A `step` of 0 counts as 1.
+    ///
+    /// Appends to `finished` every piece that the walk has returned a row of and will never return one of
+    /// again, each once: all its rows are at passed positions. Where the last of them was somebody else's, the
+    /// piece is reported when the walk next comes to its lane.
+    ///
+    /// Calls must go forward: `first` is beyond every position asked for before. A call that goes back
+    /// gets the right rows, but `finished` can no longer be relied on.
+    pub fn visit(
+        &mut self,
+        first: u64,
+        step: u64,
+        len: usize,
+        rows: &mut Vec<RowRef>,
+        finished: &mut Vec<PieceId>,
+    ) {
+        debug_assert!(first >= self.next, "position {first} was passed: expected {} or later", self.next);
+        let inner = &*self.plan.inner;
+        if first >= inner.num_rows {
+            return;
+        }
+        let step = step.max(1);
+        let rest = (inner.num_rows - 1 - first) / step + 1;
+        let len = usize::try_from(rest).unwrap_or(usize::MAX).min(len);
+        rows.reserve(len);
+        let positions = Positions { next: first, step, len };
+        match (&mut self.state, &inner.arrangement) {
+            (WalkState::Sequential(walk), Arrangement::Sequential { starts }) => {
+                rows.extend(positions.map(|position| walk.take(starts, position, finished)));
+            }
+            (WalkState::Permuted(walk), Arrangement::Permuted { rows: permuted, last }) => {
+                rows.extend(positions.map(|position| walk.take(permuted, last, position, finished)));
+            }
+            (WalkState::Lanes(lanes), Arrangement::Lanes(deal)) => visit_lanes(lanes, deal, positions, rows, finished),
+            _ => {}
+        }
+        self.next = first.saturating_add(step.saturating_mul(len as u64).saturating_sub(step - 1));
+    }
+}
+
+/// The positions of one visit.
+struct Positions {
+    next: u64,
+    step: u64,
+    len: usize,
+}
+
+impl Iterator for Positions {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.len = self.len.checked_sub(1)?;
+        let position = self.next;
+        self.next = position.wrapping_add(self.step);
+        Some(position)
+    }
+}
+
+/// Walks the lanes in turn, without dividing at every position.
+fn visit_lanes(
+    lanes: &mut Vec<Option<Box<LaneWalk>>>,
+    deal: &Deal,
+    positions: Positions,
+    rows: &mut Vec<RowRef>,
+    finished: &mut Vec<PieceId>,
+) {
+    let num_lanes = deal.num_lanes();
+    let Positions { next, step, len } = positions;
+    let (mut place, mut lane) = (next / num_lanes, next % num_lanes);
+    let (places, more_lanes) = (step / num_lanes, step % num_lanes);
+    for _ in 0..len {
+        let index = usize::try_from(lane).unwrap_or(usize::MAX);
+        if lanes.len() <= index {
+            lanes.resize(index + 1, None);
+        }
+        let walk = lanes[index].get_or_insert_with(|| Box::new(deal.walk(lane)));
+        rows.extend(walk.take(deal, place, finished));
+        place = place.wrapping_add(places);
+        lane += more_lanes;
+        if lane >= num_lanes {
+            lane -= num_lanes;
+            place = place.wrapping_add(1);
+        }
+    }
+}
+
+/// A walk in dataset order: at most one span is open.
+#[derive(Clone, Debug, Default)]
+struct SequentialWalk {
+    /// The span of the last row returned.
+    span: usize,
+    is_open: bool,
+}
+
+impl SequentialWalk {
+    fn take(&mut self, starts: &[u64], position: u64, finished: &mut Vec<PieceId>) -> RowRef {
+        let holds = |span: usize| starts[span] <= position && starts.get(span + 1).is_some_and(|end| position < *end);
+        if !holds(self.span) {
+            if std::mem::take(&mut self.is_open) {
+                finished.push(whole(self.span));
+            }
+            let next = self.span + 1;
+            self.span = if next < starts.len() && holds(next) {
+                next
+            } else {
+                starts.partition_point(|start| *start <= position).saturating_sub(1)
+            };
+        }
+        self.is_open = position + 1 < starts[self.span + 1];
+        if !self.is_open {
+            finished.push(whole(self.span));
+        }
+        let row = u32::try_from(position - starts[self.span]).unwrap_or(u32::MAX);
+        RowRef { piece: whole(self.span), row }
+    }
+}
+
+/// A walk through a permutation of all rows.
+#[derive(Clone, Debug)]
+struct PermutedWalk {
+    /// By span: whether a row of it was returned.
+    is_touched: Vec<bool>,
+    /// The last positions of the touched spans, the nearest on top.
+    ends: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl PermutedWalk {
+    fn take(&mut self, rows: &[SpanRow], last: &[u64], position: u64, finished: &mut Vec<PieceId>) -> RowRef {
+        let SpanRow { span, row } = rows[usize::try_from(position).unwrap_or(usize::MAX)];
+        let index = span as usize;
+        if !std::mem::replace(&mut self.is_touched[index], true) {
+            self.ends.push(Reverse((last[index], span)));
+        }
+        while let Some(&Reverse((end, span))) = self.ends.peek() {
+            if end > position {
+                break;
+            }
+            self.ends.pop();
+            finished.push(PieceId { lane: 0, span });
+        }
+        RowRef { piece: PieceId { lane: 0, span }, row }
+    }
+}
+
+/// Names the piece that is a whole span.
+fn whole(span: usize) -> PieceId {
+    PieceId { lane: 0, span: u32::try_from(span).unwrap_or(u32::MAX) }
+}

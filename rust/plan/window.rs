@@ -1,0 +1,256 @@
+//! Moves the rows of one lane: a window slides along it, and every row leaves at a jittered place.
+//!
+//! The row with index x in its lane gets the key `x + (u(x) − ½) · window_rows`, and rows leave by
+//! key, ties by x. A key differs from its row's index by half a window at most, hence:
+//!
+//! - a row leaves less than `window_rows` places from its index, and the order from any place on is known
+//!   from a neighbourhood of that width ([`Window::seek`]);
+//! - once the lowest key that row x could get is above some key, no row from x on can leave before that key.
+//!   So rows are drawn in order, put into bins by key, and a bin is sorted when it is complete.
+//!
+//! Keys are `f64`, so that plain Python computes the same ones. The index is exact up to 2⁵³ rows per lane.
+//! Beside an index of 2⁴⁰ a key still has steps of 2⁻¹², thousands to a row; should two keys round to
+//! one, the index decides, on every machine alike. Everything here relies only on `x + c` and `c · w` being
+//! monotone in `x` and `c`, which rounding preserves; Rust never fuses the two.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use super::seed::Draws;
+
+/// A bin spans at least this many rows, so that its bookkeeping is small beside them.
+const MIN_BIN_ROWS: u64 = 64;
+
+/// A bin spans at most this many rows, so that sorting it stays in the cache.
+const MAX_BIN_ROWS: u64 = 1 << 15;
+
+/// A window has about this many bins, as far as the other limits allow.
+const BINS_PER_WINDOW: u64 = 32;
+
+/// A row and its key.
+#[derive(Copy, Clone, Debug)]
+struct Keyed {
+    key: f64,
+    row: u64,
+}
+
+impl Keyed {
+    /// Compares in the order in which rows leave.
+    fn order(&self, other: &Self) -> Ordering {
+        self.key.total_cmp(&other.key).then(self.row.cmp(&other.row))
+    }
+}
+
+/// The rows of one lane in the order in which they leave.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    draws: Draws,
+    window_rows: f64,
+    /// `window_rows` as an integer.
+    reach: u64,
+    bin_rows: f64,
+    num_rows: u64,
+    /// The next row to draw a key for.
+    undrawn: u64,
+    /// The place of the next row to leave.
+    place: u64,
+    /// The number of `bins[0]`.
+    first_bin: u64,
+    /// Rows drawn, by key; each unsorted.
+    bins: VecDeque<Vec<Keyed>>,
+    /// The bin that is leaving, sorted, and how many of its rows have left.
+    leaving: Vec<Keyed>,
+    num_left: usize,
+}
+
+impl Window {
+    /// Prepares a lane of `num_rows` rows, at its first place.
+    pub(super) fn new(draws: Draws, window_rows: u64, num_rows: u64) -> Self {
+        let bin_rows = (window_rows / BINS_PER_WINDOW).clamp(MIN_BIN_ROWS, MAX_BIN_ROWS);
+        Self {
+            draws,
+            window_rows: window_rows as f64,
+            reach: window_rows,
+            bin_rows: bin_rows as f64,
+            num_rows,
+            undrawn: 0,
+            place: 0,
+            first_bin: 0,
+            bins: VecDeque::new(),
+            leaving: Vec::new(),
+            num_left: 0,
+        }
+    }
+
+    /// Returns the place of the row that leaves next.
+    pub(super) fn place(&self) -> u64 {
+        self.place
+    }
+
+    /// Returns the first row that has not been drawn. Rows from it on have not left.
+    pub(super) fn undrawn(&self) -> u64 {
+        self.undrawn
+    }
+
+    /// Returns the first row that can leave at `place` or after it: all rows before it leave earlier.
+    pub(super) fn first_row_at(&self, place: u64) -> u64 {
+        // Row x follows every row up to x − window_rows, whatever is drawn (at equal keys by index).
+        place.saturating_sub(self.reach.saturating_sub(1))
+    }
+
+    /// Forgets what was drawn and begins anew with `row` as the first one, at the place of the same number.
+    ///
+    /// From the place where the rows before `row` have all left on, the order is the lane's. That is so at
+    /// every place with [`Window::first_row_at`] `>= row`.
+    pub(super) fn restart(&mut self, row: u64) {
+        self.draws.seek(row);
+        self.undrawn = row;
+        self.place = row;
+        self.first_bin = self.bin(self.lowest_key(row));
+        self.bins.clear();
+        self.leaving.clear();
+        self.num_left = 0;
+    }
+
+    /// Returns the next row and moves on; `None` at the end of the lane.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<u64> {
+        while self.num_left == self.leaving.len() {
+            self.next_bin()?;
+            self.leaving.sort_unstable_by(Keyed::order);
+        }
+        let row = self.leaving.get(self.num_left)?.row;
+        self.num_left += 1;
+        self.place += 1;
+        Some(row)
+    }
+
+    /// Lets the rows up to `place` leave and hands them over, in any order.
+    pub(super) fn skip_to(&mut self, place: u64, mut left: impl FnMut(u64)) {
+        while self.place < place {
+            let rest = &self.leaving[self.num_left..];
+            let count = usize::try_from(place - self.place).unwrap_or(usize::MAX).min(rest.len());
+            rest[..count].iter().for_each(|keyed| left(keyed.row));
+            self.num_left += count;
+            self.place += count as u64;
+            if self.place < place {
+                if self.next_bin().is_none() {
+                    return;
+                }
+                // A bin that leaves as a whole need not be sorted.
+                if self.leaving.len() as u64 > place - self.place {
+                    self.leaving.sort_unstable_by(Keyed::order);
+                }
+            }
+        }
+    }
+
+    /// Replaces the empty `leaving` by the next bin, unsorted; `None` when no row is left.
+    fn next_bin(&mut self) -> Option<()> {
+        // A row whose lowest possible key lies beyond the first bin leaves nothing to wait for.
+        while self.undrawn < self.num_rows && self.bin(self.lowest_key(self.undrawn)) <= self.first_bin {
+            self.draw();
+        }
+        if self.place >= self.num_rows {
+            return None;
+        }
+        self.leaving.clear();
+        self.num_left = 0;
+        if let Some(mut bin) = self.bins.pop_front() {
+            std::mem::swap(&mut bin, &mut self.leaving);
+            // The emptied vector becomes the last bin: in a steady state nothing is allocated.
+            self.bins.push_back(bin);
+        }
+        self.first_bin += 1;
+        Some(())
+    }
+
+    /// Draws the key of the next row and puts the row into its bin.
+    fn draw(&mut self) {
+        let row = self.undrawn;
+        let key = row as f64 + (self.draws.next_uniform() - 0.5) * self.window_rows;
+        let bin = usize::try_from(self.bin(key).saturating_sub(self.first_bin)).unwrap_or(usize::MAX);
+        if self.bins.len() <= bin {
+            self.bins.resize_with(bin + 1, Vec::new);
+        }
+        self.bins[bin].push(Keyed { key, row });
+        self.undrawn += 1;
+    }
+
+    /// Returns the lowest key that `row` can get.
+    fn lowest_key(&self, row: u64) -> f64 {
+        row as f64 + (0.0 - 0.5) * self.window_rows
+    }
+
+    /// Returns the number of the bin of a key: a function that never falls as the key rises.
+    #[expect(clippy::cast_possible_truncation, reason = "a key is above -window_rows, and the cast saturates")]
+    fn bin(&self, key: f64) -> u64 {
+        ((key + self.window_rows) / self.bin_rows) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::seed::{Key, Purpose};
+    use super::*;
+
+    fn window(lane: u64, window_rows: u64, num_rows: u64) -> Window {
+        Window::new(Key::new(1, 2, Purpose::Place).draws(lane), window_rows, num_rows)
+    }
+
+    fn model(lane: u64, window_rows: u64, num_rows: u64) -> Vec<u64> {
+        let mut draws = Key::new(1, 2, Purpose::Place).draws(lane);
+        let mut keyed: Vec<(f64, u64)> =
+            (0..num_rows).map(|x| (x as f64 + (draws.next_uniform() - 0.5) * window_rows as f64, x)).collect();
+        keyed.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        keyed.into_iter().map(|(_, x)| x).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_leave_by_key(lane in 0_u64..4, window_rows in 0_u64..500, num_rows in 0_u64..2000) {
+            let mut window = window(lane, window_rows, num_rows);
+            let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            prop_assert_eq!(rows, model(lane, window_rows, num_rows));
+        }
+
+        #[test]
+        fn a_restart_reaches_every_place(
+            window_rows in prop_oneof![0_u64..8, 0_u64..300], num_rows in 1_u64..1500, at in 0.0..1.0_f64,
+        ) {
+            let expected = model(0, window_rows, num_rows);
+            let place = (at * num_rows as f64) as u64;
+            let mut window = window(0, window_rows, num_rows);
+            let first = window.first_row_at(place);
+            window.restart(first);
+            let mut skipped = 0;
+            window.skip_to(place, |_| skipped += 1);
+            prop_assert_eq!(skipped, place - first);
+            let rest: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            prop_assert_eq!(&rest[..], &expected[place as usize..]);
+        }
+    }
+
+    #[test]
+    fn wide_windows_use_wide_bins_and_give_the_same_order() {
+        let (window_rows, num_rows) = (100_000, 150_000);
+        let mut window = window(3, window_rows, num_rows);
+        let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+        assert_eq!(rows, model(3, window_rows, num_rows));
+    }
+
+    #[test]
+    fn a_trillion_rows_down_the_lane_the_order_is_still_a_permutation_of_a_window() {
+        let place = 1_u64 << 40;
+        let mut window = window(0, 240, place * 2);
+        window.restart(window.first_row_at(place));
+        window.skip_to(place, |_| ());
+        let mut rows: Vec<u64> = std::iter::from_fn(|| window.next()).take(10_000).collect();
+        assert!(rows.iter().zip(place..).all(|(&row, place)| row.abs_diff(place) < 240));
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), 10_000);
+    }
+}

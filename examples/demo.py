@@ -32,7 +32,7 @@ NUM_RANKS = 4
 
 # The corpus's largest token id, and how many of a row's tokens the model learns from.
 VOCABULARY = 4096
-TOKEN_STRIDE = 16
+TOKEN_STRIDE = 64
 
 Batch = dict[str, Any]
 
@@ -85,30 +85,38 @@ def row_ids(batch: Batch) -> list[str]:
     return [f"{crate}/{path}" for crate, path in zip(batch["crate"], batch["path"], strict=True)]
 
 
-def train(
-    model: Bigram, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], num_batches: int, title: str
-) -> Run:
-    """Trains on the next `num_batches` batches."""
-    run = Run()
-    source = iter(batches)
-    started = time.perf_counter()
-    with tqdm(total=num_batches * BATCH_SIZE, desc=title, unit=" rows", unit_scale=True, mininterval=0.5) as bar:
-        for _ in range(num_batches):
-            asked = time.perf_counter()
-            batch = next(source)
-            run.waiting_seconds += time.perf_counter() - asked
+class Trainer:
+    """A model that is being trained."""
 
-            loss = model(batch["tokens"])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    def __init__(self) -> None:
+        self.model = Bigram()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
 
-            run.loss = loss.item()
-            run.row_ids.append(row_ids(batch))
-            bar.set_postfix(loss=f"{run.loss:.3f}", refresh=False)
-            bar.update(len(run.row_ids[-1]))
-    run.seconds = time.perf_counter() - started
-    return run
+    def train(self, batches: Iterable[Batch], num_batches: int, num_rows: int, title: str) -> Run:
+        """Trains on the next batches, which have so many rows together."""
+        run = Run()
+        source = iter(batches)
+        # In a log, where each state of the bar stays to be read, a few are enough.
+        interval = 0.5 if sys.stderr.isatty() else 10.0
+        started = time.perf_counter()
+        with tqdm(total=num_rows, desc=title, unit=" rows", unit_scale=True, mininterval=interval) as bar:
+            for _ in range(num_batches):
+                asked = time.perf_counter()
+                batch = next(source)
+                run.waiting_seconds += time.perf_counter() - asked
+                run.loss = self._step(batch["tokens"])
+                run.row_ids.append(row_ids(batch))
+                bar.set_postfix(loss=f"{run.loss:.3f}", refresh=False)
+                bar.update(len(run.row_ids[-1]))
+        run.seconds = time.perf_counter() - started
+        return run
+
+    def _step(self, tokens: torch.Tensor) -> float:
+        loss = self.model(tokens)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.item())
 
 
 def resume_on_ranks(dataset: fb.Dataset, state: dict[str, Any], num_ranks: int) -> Iterator[list[str]]:
@@ -153,9 +161,8 @@ def main() -> None:
     print(f"\n   an epoch is {len(dataset):,} rows in {num_batches:,} batches of {BATCH_SIZE}")
 
     print("\n2. Train until half of the epoch, save the state, stop\n")
-    model = Bigram()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    first = train(model, optimizer, loader, middle, "epoch 0, first half")
+    trainer = Trainer()
+    first = trainer.train(loader, middle, middle * BATCH_SIZE, "epoch 0, first half")
     arguments.state.write_text(json.dumps(loader.state_dict(), indent=2))
     print(f"   {first}\n   state: {arguments.state.stat().st_size:,} bytes of JSON in {arguments.state}")
 
@@ -164,7 +171,7 @@ def main() -> None:
     dataset = open_corpus(arguments.corpus)
     loader = dataset.to_torch(BATCH_SIZE)
     loader.load_state_dict(state)
-    second = train(model, optimizer, loader, len(loader), "epoch 0, second half")
+    second = trainer.train(loader, len(loader), len(dataset) - first.num_rows, "epoch 0, second half")
     print(f"   {second}")
 
     print("\n4. Compare with an epoch that was never interrupted, and with four ranks\n")

@@ -6,6 +6,8 @@
     text            200,000 rows of text (about 1.2 kB), a language, a score and an id, zstd, row groups of 5000 rows
     labels          1,000,000 rows sorted by label, for checks of the shuffle
 
+`repeated` makes a longer data set of one of these by hard links, which costs no room on disk or in the page cache.
+
 A data set that is complete is not written again. Run as a program, it writes all of them.
 """
 
@@ -69,6 +71,20 @@ def make(name: str, folder: Path) -> Path:
     for index, table in enumerate(data_set.tables()):
         pq.write_table(table, target / f"part-{index}.parquet", **data_set.settings)
     mark.touch()
+    return target
+
+
+def repeated(name: str, folder: Path, times: int) -> Path:
+    """Returns a folder that holds the objects of the data set `name` so many times over."""
+    source = make(name, folder)
+    target = folder / f"{name}-x{times}"
+    target.mkdir(exist_ok=True)
+    for path in source.glob("*.parquet"):
+        for index in range(times):
+            link = target / f"copy-{index}-{path.name}"
+            if not (link.exists() and link.samefile(path)):
+                link.unlink(missing_ok=True)
+                link.hardlink_to(path)
     return target
 
 

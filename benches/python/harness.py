@@ -1,4 +1,4 @@
-"""Measures readers beside each other: each in a process of its own, in turns, on the same objects.
+"""Runs what is measured: each reader in an interpreter of its own, in turns, on the same objects and cores.
 
 A reader is a function that returns an iterator of batches as tensors. What is timed is the epoch after the first batch,
 and the whole of it beside that, because a reader can do half of its work before it gives out anything.
@@ -6,34 +6,37 @@ and the whole of it beside that, because a reader can do half of its work before
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import torch
+
     Reader = Callable[[Path], Iterator[torch.Tensor]]
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 MIB = 1 << 20
 CHECKED_STRIDE = 64
 
 
+class FailedError(Exception):
+    """A program that was to be measured failed; the message is what it said."""
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """One epoch of one reader, or as much of it as fitted into the time."""
+    """One epoch of one reader, or as much of it as was asked for."""
 
     rows: int
     """Rows delivered."""
@@ -42,18 +45,20 @@ class Measurement:
     first_batch_seconds: float
     """From the call to the first batch."""
     rows_per_second: float
-    """After the first batch."""
+    """After the first batch, whose rows do not count."""
+    rows_per_second_of_all: float
+    """From the call on."""
     peak_bytes: int
     """Resident memory of the process at its highest, less what it held before the call."""
     checksum: int
     """Sum of some values of each row: two readers that read whole epochs must agree."""
     is_whole: bool
-    """Whether the epoch ended before the time did."""
+    """Whether the epoch ended before the rows did."""
 
 
-def measure(reader: Reader, folder: Path, max_seconds: float) -> Measurement:
+def measure(reader: Reader, folder: Path, max_rows: int | None) -> Measurement:
     """Runs a reader in this process."""
-    held_before = _resident_bytes()
+    held_before = peak_bytes()
     num_rows = 0
     checksum = 0
     first_rows = 0
@@ -62,12 +67,12 @@ def measure(reader: Reader, folder: Path, max_seconds: float) -> Measurement:
     started = time.perf_counter()
     for batch in reader(folder):
         # A reader that hands out promises must keep them; a sum of every value would cost as much as the reading.
-        checksum += int(batch[:, ::CHECKED_STRIDE].sum(dtype=torch.int64))
+        checksum += int(batch[:, ::CHECKED_STRIDE].sum())
         num_rows += len(batch)
         if not first_rows:
             first_rows = num_rows
             first_batch_seconds = time.perf_counter() - started
-        if time.perf_counter() - started > max_seconds:
+        if max_rows is not None and num_rows >= max_rows:
             is_whole = False
             break
     seconds = time.perf_counter() - started
@@ -76,82 +81,84 @@ def measure(reader: Reader, folder: Path, max_seconds: float) -> Measurement:
         seconds=seconds,
         first_batch_seconds=first_batch_seconds,
         rows_per_second=(num_rows - first_rows) / (seconds - first_batch_seconds),
-        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held_before,
+        rows_per_second_of_all=num_rows / seconds,
+        peak_bytes=peak_bytes() - held_before,
         checksum=checksum,
         is_whole=is_whole,
     )
 
 
 def serve(readers: Mapping[str, Reader], argv: Sequence[str]) -> None:
-    """Answers `compare` in the process of one reader: `NAME FOLDER MAX_SECONDS`."""
-    name, folder, max_seconds = argv
-    measurement = measure(readers[name], Path(folder), float(max_seconds))
+    """Answers `Run.compare` in the process of one reader: `NAME FOLDER [MAX_ROWS]`."""
+    name, folder, *max_rows = argv
+    measurement = measure(readers[name], Path(folder), int(max_rows[0]) if max_rows else None)
     print(json.dumps(asdict(measurement)), flush=True)
     # Some readers leave threads that outlive or abort the interpreter; their measurement is done.
     os._exit(0)
 
 
-def compare(
-    program: Path, names: Sequence[str], folder: Path, *, rounds: int, max_seconds: float
-) -> dict[str, list[Measurement]]:
-    """Measures readers of a program in turns, so that what else the machine does meets all of them.
-
-    Raises:
-        RuntimeError: A reader failed, or two that read whole epochs did not read the same values.
-    """
-    results: dict[str, list[Measurement]] = {name: [] for name in names}
-    for round_index in range(rounds):
-        for name in names:
-            command = [sys.executable, str(program), name, str(folder), str(max_seconds)]
-            answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            if answer.returncode != 0:
-                raise RuntimeError(f"{name}: failed with status {answer.returncode}")
-            result = Measurement(**json.loads(answer.stdout.splitlines()[-1]))
-            results[name].append(result)
-            print(f"  round {round_index + 1}: {name}: {result.rows_per_second:,.0f} rows/s", flush=True)
-    checksums = {name: {result.checksum for result in found if result.is_whole} for name, found in results.items()}
-    if len(set().union(*checksums.values())) > 1:
-        raise RuntimeError(f"the readers do not agree on what is in {folder}: {checksums}")
-    return results
+def peak_bytes() -> int:
+    """Returns the highest resident size of this process; unlike `getrusage`, not that of a parent before `exec`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise FailedError("no VmHWM in /proc/self/status; the benchmarks need Linux")
 
 
-def table(results: dict[str, list[Measurement]], reference: str) -> str:
-    """Writes measurements as a Markdown table, medians of the rounds, beside a reference."""
-    lines = [
-        "| reader | rows/s after the first batch | beside "
-        f"{reference} | first batch, s | rows/s of the whole epoch | memory, MiB |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    base = median(results[reference], "rows_per_second")
-    for name, found in results.items():
-        rate = median(found, "rows_per_second")
-        whole = statistics.median(result.rows / result.seconds for result in found)
-        cut = "" if all(result.is_whole for result in found) else " (cut short)"
-        lines.append(
-            f"| {name}{cut} | {rate:,.0f} | {rate / base:.3g}x | {median(found, 'first_batch_seconds'):.2f} "
-            f"| {whole:,.0f} | {median(found, 'peak_bytes') / MIB:,.0f} |"
-        )
-    return "\n".join(lines)
+def cpus() -> list[int]:
+    """Returns the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings of a run of the benchmarks, and how it starts programs."""
+
+    data: Path
+    num_rounds: int
+    num_cores: int
+
+    def program(self, *arguments: object) -> Any:
+        """Runs a program of this folder and returns the JSON of its last line."""
+        return json.loads(self.output([sys.executable, *map(str, arguments)], HERE).splitlines()[-1])
+
+    def output(self, command: list[str], folder: Path) -> str:
+        """Runs any program on the cores of this run and returns what it prints.
+
+        Raises:
+            FailedError: It failed.
+        """
+        pin = functools.partial(os.sched_setaffinity, 0, cpus()[: self.num_cores])
+        done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False, preexec_fn=pin)
+        if done.returncode:
+            raise FailedError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr.strip()[-3000:]}")
+        return done.stdout
+
+    def compare(self, program: str, readers: Mapping[str, int | None], folder: Path) -> dict[str, list[Measurement]]:
+        """Measures the readers of a program in turns, so that what else the machine does meets all of them.
+
+        Args:
+            program: Name of the program in this folder.
+            readers: Name to the rows that the reader is stopped after, or None.
+            folder: Where the objects are.
+
+        Raises:
+            FailedError: A reader failed, or two that read whole epochs did not read the same values.
+        """
+        results: dict[str, list[Measurement]] = {name: [] for name in readers}
+        for round_index in range(self.num_rounds):
+            for name, max_rows in readers.items():
+                limit = [] if max_rows is None else [max_rows]
+                result = Measurement(**self.program(program, name, folder, *limit))
+                results[name].append(result)
+                rates = f"{result.rows_per_second:,.0f} rows/s, {result.rows_per_second_of_all:,.0f} in all"
+                print(f"  round {round_index + 1}: {name}: {rates}", flush=True)
+        sums = {name: {result.checksum for result in found if result.is_whole} for name, found in results.items()}
+        if len(set().union(*sums.values())) > 1:
+            raise FailedError(f"the readers do not agree on what is in {folder}: {sums}")
+        return results
 
 
 def median(found: Sequence[Measurement], name: str) -> float:
     """Returns the median of one field."""
     return float(statistics.median(getattr(result, name) for result in found))
-
-
-def machine(packages: Sequence[str]) -> str:
-    """Describes what was measured on: processor, cores, memory, versions."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
-    cores = len(os.sched_getaffinity(0))
-    return f"{model}, {cores} cores, {memory:.0f} GB. Python {platform.python_version()}, {versions}."
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,7 @@
-"""Token rows, `list<int32>[2048]`, to torch in batches: the commonest work of a loader for language models."""
+"""Token rows, `list<int32>[2048]`, to torch in batches of 256: the commonest work of a loader for language models.
+
+Each reader runs in an interpreter of its own: `python tokens.py NAME FOLDER [MAX_ROWS]` prints a `harness.Measurement`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import harness
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 if TYPE_CHECKING:
@@ -17,35 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW_TOKENS = 2048
-VOCABULARY = 50_000
-ROW_GROUP_ROWS = 1000
-NUM_OBJECTS = 8
 BATCH_SIZE = 256
 SEED = 7
 
-
-def write(folder: Path, num_rows: int) -> None:
-    """Writes the objects that all readers read, once: zstd, with page index, an ordinary writer."""
-    done = folder / ".complete"
-    if done.exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    # Words are not drawn evenly from a language, and evenly drawn tokens would not compress.
-    weights = 1.0 / np.arange(1, VOCABULARY + 1)
-    bounds = np.cumsum(weights / weights.sum())
-    schema = pa.schema({"tokens": pa.list_(pa.int32())})
-    for index in range(NUM_OBJECTS):
-        rng = np.random.default_rng([SEED, index])
-        first, last = (num_rows * i // NUM_OBJECTS for i in (index, index + 1))
-        with pq.ParquetWriter(
-            folder / f"train-{index:05}.parquet", schema, compression="zstd", write_page_index=True
-        ) as writer:
-            for start in range(first, last, ROW_GROUP_ROWS):
-                length = min(ROW_GROUP_ROWS, last - start)
-                values = np.searchsorted(bounds, rng.random(length * ROW_TOKENS)).astype(np.int32)
-                offsets = np.arange(0, (length + 1) * ROW_TOKENS, ROW_TOKENS, dtype=np.int32)
-                writer.write_table(pa.table({"tokens": pa.ListArray.from_arrays(offsets, values)}, schema=schema))
-    done.touch()
+SHUFFLE_BUFFER_ROWS = 1_000
+"""The default of `datasets`. A larger one takes longer to fill, before the first batch, and not longer per batch."""
 
 
 def forebay_shuffled(folder: Path) -> Iterator[torch.Tensor]:
@@ -63,29 +40,21 @@ def forebay_unshuffled(folder: Path) -> Iterator[torch.Tensor]:
     return (batch["tokens"] for batch in fb.load_dataset(folder, split="train").to_torch(BATCH_SIZE))
 
 
-def forebay_256_mib(folder: Path) -> Iterator[torch.Tensor]:
-    """Forebay with its default shuffle and a quarter of a gigabyte."""
-    return _forebay_within(folder, 256 * harness.MIB)
-
-
-def forebay_1_gib(folder: Path) -> Iterator[torch.Tensor]:
-    """Forebay with its default shuffle and one gigabyte."""
-    return _forebay_within(folder, 1024 * harness.MIB)
-
-
-def _forebay_within(folder: Path, memory_limit: int) -> Iterator[torch.Tensor]:
-    import forebay as fb
-
-    dataset = fb.load_dataset(folder, split="train").shuffle(seed=SEED)
-    return (batch["tokens"] for batch in dataset.to_torch(BATCH_SIZE, memory_limit=memory_limit))
-
-
-def pyarrow_unshuffled(folder: Path) -> Iterator[torch.Tensor]:
-    """A scan by hand with pyarrow, its own threads and read-ahead."""
+def pyarrow_batches(folder: Path) -> Iterator[torch.Tensor]:
+    """A scan by hand with pyarrow, its own threads and read-ahead, whose scanner cuts the batches."""
     import pyarrow.dataset as ds
 
-    scan = ds.dataset(sorted(folder.glob("*.parquet"))).to_batches(columns=["tokens"], batch_size=BATCH_SIZE)
+    scan = ds.dataset(folder).to_batches(columns=["tokens"], batch_size=BATCH_SIZE)
     return (_reshape(batch.column("tokens")) for batch in scan if batch.num_rows)
+
+
+def pyarrow_row_groups(folder: Path) -> Iterator[torch.Tensor]:
+    """The same by whole row groups, of which torch cuts the batches."""
+    import pyarrow.dataset as ds
+
+    scan = ds.dataset(folder).to_batches(columns=["tokens"])
+    groups = (_reshape(batch.column("tokens")) for batch in scan if batch.num_rows)
+    return (part for group in groups for part in torch.split(group, BATCH_SIZE))
 
 
 def duckdb_unshuffled(folder: Path) -> Iterator[torch.Tensor]:
@@ -101,8 +70,13 @@ def lance_unshuffled(folder: Path) -> Iterator[torch.Tensor]:
     """Lance, which needs the data converted to its own format; the conversion is not timed."""
     import lance
 
-    batches = lance.dataset(str(folder / "converted.lance")).to_batches(columns=["tokens"], batch_size=BATCH_SIZE)
+    batches = lance.dataset(str(lance_folder(folder))).to_batches(columns=["tokens"], batch_size=BATCH_SIZE)
     return (_reshape(batch.column("tokens")) for batch in batches)
+
+
+def lance_folder(folder: Path) -> Path:
+    """Returns where the objects of `folder` lie as Lance writes them."""
+    return folder.with_name(f"{folder.name}.lance")
 
 
 def convert_to_lance(folder: Path) -> None:
@@ -110,21 +84,30 @@ def convert_to_lance(folder: Path) -> None:
     import lance
     import pyarrow.dataset as ds
 
-    target = folder / "converted.lance"
+    target = lance_folder(folder)
     if not target.exists():
-        source = ds.dataset(sorted(folder.glob("*.parquet")))
+        source = ds.dataset(folder)
         lance.write_dataset(source.to_batches(), str(target), schema=source.schema)
 
 
 def datasets_shuffled(folder: Path) -> Iterator[torch.Tensor]:
-    """Hugging Face `datasets`: streaming, shuffle buffer, through a DataLoader."""
+    """Hugging Face `datasets`: streaming, shuffle buffer, through a DataLoader in this process."""
+    return _datasets(folder, num_workers=0)
+
+
+def datasets_two_workers(folder: Path) -> Iterator[torch.Tensor]:
+    """The same with two worker processes."""
+    return _datasets(folder, num_workers=2)
+
+
+def _datasets(folder: Path, num_workers: int) -> Iterator[torch.Tensor]:
     from datasets import load_dataset
     from torch.utils.data import DataLoader
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     dataset = load_dataset("parquet", data_files=files, split="train", streaming=True)
-    shuffled = dataset.shuffle(seed=SEED, buffer_size=10_000).with_format("torch")
-    return (batch["tokens"] for batch in DataLoader(shuffled, batch_size=BATCH_SIZE))
+    shuffled = dataset.shuffle(seed=SEED, buffer_size=SHUFFLE_BUFFER_ROWS).with_format("torch")
+    return (batch["tokens"] for batch in DataLoader(shuffled, batch_size=BATCH_SIZE, num_workers=num_workers))
 
 
 def _reshape(column: pa.Array) -> torch.Tensor:
@@ -136,12 +119,12 @@ def _reshape(column: pa.Array) -> torch.Tensor:
 READERS = {
     "forebay, shuffled": forebay_shuffled,
     "forebay": forebay_unshuffled,
-    "forebay, shuffled, 256 MiB": forebay_256_mib,
-    "forebay, shuffled, 1 GiB": forebay_1_gib,
-    "pyarrow by hand": pyarrow_unshuffled,
+    "pyarrow by hand": pyarrow_batches,
+    "pyarrow by hand, row groups": pyarrow_row_groups,
     "duckdb": duckdb_unshuffled,
     "lance (converted)": lance_unshuffled,
     "datasets, shuffled": datasets_shuffled,
+    "datasets, shuffled, 2 workers": datasets_two_workers,
 }
 
 if __name__ == "__main__":

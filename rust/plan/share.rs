@@ -93,7 +93,10 @@ impl Share {
             return error("rank", format!("expected less than the world size `{world_size}`, got `{rank}`"));
         }
         if worker >= num_workers {
-            return error("worker", format!("expected less than the number of workers `{num_workers}`, got `{worker}`"));
+            return error(
+                "worker",
+                format!("expected less than the number of workers `{num_workers}`, got `{worker}`"),
+            );
         }
         if from > num_rows {
             return error("position", format!("expected at most the number of rows `{num_rows}`, got `{from}`"));

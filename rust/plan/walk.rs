@@ -48,14 +48,7 @@ impl Walk {
     ///
     /// Calls must go forward: `first` is beyond every position asked for before. A call that goes back
     /// gets the right rows, but `finished` can no longer be relied on.
-    pub fn visit(
-        &mut self,
-        first: u64,
-        step: u64,
-        len: usize,
-        rows: &mut Vec<RowRef>,
-        finished: &mut Vec<PieceId>,
-    ) {
+    pub fn visit(&mut self, first: u64, step: u64, len: usize, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
         debug_assert!(first >= self.next, "position {first} was passed: expected {} or later", self.next);
         let inner = &*self.plan.inner;
         if first >= inner.num_rows {

@@ -1,0 +1,277 @@
+"""Forebay as a guest of a process: what it loads and starts, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import data
+import pytest
+from programs import python_command, python_environment, run_python
+
+import forebay as fb
+
+SECONDS_TO_END = 5.0
+"""How long threads may take to end on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    data.write_fragments(folder, data.ids_table(40_000), num_fragments=4, row_group_rows=500)
+    return folder
+
+
+def our_threads() -> list[str]:
+    """Names of the threads of this process that are ours."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name.startswith("forebay"):
+            found.append(name)
+    return found
+
+
+def wait_for_no_threads() -> None:
+    gc.collect()
+    end = time.monotonic() + SECONDS_TO_END
+    while our_threads() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert our_threads() == []
+
+
+def test_importing_loads_neither_torch_nor_arrow_and_starts_no_thread():
+    code = """
+    import sys, pathlib
+    before = len(list(pathlib.Path("/proc/self/task").iterdir()))
+    import forebay
+    heavy = {"torch", "pyarrow", "numpy", "pandas", "tqdm", "obstore", "asyncio", "multiprocessing"} & set(sys.modules)
+    print(sorted(heavy), len(list(pathlib.Path("/proc/self/task").iterdir())) - before)
+    """
+    assert run_python(code).strip() == "[] 0"
+
+
+def test_importing_is_quick():
+    code = """
+    import time
+    start = time.perf_counter()
+    import forebay
+    print(time.perf_counter() - start)
+    """
+    assert min(float(run_python(code)) for _ in range(5)) < 0.1
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in fb.__all__:
+        assert getattr(fb, name) is not None
+        assert name == "__version__" or getattr(fb, name).__doc__, name
+
+
+def test_a_finished_stream_leaves_no_thread(corpus):
+    ds = fb.load_dataset(corpus, split="train").filter("id % 2 = 0").shuffle(1)
+    assert sum(batch.num_rows for batch in ds.batches(100)) == 20_000
+    del ds
+    wait_for_no_threads()
+
+
+@pytest.mark.parametrize("make", [lambda ds: ds.batches(100), lambda ds: ds.to_torch(100)], ids=["batches", "torch"])
+def test_leaving_the_loop_early_leaves_no_thread(corpus, make):
+    ds = fb.load_dataset(corpus, split="train").shuffle(1)
+    for _ in range(3):
+        for _batch in make(ds):
+            break
+    del ds, _batch
+    wait_for_no_threads()
+
+
+def test_an_exception_in_the_loop_leaves_no_thread(corpus):
+    ds = fb.load_dataset(corpus, split="train").shuffle(1)
+
+    def train(stream: fb.Stream) -> None:
+        for _ in stream:
+            raise RuntimeError("loss is NaN")
+
+    with pytest.raises(RuntimeError, match="loss is NaN"):
+        train(ds.batches(100))
+    del ds
+    wait_for_no_threads()
+
+
+def test_closing_an_iterator_leaves_no_thread_and_its_batches_stay(corpus):
+    ds = fb.load_dataset(corpus, split="train")
+    iterator = iter(ds.batches(100))
+    batch = next(iterator)
+    assert our_threads()
+    iterator.close()
+    del ds, iterator
+    wait_for_no_threads()
+    assert batch.num_rows == 100
+
+
+def test_an_iterator_that_is_never_begun_starts_nothing(corpus):
+    ds = fb.load_dataset(corpus, split="train")
+    stream = ds.batches(100)
+    iterator = iter(stream)
+    assert len(stream) == 400
+    del ds, stream, iterator
+    wait_for_no_threads()
+
+
+def test_a_failed_opening_leaves_no_thread(tmp_path):
+    with pytest.raises(fb.NotFoundError):
+        fb.load_dataset(tmp_path / "absent", split="train")
+    wait_for_no_threads()
+
+
+def test_several_streams_at_once_do_not_disturb_each_other(corpus):
+    ds = fb.load_dataset(corpus, split="train")
+    one, two = ds.shuffle(1).batches(64), ds.shuffle(2).batches(64)
+    count = sum(a.num_rows + b.num_rows for a, b in zip(one, two, strict=True))
+    assert count == 80_000
+
+
+def test_many_epochs_do_not_gather_threads_or_files(corpus):
+    stream = fb.load_dataset(corpus, split="train").shuffle(1).batches(4096)
+    counts = []
+    for epoch in range(12):
+        stream.set_epoch(epoch)
+        assert sum(batch.num_rows for batch in stream) == 40_000
+        counts.append((len(our_threads()), len(list(Path("/proc/self/fd").iterdir()))))
+    threads, files = zip(*counts, strict=True)
+    assert max(threads[6:]) <= max(threads[:6]) + 2
+    assert max(files[6:]) <= max(files[:6]) + 4
+
+
+INTERRUPTED = """
+import sys
+import forebay as fb
+
+ds = fb.load_dataset(sys.argv[1], split="train").shuffle(1)
+try:
+    while True:
+        for number, batch in enumerate(ds.batches(10)):
+            if number == 20:
+                print("going", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(7)
+"""
+
+WAITING = """
+import socket
+import sys
+import threading
+import forebay as fb
+
+server = socket.create_server(("127.0.0.1", 0))
+accepted = []
+
+
+def accept():
+    while True:
+        accepted.append(server.accept())
+        print("going", flush=True)
+
+
+threading.Thread(target=accept, daemon=True).start()
+try:
+    fb.load_dataset(f"http://127.0.0.1:{server.getsockname()[1]}/never.parquet", split="train")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("program", [INTERRUPTED, WAITING], ids=["iterating", "opening"])
+def test_control_c_ends_a_program_within_a_second(corpus, program):
+    with subprocess.Popen(
+        python_command(program, corpus),
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline().strip() == "going", process.stderr.read()
+            time.sleep(0.2)
+            start = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+            took = time.monotonic() - start
+        finally:
+            process.kill()
+    assert process.returncode == 7, err
+    assert "interrupted" in out
+    assert took < 1.0
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "sys.exit(3)",
+        "raise SystemExit(3)",
+        "import os; os._exit(3)",
+        "held = [iterator, ds, batch]; sys.exit(3)",
+        "import gc; gc.disable(); cycle = [iterator]; cycle.append(cycle); sys.exit(3)",
+    ],
+)
+def test_a_program_may_end_with_a_stream_open(corpus, end):
+    code = f"""
+    import sys
+    import forebay as fb
+    ds = fb.load_dataset(sys.argv[1], split="train").shuffle(1)
+    iterator = iter(ds.to_torch(10))
+    batch = next(iterator)
+    {end}
+    """
+    done = subprocess.run(
+        python_command(code, corpus), env=python_environment(), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_an_uncaught_error_ends_a_program_with_its_message(corpus):
+    code = """
+    import sys
+    import forebay as fb
+    for batch in fb.load_dataset(sys.argv[1], split="train").batches(10):
+        raise ValueError("stop here")
+    """
+    done = subprocess.run(
+        python_command(code, corpus), env=python_environment(), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("ValueError: stop here")
+
+
+def test_a_stream_may_be_read_in_another_thread(corpus):
+    ds = fb.load_dataset(corpus, split="train").shuffle(1)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        counts = list(pool.map(lambda seed: sum(b.num_rows for b in ds.shuffle(seed).batches(50)), range(6)))
+    assert counts == [40_000] * 6
+
+
+def test_python_goes_on_while_forebay_waits():
+    code = """
+    import os, socket, threading, time
+    import forebay as fb
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    open_it = lambda: fb.load_dataset(f"http://127.0.0.1:{port}/never.parquet", split="train")
+    threading.Thread(target=open_it, daemon=True).start()
+    server.accept()
+    start, ticks = time.monotonic(), 0
+    while time.monotonic() - start < 0.5:
+        time.sleep(0.005)
+        ticks += 1
+    print(ticks, flush=True)
+    os._exit(0)
+    """
+    assert int(run_python(code)) > 30

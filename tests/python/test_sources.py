@@ -1,0 +1,361 @@
+"""Where Parquet is found: folders, files, globs, lists, servers and stores; its splits and its order."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+import urllib.parse
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import data_files
+from obstore.store import LocalStore, MemoryStore
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def put(folder: Path, *names: str) -> None:
+    """Writes objects of three rows, numbered in the order of the names."""
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"object": [name] * 3, "id": [number * 3 + i for i in range(3)]}), path)
+
+
+def objects(ds: fb.Dataset) -> list[str]:
+    """Names of the objects of a dataset, in the order in which their rows come."""
+    return list(dict.fromkeys(pa.table(ds)["object"].to_pylist()))
+
+
+def test_a_folder_is_read_with_everything_below_it(tmp_path):
+    put(tmp_path, "a.parquet", "b/c.parquet", "b/d/e.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert objects(ds) == ["a.parquet", "b/c.parquet", "b/d/e.parquet"]
+    assert ds.num_rows == len(ds) == 9
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_folder_may_be_given_with_or_without_a_slash_or_as_a_uri(tmp_path, slash):
+    put(tmp_path, "x/a.parquet")
+    expected = ["x/a.parquet"]
+    assert objects(fb.load_dataset(f"{tmp_path}/x{slash}", split="train")) == expected
+    assert objects(fb.load_dataset(f"file://{tmp_path}/x{slash}", split="train")) == expected
+
+
+def test_a_folder_may_be_relative(tmp_path, monkeypatch):
+    put(tmp_path, "x/a.parquet")
+    monkeypatch.chdir(tmp_path)
+    for source in ("x", "./x", "x/a.parquet", "../" + tmp_path.name + "/x", "x/*.parquet"):
+        assert objects(fb.load_dataset(source, split="train")) == ["x/a.parquet"], source
+
+
+def test_a_single_file_is_a_dataset(tmp_path):
+    put(tmp_path, "a.parquet", "b.parquet")
+    for source in (tmp_path / "b.parquet", str(tmp_path / "b.parquet"), f"file://{tmp_path}/b.parquet"):
+        assert objects(fb.load_dataset(source, split="train")) == ["b.parquet"]
+
+
+def test_a_file_that_is_named_may_have_any_ending(tmp_path):
+    put(tmp_path, "rows.data")
+    assert objects(fb.load_dataset(tmp_path / "rows.data", split="train")) == ["rows.data"]
+
+
+NAMES = ("a-1.parquet", "a-2.parquet", "b-1.parquet", "deep/a-3.parquet", "deep/er/a-4.parquet")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.parquet", ["a-1.parquet", "a-2.parquet", "b-1.parquet"]),
+        ("a-*.parquet", ["a-1.parquet", "a-2.parquet"]),
+        ("?-1.parquet", ["a-1.parquet", "b-1.parquet"]),
+        ("a-[13].parquet", ["a-1.parquet"]),
+        ("{a,b}-1.parquet", ["a-1.parquet", "b-1.parquet"]),
+        ("**/*.parquet", list(NAMES)),
+        ("**/a-*.parquet", ["a-1.parquet", "a-2.parquet", "deep/a-3.parquet", "deep/er/a-4.parquet"]),
+        ("deep/**", ["deep/a-3.parquet", "deep/er/a-4.parquet"]),
+        ("deep/*.parquet", ["deep/a-3.parquet"]),
+        ("*/*.parquet", ["deep/a-3.parquet"]),
+        ("d*p/er/*", ["deep/er/a-4.parquet"]),
+    ],
+)
+def test_a_glob_matches_as_a_shell_does(tmp_path, pattern, expected):
+    put(tmp_path, *NAMES)
+    assert objects(fb.load_dataset(f"{tmp_path}/{pattern}", split="train")) == expected
+    assert objects(fb.load_dataset(f"file://{tmp_path}/{pattern}", split="train")) == expected
+
+
+def test_a_list_is_read_in_the_order_given(tmp_path):
+    put(tmp_path, "z.parquet", "a.parquet", "folder/m.parquet")
+    ds = fb.load_dataset([tmp_path / "z.parquet", f"{tmp_path}/folder", f"{tmp_path}/a*.parquet"], split="train")
+    assert objects(ds) == ["z.parquet", "folder/m.parquet", "a.parquet"]
+
+
+def test_hidden_and_underscored_objects_are_ignored(tmp_path):
+    put(
+        tmp_path,
+        "a.parquet",
+        ".hidden.parquet",
+        "_metadata.parquet",
+        "_temporary/b.parquet",
+        ".cache/c.parquet",
+        "deep/_d.parquet",
+        "deep/e_.parquet",
+    )
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "README.md").write_text("not Parquet, and not asked for")
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet", f"{tmp_path}/**"):
+        assert objects(fb.load_dataset(source, split="train")) == ["a.parquet", "deep/e_.parquet"]
+
+
+def test_an_underscore_above_the_source_hides_nothing(tmp_path):
+    put(tmp_path / "_private" / ".x", "a.parquet")
+    assert objects(fb.load_dataset(tmp_path / "_private" / ".x", split="train")) == ["a.parquet"]
+
+
+def test_objects_come_in_natural_order(tmp_path):
+    names = ["part-1.parquet", "part-2.parquet", "part-10.parquet", "part-11.parquet", "part-100.parquet"]
+    put(tmp_path, *reversed(names))
+    assert objects(fb.load_dataset(tmp_path, split="train")) == names
+    assert objects(fb.load_dataset(f"{tmp_path}/part-*.parquet", split="train")) == names
+
+
+def test_folders_come_in_natural_order_too(tmp_path):
+    names = [f"day={day}/part-{part}.parquet" for day in (1, 2, 10) for part in (0, 9, 10)]
+    put(tmp_path, *reversed(names))
+    assert objects(fb.load_dataset(tmp_path, split="train")) == names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "with space.parquet",
+        "per%cent.parquet",
+        "per%20cent.parquet",
+        "ünïcödé-数据.parquet",
+        "a+b=c&d.parquet",
+        "day=2024-01-01/x.parquet",
+        "hash#tag.parquet",
+        "semi;colon,comma.parquet",
+        "quote'd.parquet",
+        "tilde~!$().parquet",
+        "emoji 🦀/x.parquet",
+    ],
+)
+def test_names_of_any_letters_are_found_and_read(tmp_path, name):
+    put(tmp_path, name)
+    sources = [tmp_path, tmp_path / name, f"file://{urllib.parse.quote(str(tmp_path / name))}"]
+    for source in sources:
+        assert objects(fb.load_dataset(source, split="train")) == [name], source
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_found_through_its_folder(tmp_path):
+    put(tmp_path, "a[1]*.parquet")
+    assert objects(fb.load_dataset(tmp_path, split="train")) == ["a[1]*.parquet"]
+
+
+SPLIT_CASES = {
+    "folders": {
+        "train": ["train/a.parquet", "train/b.parquet"],
+        "validation": ["validation/a.parquet"],
+        "test": ["test/a.parquet"],
+    },
+    "files": {"train": ["train.parquet"], "test": ["test.parquet"]},
+    "shards": {
+        "train": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+        "test": ["data/test-00000-of-00001.parquet"],
+    },
+    "other words": {"train": ["training/a.parquet"], "validation": ["dev/a.parquet"], "test": ["eval/a.parquet"]},
+    "words within names": {"train": ["my_train_file.parquet"], "validation": ["val-1.parquet"]},
+    "own names": {"train": ["data/train-00000-of-00001.parquet"], "extra": ["data/extra-00000-of-00001.parquet"]},
+    "no names": {"train": ["a.parquet", "b/c.parquet"]},
+    "part of a word": {"train": ["contest.parquet", "trainer.parquet"]},
+}
+
+
+MORE_LAYOUTS = [
+    ["Train.parquet", "TEST.parquet"],
+    ["train1/a.parquet", "test2/b.parquet"],
+    ["dev-set/a.parquet", "train-set/b.parquet"],
+    ["data/train-00000-of-00002-8f1a.parquet", "data/test-00000-of-00001-ab.parquet"],
+    ["train/test.parquet", "train/a.parquet"],
+    ["train.parquet", "other.parquet"],
+    ["test/a.parquet", "b.parquet"],
+    ["validation_1/a.parquet", "train 2/a.parquet"],
+    ["eval.parquet"],
+    ["train.v2.parquet", "valid.v2.parquet"],
+    ["mytrain.parquet"],
+    ["x/my.train/a.parquet"],
+    ["data/train/part-0.parquet", "data/val/part-0.parquet"],
+    ["data/train-0-of-2.parquet", "data/odd-0-of-2.parquet"],
+    ["data/a.b-00000-of-00001.parquet"],
+    ["train/data/test-00000-of-00001.parquet"],
+    ["data/train-00000-of-00001.parquet", "test/x.parquet"],
+    ["en/train.parquet", "en/test.parquet", "de/train.parquet"],
+]
+
+
+def splits_in_datasets(folder: Path) -> dict[str, list[str]]:
+    """What `datasets.load_dataset` would make of a folder."""
+    found = data_files.DataFilesDict.from_patterns(data_files.get_data_patterns(str(folder)), str(folder))
+    return {str(split): sorted(path.removeprefix(f"{folder}/") for path in files) for split, files in found.items()}
+
+
+@pytest.mark.parametrize("splits", SPLIT_CASES.values(), ids=SPLIT_CASES)
+def test_splits_are_found_in_names(tmp_path, splits):
+    put(tmp_path, *(name for names in splits.values() for name in names))
+    assert splits_in_datasets(tmp_path) == {name: sorted(names) for name, names in splits.items()}
+    found = fb.load_dataset(tmp_path)
+    assert isinstance(found, fb.DatasetDict)
+    assert {name: objects(ds) for name, ds in found.items()} == splits
+    for name, names in splits.items():
+        assert objects(fb.load_dataset(tmp_path, split=name)) == names
+
+
+@pytest.mark.parametrize("names", MORE_LAYOUTS, ids=" ".join)
+def test_splits_are_those_that_hugging_face_finds(tmp_path, names):
+    put(tmp_path, *names)
+    found = {name: sorted(objects(ds)) for name, ds in fb.load_dataset(tmp_path).items()}
+    assert found == splits_in_datasets(tmp_path)
+
+
+def test_splits_come_with_train_first(tmp_path):
+    put(tmp_path, "test/a.parquet", "train/a.parquet", "validation/a.parquet")
+    assert list(fb.load_dataset(tmp_path)) == ["train", "validation", "test"]
+
+
+def test_a_name_above_the_source_is_no_split(tmp_path):
+    put(tmp_path / "test" / "corpus", "a.parquet")
+    assert list(fb.load_dataset(tmp_path / "test" / "corpus")) == ["train"]
+
+
+def test_several_splits_must_be_chosen_from(tmp_path):
+    put(tmp_path, "train/a.parquet", "test/a.parquet")
+    with pytest.raises(AttributeError, match=r"several splits.*ds\['train'\]\.filter"):
+        fb.load_dataset(tmp_path).filter("id > 0")
+
+
+def test_an_unknown_split_lists_those_there_are(tmp_path):
+    put(tmp_path, "train/a.parquet", "test/a.parquet")
+    with pytest.raises(fb.SettingError, match=r"no split `validation`.*it has train, test") as caught:
+        fb.load_dataset(tmp_path, split="validation")
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_columns_can_be_chosen_when_opening(tmp_path):
+    put(tmp_path, "a.parquet")
+    assert fb.load_dataset(tmp_path, split="train", columns=["id"]).column_names == ["id"]
+    assert fb.load_dataset(tmp_path, columns=["id"])["train"].column_names == ["id"]
+
+
+class RangeHandler(http.server.BaseHTTPRequestHandler):
+    """Serves a folder, byte ranges included, and keeps a list of what was asked."""
+
+    protocol_version = "HTTP/1.1"
+    root: ClassVar[Path]
+    requests: ClassVar[list[tuple[str, str]]]
+
+    def do_GET(self):
+        self.requests.append((self.command, self.headers.get("Range", "")))
+        path = self.root / urllib.parse.unquote(self.path.split("?")[0]).lstrip("/")
+        if not path.is_file():
+            self.send_error(404)
+            return
+        body = path.read_bytes()
+        tag = f'"{hash(body):x}"'
+        if self.headers.get("If-Match", tag) != tag:
+            self.send_error(412)
+            return
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        first, last = 0, len(body) - 1
+        if asked:
+            first = int(asked[1]) if asked[1] else max(len(body) - int(asked[2]), 0)
+            last = min(int(asked[2]), last) if asked[1] and asked[2] else last
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("ETag", tag)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[first : last + 1])
+
+    do_HEAD = do_GET  # noqa: N815 - the name is the server's
+
+    def log_message(self, *_arguments):
+        """Says nothing."""
+
+
+@pytest.fixture
+def requests() -> list[tuple[str, str]]:
+    """Method and range of every request that the server got."""
+    return []
+
+
+@pytest.fixture
+def web(tmp_path, requests) -> Iterator[str]:
+    """The URL of a server of this test's folder."""
+    handler = type("Handler", (RangeHandler,), {"root": tmp_path, "requests": requests})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_files_are_read_over_http(tmp_path, web):
+    put(tmp_path, "a.parquet", "deep/sp ace.parquet")
+    assert objects(fb.load_dataset(f"{web}/a.parquet", split="train")) == ["a.parquet"]
+    ds = fb.load_dataset([f"{web}/a.parquet", f"{web}/deep/sp%20ace.parquet"], split="train")
+    assert objects(ds) == ["a.parquet", "deep/sp ace.parquet"]
+    assert pa.table(ds.filter("id % 2 = 0"))["id"].to_pylist() == [0, 2, 4]
+
+
+def test_a_file_that_is_not_on_the_server_is_named(web):
+    with pytest.raises(fb.NotFoundError, match="absent.parquet"):
+        fb.load_dataset(f"{web}/absent.parquet", split="train")
+
+
+def test_a_folder_on_a_web_server_cannot_be_listed(web):
+    with pytest.raises(fb.ForebayError, match="127.0.0.1"):
+        fb.load_dataset(f"{web}/", split="train")
+
+
+def test_opening_asks_once_for_each_footer(tmp_path, web, requests):
+    put(tmp_path, *(f"{i}.parquet" for i in range(5)))
+    fb.load_dataset([f"{web}/{i}.parquet" for i in range(5)], split="train")
+    assert [method for method, _ in requests] == ["GET"] * 5
+    assert all(byte_range.startswith("bytes=-") for _, byte_range in requests)
+
+
+def test_a_local_store_of_obstore_is_a_source(tmp_path):
+    put(tmp_path, "part-2.parquet", "part-10.parquet", "_hidden.parquet")
+    ds = fb.load_dataset(LocalStore(tmp_path), split="train")
+    assert objects(ds) == ["part-2.parquet", "part-10.parquet"]
+
+
+def test_a_store_that_only_this_process_has_is_refused():
+    with pytest.raises(fb.SettingError, match="MemoryStore"):
+        fb.load_dataset(MemoryStore(), split="train")
+
+
+@pytest.mark.parametrize("source", [3, None, b"bytes", [1, 2], {"train": 3}])
+def test_what_is_no_source_is_refused(source):
+    with pytest.raises((fb.SettingError, TypeError)):
+        fb.load_dataset(source, split="train")
+
+
+def test_the_fingerprint_is_of_the_objects_not_of_the_way_to_them(tmp_path):
+    put(tmp_path, "a.parquet", "b.parquet")
+    sources = [tmp_path, f"{tmp_path}/", f"{tmp_path}/*.parquet"]
+    states = [fb.load_dataset(source, split="train").batches(2).state_dict() for source in sources]
+    assert states[0] == states[1] == states[2]

@@ -26,8 +26,8 @@ import forebay as fb
 sys.path.insert(0, os.environ["TESTS"])
 from rows import batches_of
 
-def read(num_steps=None):
-    stream = fb.load_dataset(os.environ["DATA"], "train").shuffle(4, num_lanes=6, window_rows=20).to_torch(32)
+def read():
+    stream = fb.load_dataset(os.environ["DATA"], "train").shuffle(4, num_lanes=6, window_rows=20).batches(32)
     print(json.dumps({"stream": repr(stream), "steps": len(stream), "batches": batches_of(stream)}))
 """
 
@@ -108,7 +108,7 @@ def test_a_stream_made_before_the_process_group_is_refused(data: Path, tmp_path:
     # As rank 0 of 1 it would deliver every row to every rank.
     program = (
         READ
-        + 'early = fb.load_dataset(os.environ["DATA"], "train").to_torch(32)\n'
+        + 'early = fb.load_dataset(os.environ["DATA"], "train").batches(32)\n'
         + JOIN
         + """
 try:

@@ -1,1 +1,37 @@
-//! x
+//! Streams training data from Parquet in object storage: SQL selection, exact order, zero copies.
+//!
+//! ```text
+//! source ──► dataset ──► selection ──► plan ──► stream
+//! objects    snapshot    kept rows     order    batches
+//! ```
+//!
+//! Dependencies point one way, right to left. [`plan`] decides which row stands where and does no IO; the
+//! stream carries it out within a memory limit. The Python package is a thin layer over this crate.
+
+pub mod config;
+mod dataset;
+mod error;
+mod explain;
+mod forms;
+mod io;
+mod metrics;
+pub mod plan;
+mod query;
+mod reader;
+mod selection;
+mod source;
+mod stream;
+pub mod tensor;
+
+pub use arrow_schema::SchemaRef;
+
+pub use crate::dataset::{Fragment, OpenRequest, RowGroupRef, Snapshot};
+pub use crate::error::{Error, Result};
+pub use crate::explain::Explanation;
+pub use crate::io::Io;
+pub use crate::metrics::{Metrics, Progress};
+pub use crate::query::Dataset;
+pub use crate::reader::{EpochReader, OrderSettings};
+pub use crate::selection::{Filter, Report, RowSet, Selection};
+pub use crate::source::{Connection, Object, Store};
+pub use crate::stream::{BatchStream, Polled, StreamOptions, StreamStats};

@@ -1,1 +1,24 @@
-//! x
+//! The Python extension of Forebay: converts, calls the core, converts back.
+
+mod batch;
+mod dataset;
+mod dlpack;
+mod error;
+mod reader;
+mod runtime;
+mod stream;
+
+use pyo3::prelude::*;
+
+/// Registers the classes and functions of `forebay._lib`.
+#[pymodule]
+fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<dataset::PyDataset>()?;
+    module.add_class::<reader::PyReader>()?;
+    module.add_class::<stream::PyStream>()?;
+    module.add_class::<batch::PyBatch>()?;
+    module.add_class::<batch::PyColumn>()?;
+    module.add_function(wrap_pyfunction!(dataset::list_splits, module)?)?;
+    module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
+}

@@ -1,0 +1,367 @@
+"""`load_dataset` and `Dataset`: rows and columns wanted, not yet read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from forebay import _lib
+from forebay._lib import Batch
+from forebay.exceptions import SettingError
+from forebay.loader import Stream, current_world
+from forebay.options import (
+    DEFAULT_MEMORY_LIMIT,
+    DEFAULT_SHUFFLE_BYTES,
+    ReadOptions,
+    Remainder,
+    ShareOptions,
+    ShuffleOptions,
+)
+
+if TYPE_CHECKING:
+    from forebay.torch import TorchStream
+
+ROWS_PER_READ = 1024
+"""Rows that `Dataset.iter` takes from Arrow to Python at a time."""
+
+SHOW_PROGRESS_AFTER = 1.0
+"""Seconds after which a selection or an opening shows a progress bar."""
+
+Source = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+def load_dataset(
+    source: Source | Any,
+    split: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Any:
+    """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
+
+    Args:
+        source: A folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`, `az://`,
+            or `http(s)://` (files only); or a store of `obstore`. Hidden and `_`-prefixed objects are ignored; the order is
+            natural (`part-2` before `part-10`).
+        split: Of the splits found in folder and file names, as Hugging Face finds them (`train`, `validation`, `test`;
+            all is `train` where no name says otherwise).
+        columns: Columns to keep; all by default.
+        storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
+            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...).
+
+    Returns:
+        A `Dataset`; without `split` a `DatasetDict` of all splits.
+
+    Raises:
+        NotFoundError: nothing is there, or no Parquet object.
+        AccessDeniedError: the store refused the credentials.
+        DataError: an object is not Parquet.
+        SchemaError: the objects' types do not fit together.
+        SettingError: no such split, or an option that is not known.
+
+    Example:
+        >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
+        >>> ds.column_names
+        ['path', 'size']
+    """
+    sources, options = _sources(source, storage_options)
+    if split is None:
+        names = _with_progress("opening", lambda tick: _lib.list_splits(sources, options, tick))
+        return DatasetDict({name: load_dataset(source, name, columns=columns, storage_options=options) for name in names})
+    opened = _with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick))
+    dataset = Dataset(opened)
+    return dataset if columns is None else dataset.select_columns(columns)
+
+
+class DatasetDict(dict[str, "Dataset"]):
+    """Splits by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(Dataset, name):
+            raise AttributeError(name)
+        raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
+
+
+class Dataset:
+    """Rows and columns of Parquet objects, as a query keeps them. Immutable; every method returns a new one.
+
+    Nothing but footers has been read. `len()` reads the predicate columns that statistics do not decide, once.
+    """
+
+    def __init__(self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None) -> None:
+        self._native = native
+        self._shuffle = shuffle
+
+    def filter(self, sql: str) -> Dataset:
+        """Keeps the rows for which a SQL expression is true, among those kept so far.
+
+        Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL is
+        not kept. `NaN` equals itself and is above every number. Column names are case-sensitive.
+
+        Raises:
+            QueryError: it does not parse, does not type-check or is not Boolean.
+            ColumnNotFoundError: a column is not in the dataset; near names are listed.
+
+        Example:
+            >>> ds.filter("language = 'rust' AND size > 500").num_rows <= ds.num_rows
+            True
+        """
+        if not isinstance(sql, str):
+            raise SettingError(f"filter: expected SQL text such as \"score > 0.8\", got {type(sql).__name__}")
+        return Dataset(self._native.filter(sql), self._shuffle)
+
+    def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
+        """Keeps the named columns, in that order. Never changes rows or their order.
+
+        Raises:
+            ColumnNotFoundError: a name is not in the dataset.
+        """
+        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        return Dataset(self._native.select_columns(names), self._shuffle)
+
+    def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
+        """Keeps all columns but the named ones.
+
+        Raises:
+            ColumnNotFoundError: a name is not in the dataset.
+        """
+        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        self._native.select_columns(names)
+        return self.select_columns([name for name in self.column_names if name not in names])
+
+    def shuffle(
+        self,
+        seed: int = 0,
+        *,
+        shuffle_bytes: int = DEFAULT_SHUFFLE_BYTES,
+        num_lanes: int | None = None,
+        window_rows: int | None = None,
+    ) -> Dataset:
+        """Delivers rows in a seeded order that differs from epoch to epoch.
+
+        The order depends on the dataset's version, its filters, `seed`, the epoch and these settings; not on ranks, workers,
+        columns, memory or time.
+
+        Args:
+            seed: 0 to 2^64 - 1. The default is fixed, so that ranks agree.
+            shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; one rank of `N` holds `1/N` of them.
+            num_lanes: Lanes that an epoch is dealt into; derived by default, 192 where that fits.
+            window_rows: Rows of a lane's window; derived by default.
+        """
+        options = ShuffleOptions(seed=seed, shuffle_bytes=shuffle_bytes, num_lanes=num_lanes, window_rows=window_rows)
+        return Dataset(self._native, options)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        remainder: Remainder = "drop",
+        rank: int | None = None,
+        world_size: int | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        num_threads: int | None = None,
+    ) -> Stream[Batch]:
+        """Streams Arrow batches, which every Arrow library takes without a copy.
+
+        Arguments, order and state are those of `to_torch`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> next(iter(ds.batches(32)))
+            Batch(32 rows, 7 columns)
+        """
+        share = _share(batch_size, rank, world_size, remainder, drop_last)
+        return Stream(self, share, ReadOptions(memory_limit=memory_limit, num_threads=num_threads), _identity)
+
+    def to_torch(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        remainder: Remainder = "drop",
+        rank: int | None = None,
+        world_size: int | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        num_threads: int | None = None,
+    ) -> TorchStream:
+        """Streams batches as dicts: numbers and equal-length lists as tensors, strings and binary as lists.
+
+        Tensors share the batch's memory: no copy after the shuffle's. Dates and times are integers in their unit.
+
+        Args:
+            batch_size: Rows of a batch.
+            drop_last: Leave out a last batch with fewer rows.
+            remainder: What becomes of the last rows when the world size does not divide them: `"drop"` (fewer than
+                `world_size` rows, others each epoch; `num_dropped` counts them), `"pad"` (rows from the epoch's start
+                repeat), or `"keep"` (ranks differ by one row and perhaps one batch: DDP would hang).
+            rank: Of this process; by default that of the initialised `torch.distributed`, else of `RANK` and `WORLD_SIZE`.
+            world_size: As `rank`.
+            memory_limit: Bytes in flight, decoded and ready, all together. Never changes the order.
+            num_threads: Threads that decode and gather; one for each core by default.
+
+        Raises:
+            TensorError: a column has no tensor form, may hold nulls, or is a list of different lengths; here, not while
+                iterating.
+        """
+        from forebay.torch import TorchStream
+
+        share = _share(batch_size, rank, world_size, remainder, drop_last)
+        return TorchStream(self, share, ReadOptions(memory_limit=memory_limit, num_threads=num_threads))
+
+    def iter(self) -> Iterator[dict[str, Any]]:
+        """Yields rows as dicts of Python values, all rows of the dataset, in its order."""
+        import pyarrow as pa
+
+        for batch in self.batches(ROWS_PER_READ, rank=0, world_size=1):
+            yield from pa.record_batch(batch).to_pylist()
+
+    __iter__ = iter
+
+    def take(self, n: int) -> list[dict[str, Any]]:
+        """Returns the first `n` rows as dicts."""
+        rows = self.iter()
+        return [row for _, row in zip(range(n), rows, strict=False)]
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return self._native.column_names
+
+    @property
+    def schema(self) -> Any:
+        """The columns' types, as a `pyarrow.Schema`."""
+        import pyarrow as pa
+
+        return pa.schema(self._native)
+
+    @property
+    def num_rows(self) -> int:
+        """The exact number of kept rows. Evaluates the filters if that has not been done."""
+        return _with_progress("selecting", self._native.num_rows)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def explain(self) -> Explanation:
+        """What a pass over the dataset takes: row groups, rows, bytes, requests, order. Evaluates the filters."""
+        num_rows = self.num_rows
+        return Explanation(self._native.explain() | {"rows_kept": num_rows} | {"order": self._order()})
+
+    def _order(self) -> dict[str, int]:
+        return self._make_reader(ReadOptions()).order()
+
+    def _make_reader(self, read: ReadOptions) -> _lib.Reader:
+        """Evaluates the filters, cuts spans and resolves the order."""
+        shuffle = self._shuffle
+        settings = None
+        if shuffle is not None:
+            settings = (shuffle.seed, shuffle.shuffle_bytes, shuffle.num_lanes, shuffle.window_rows)
+        _with_progress("selecting", self._native.num_rows)
+        return self._native.reader(settings, read.memory_limit, read.num_threads)
+
+    def __arrow_c_schema__(self) -> object:
+        return self._native.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one)."""
+        return self.batches(ROWS_PER_READ * 8, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        shuffled = f", shuffle(seed={self._shuffle.seed})" if self._shuffle else ""
+        filters = "".join(f", filter({text!r})" for text in self._native.filters)
+        return f"Dataset({len(self.column_names)} columns{filters}{shuffled}): {', '.join(self.column_names)}"
+
+
+class Explanation(dict[str, Any]):
+    """What a pass over a dataset takes; a dict that prints as text."""
+
+    def __str__(self) -> str:
+        order = self["order"]
+        lines = [
+            f"rows        {self['rows_kept']:,} of {self['rows_total']:,} kept",
+            f"row groups  {self['row_groups_total']:,} in {self['objects']:,} objects: "
+            f"{self['row_groups_pruned']:,} pruned by statistics, {self['row_groups_whole']:,} whole, "
+            f"{self['row_groups_partial']:,} partial, {self['row_groups_empty']:,} read and empty",
+            f"selection   {_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests",
+            f"payload     {_bytes(self['payload_bytes'])} in {self['payload_requests']:,} requests a pass, unshuffled",
+        ]
+        if order:
+            lines.append(
+                f"order       seed {order['seed']}, {order['num_lanes']:,} lanes, windows of {order['window_rows']:,} rows"
+            )
+        else:
+            lines.append("order       of the dataset, unshuffled")
+        return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _identity(batch: Batch) -> Batch:
+    return batch
+
+
+def _share(
+    batch_size: int, rank: int | None, world_size: int | None, remainder: Remainder, drop_last: bool
+) -> ShareOptions:
+    if (rank is None) != (world_size is None):
+        raise SettingError("rank and world_size: give both or none")
+    is_detected = rank is None
+    if rank is None or world_size is None:
+        rank, world_size = current_world()
+    return ShareOptions(
+        batch_size=batch_size,
+        rank=rank,
+        world_size=world_size,
+        remainder=remainder,
+        drop_last=drop_last,
+        is_detected=is_detected,
+    )
+
+
+def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
+    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross into our process pool."""
+    options = {str(key): str(value) for key, value in (storage_options or {}).items()}
+    if type(source).__module__.split(".")[0] == "obstore":
+        from forebay.stores import from_obstore
+
+        uri, found = from_obstore(source)
+        return [uri], found | options
+    if isinstance(source, str | PathLike):
+        return [fspath(source)], options
+    try:
+        sources = [fspath(item) for item in source]
+    except TypeError:
+        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}") from None
+    return sources, options
+
+
+def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], Any]) -> Any:
+    """Runs `call(tick)`; shows a progress bar when it takes longer than a moment."""
+    start = time.monotonic()
+    bar: Any = None
+
+    def tick(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and total > 0 and time.monotonic() - start > SHOW_PROGRESS_AFTER:
+            from tqdm.auto import tqdm
+
+            bar = tqdm(desc=what, total=total, unit="file" if what == "opening" else "row group", leave=False)
+        if bar is not None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+    try:
+        return call(tick)
+    finally:
+        if bar is not None:
+            bar.close()

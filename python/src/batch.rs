@@ -1,0 +1,139 @@
+//! `forebay._lib.Batch` and `Column`: one gathered batch, handed out without copies.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use forebay::tensor;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
+use pyo3_arrow::error::PyArrowResult;
+use pyo3_arrow::ffi::{to_array_pycapsules, to_schema_pycapsule};
+
+use crate::dlpack;
+use crate::error::to_py;
+
+/// One Arrow record batch.
+#[pyclass(name = "Batch", module = "forebay._lib", frozen)]
+pub(crate) struct PyBatch {
+    batch: RecordBatch,
+}
+
+impl PyBatch {
+    pub(crate) fn new(batch: RecordBatch) -> Self {
+        Self { batch }
+    }
+}
+
+#[pymethods]
+impl PyBatch {
+    #[getter]
+    fn num_rows(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    fn column(&self, index: usize) -> PyResult<PyColumn> {
+        let schema = self.batch.schema();
+        let field = schema.fields().get(index).ok_or_else(|| PyIndexError::new_err(index))?;
+        Ok(PyColumn { array: Arc::clone(self.batch.column(index)), field: Arc::clone(field) })
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        to_schema_pycapsule(py, self.batch.schema().as_ref())
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyArrowResult<Bound<'py, PyTuple>> {
+        let field = struct_field(&self.batch.schema());
+        to_array_pycapsules(py, field, struct_array(self.batch.clone()).as_ref(), requested_schema)
+    }
+}
+
+/// One column of a batch.
+#[pyclass(name = "Column", module = "forebay._lib", frozen)]
+pub(crate) struct PyColumn {
+    array: ArrayRef,
+    field: FieldRef,
+}
+
+#[pymethods]
+impl PyColumn {
+    #[getter]
+    fn name(&self) -> &str {
+        self.field.name()
+    }
+
+    fn __len__(&self) -> usize {
+        self.array.len()
+    }
+
+    /// Strings and binary as a list of `str` or `bytes`, with `None` for nulls; `None` for other types.
+    fn strings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        use arrow_array::cast::AsArray;
+        let array = &self.array;
+        let text = |value: Option<&str>| value.map(|value| PyString::new(py, value));
+        let data = |value: Option<&[u8]>| value.map(|value| PyBytes::new(py, value));
+        Ok(Some(match array.data_type() {
+            DataType::Utf8 => PyList::new(py, array.as_string::<i32>().iter().map(text))?,
+            DataType::LargeUtf8 => PyList::new(py, array.as_string::<i64>().iter().map(text))?,
+            DataType::Utf8View => PyList::new(py, array.as_string_view().iter().map(text))?,
+            DataType::Binary => PyList::new(py, array.as_binary::<i32>().iter().map(data))?,
+            DataType::LargeBinary => PyList::new(py, array.as_binary::<i64>().iter().map(data))?,
+            DataType::BinaryView => PyList::new(py, array.as_binary_view().iter().map(data))?,
+            _ => return Ok(None),
+        }))
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self, py: Python<'py>, stream: Option<Bound<'py, PyAny>>, max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>, copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        dlpack::check_request(stream.as_ref(), dl_device, copy)?;
+        let tensor = tensor::from_array(&self.field, &self.array).map_err(|error| to_py(&error))?;
+        dlpack::to_capsule(py, tensor, max_version.is_some_and(|(major, _)| major >= 1))
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        to_schema_pycapsule(py, self.field.as_ref())
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyArrowResult<Bound<'py, PyTuple>> {
+        to_array_pycapsules(py, Arc::clone(&self.field), &self.array, requested_schema)
+    }
+}
+
+/// Returns the field that describes batches of `schema` as structs.
+pub(crate) fn struct_field(schema: &Schema) -> FieldRef {
+    let field = Field::new_struct("", schema.fields().clone(), false);
+    Arc::new(field.with_metadata(schema.metadata().clone()))
+}
+
+/// Returns the batch as a struct array, which is how the C interface carries it.
+pub(crate) fn struct_array(batch: RecordBatch) -> ArrayRef {
+    Arc::new(StructArray::from(batch))
+}
+
+/// Returns the schema with its metadata; here so that the modules share one spelling.
+pub(crate) fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyArrowResult<Bound<'py, PyCapsule>> {
+    to_schema_pycapsule(py, schema.as_ref())
+}

@@ -1,0 +1,140 @@
+//! `forebay._lib.Reader`: a dataset made ready to deliver epochs.
+
+use std::sync::Arc;
+
+use forebay::plan::{EpochPlan, Order, Remainder, Share, Span};
+use forebay::tensor::Form;
+use forebay::{EpochReader, Error, StreamOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::to_py;
+use crate::stream::PyStream;
+
+/// Selection, spans and resolved order of one loader.
+#[pyclass(name = "Reader", module = "forebay._lib", frozen)]
+pub(crate) struct PyReader {
+    reader: Arc<EpochReader>,
+    options: StreamOptions,
+}
+
+impl PyReader {
+    pub(crate) fn new(reader: EpochReader, options: StreamOptions) -> Self {
+        Self { reader: Arc::new(reader), options }
+    }
+}
+
+/// The part of an epoch that one reader delivers, as Python says it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct ShareArguments {
+    rank: u32,
+    world_size: u32,
+    batch_size: u32,
+    position: u64,
+    remainder: String,
+    drop_last: bool,
+    worker: u32,
+    num_workers: u32,
+}
+
+impl ShareArguments {
+    fn share(&self, num_rows: u64) -> PyResult<Share> {
+        let remainder = match self.remainder.as_str() {
+            "drop" => Remainder::Drop,
+            "pad" => Remainder::Pad,
+            "keep" => Remainder::Keep,
+            other => {
+                let text = format!("remainder: expected 'drop', 'pad' or 'keep', got `{other}`");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        Share::try_new(Share {
+            rank: self.rank,
+            world_size: self.world_size,
+            batch_rows: self.batch_size,
+            from: self.position,
+            num_rows,
+            remainder,
+            drop_last: self.drop_last,
+            worker: self.worker,
+            num_workers: self.num_workers,
+        })
+        .map_err(|error| to_py(&Error::Setting { name: error.name, reason: error.reason }))
+    }
+}
+
+#[pymethods]
+impl PyReader {
+    #[getter]
+    fn num_rows(&self) -> u64 {
+        self.reader.num_rows()
+    }
+
+    /// Number of batches of the rank, all workers together, from the share's position on.
+    fn num_batches(&self, share: ShareArguments) -> PyResult<u64> {
+        Ok(share.share(self.reader.num_rows())?.num_batches())
+    }
+
+    /// Rows of the epoch that no rank delivers.
+    fn num_dropped(&self, share: ShareArguments) -> PyResult<u64> {
+        Ok(share.share(self.reader.num_rows())?.num_dropped())
+    }
+
+    fn order<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        if let Order::Shuffled { seed, num_lanes, window_rows } = self.reader.order() {
+            dict.set_item("seed", seed)?;
+            dict.set_item("num_lanes", num_lanes)?;
+            dict.set_item("window_rows", window_rows)?;
+        }
+        Ok(dict)
+    }
+
+    /// `"tensor"` or `"strings"` for each column; raises for the first that has no form.
+    fn forms(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
+        let forms = py.detach(|| self.reader.forms()).map_err(|error| to_py(&error))?;
+        let name = |form| match form {
+            Form::Tensor => "tensor",
+            Form::Strings => "strings",
+        };
+        Ok(forms.into_iter().map(name).collect())
+    }
+
+    fn state(&self, epoch: u64, position: u64) -> String {
+        self.reader.state(epoch, position).to_json()
+    }
+
+    /// Checks a state's JSON; returns its epoch and position.
+    fn read_state(&self, json: &str) -> PyResult<(u64, u64)> {
+        let state = self.reader.read_state(json).map_err(|error| to_py(&error))?;
+        Ok((state.epoch, state.position))
+    }
+
+    fn stream(&self, py: Python<'_>, epoch: u64, share: ShareArguments) -> PyResult<PyStream> {
+        let share = share.share(self.reader.num_rows())?;
+        py.detach(|| self.reader.plan(epoch));
+        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        let stream = self.reader.stream(epoch, share, self.options).map_err(|error| to_py(&error))?;
+        Ok(PyStream::new(stream, Arc::clone(self.reader.schema())))
+    }
+}
+
+/// Returns the order of an epoch as (span, kept row) pairs; for tests and tools, O(rows).
+#[pyfunction]
+#[pyo3(signature = (kept_rows, epoch, *, seed=None, num_lanes=1, window_rows=1))]
+pub(crate) fn plan_order(
+    py: Python<'_>, kept_rows: Vec<u32>, epoch: u64, seed: Option<u64>, num_lanes: u32, window_rows: u64,
+) -> Vec<(u32, u32)> {
+    py.detach(|| {
+        let spans: Vec<Span> =
+            kept_rows.iter().map(|&num_kept| Span { row_group: 0, start: 0, end: num_kept, num_kept }).collect();
+        let order = seed.map_or(Order::Sequential, |seed| Order::Shuffled { seed, num_lanes, window_rows });
+        let plan = EpochPlan::new(spans.into(), order, epoch);
+        let num_rows = usize::try_from(plan.num_rows()).unwrap_or(usize::MAX);
+        let (mut rows, mut finished) = (Vec::with_capacity(num_rows), Vec::new());
+        plan.walk(0).visit(0, 1, num_rows, &mut rows, &mut finished);
+        rows.iter().map(|row| (row.piece.span, plan.piece(row.piece).kept.start + row.row)).collect()
+    })
+}

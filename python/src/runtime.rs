@@ -1,0 +1,46 @@
+//! Waits for the core without holding the GIL, so that other threads run and Ctrl-C works.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use forebay::{Error, Io, Progress};
+use pyo3::prelude::*;
+
+use crate::error::to_py;
+
+/// How often a waiting call looks for signals and shows progress.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// Runs `future` on the IO runtime; calls `on_progress(done, total)` while it runs.
+///
+/// On Ctrl-C, or when `on_progress` raises, the future is dropped and the exception returned.
+pub(crate) fn wait<T: Send + 'static>(
+    py: Python<'_>, io: &Arc<Io>, progress: &Arc<Progress>, on_progress: Option<&Py<PyAny>>,
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = sync_channel(1);
+    let task = io.spawn(async move {
+        // The receiver is gone only when the caller was interrupted; then nobody wants the result.
+        drop(sender.send(future.await));
+    });
+    loop {
+        match py.detach(|| receiver.recv_timeout(TICK)) {
+            Ok(result) => return result.map_err(|error| to_py(&error)),
+            Err(RecvTimeoutError::Timeout) => {
+                let tick = py.check_signals().and_then(|()| match on_progress {
+                    Some(callback) => callback.call1(py, progress.get()).map(drop),
+                    None => Ok(()),
+                });
+                if let Err(interrupt) = tick {
+                    task.abort();
+                    return Err(interrupt);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(to_py(&Error::Internal { reason: "a task ended without a result".into() }));
+            }
+        }
+    }
+}

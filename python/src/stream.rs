@@ -1,0 +1,96 @@
+//! `forebay._lib.Stream`: batches of one share of one epoch.
+
+use std::sync::Mutex;
+
+use forebay::{BatchStream, Polled, SchemaRef};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use pyo3_arrow::error::PyArrowResult;
+use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
+
+use crate::batch::{PyBatch, struct_array, struct_field};
+use crate::error::to_py;
+use crate::runtime::TICK;
+
+/// Batches in order, with the position of the next one.
+#[pyclass(name = "Stream", module = "forebay._lib", frozen)]
+pub(crate) struct PyStream {
+    /// `None` once the stream was closed or handed over to an Arrow stream.
+    stream: Mutex<Option<BatchStream>>,
+    schema: SchemaRef,
+}
+
+impl PyStream {
+    pub(crate) fn new(stream: BatchStream, schema: SchemaRef) -> Self {
+        Self { stream: Mutex::new(Some(stream)), schema }
+    }
+
+    fn with<T>(&self, py: Python<'_>, call: impl FnOnce(&mut BatchStream) -> T + Send) -> PyResult<T>
+    where
+        T: Send,
+    {
+        py.detach(|| {
+            let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            stream.as_mut().map(call)
+        })
+        .ok_or_else(|| to_py(&forebay::Error::Closed { reason: "it was closed before" }))
+    }
+}
+
+#[pymethods]
+impl PyStream {
+    fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        loop {
+            let polled = self.with(py, |stream| stream.poll(TICK))?.map_err(|error| to_py(&error))?;
+            match polled {
+                Polled::Batch(batch) => return Ok(Some(PyBatch::new(batch))),
+                Polled::End => return Ok(None),
+                Polled::Pending => py.check_signals()?,
+            }
+        }
+    }
+
+    fn position(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |stream| stream.position())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.with(py, |stream| stream.stats())?;
+        let dict = PyDict::new(py);
+        dict.set_item("batches", stats.num_batches)?;
+        dict.set_item("rows", stats.num_rows)?;
+        dict.set_item("requests", stats.requests)?;
+        dict.set_item("bytes_fetched", stats.bytes_fetched)?;
+        dict.set_item("rows_evicted", stats.num_evicted_rows)?;
+        dict.set_item("memory_bytes", stats.memory_bytes)?;
+        dict.set_item("peak_memory_bytes", stats.peak_memory_bytes)?;
+        dict.set_item("batches_ready", stats.num_ready)?;
+        dict.set_item("seconds_waited", stats.waited.as_secs_f64())?;
+        dict.set_item("seconds_decoding", stats.decoding.as_secs_f64())?;
+        dict.set_item("seconds_gathering", stats.gathering.as_secs_f64())?;
+        Ok(dict)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()));
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        to_schema_pycapsule(py, self.schema.as_ref())
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        let taken = py.detach(|| self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
+        let field = struct_field(&self.schema);
+        let arrays = stream.map(|batch| match batch {
+            Ok(batch) => Ok(struct_array(batch)),
+            Err(error) => Err(arrow_schema::ArrowError::ExternalError(Box::new(error))),
+        });
+        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), requested_schema)
+    }
+}

@@ -1,0 +1,30 @@
+//! Defaults, named.
+
+/// Footer bytes asked for at first; one more request where that was not enough.
+pub const FOOTER_BYTES: u64 = 256 << 10;
+
+/// Footers asked for at the same time.
+pub const FOOTERS_IN_FLIGHT: usize = 128;
+
+/// Ranges of a remote object that lie this close are read in one request: the gap costs less than a round trip.
+pub const REMOTE_GAP_BYTES: u64 = 1 << 20;
+
+/// Ranges of a local file that lie this close are read together.
+pub const LOCAL_GAP_BYTES: u64 = 16 << 10;
+
+/// A larger range is split, because one connection does not fill a network.
+pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
+
+/// Requests to one store at the same time.
+pub const REQUESTS_IN_FLIGHT: usize = 64;
+
+/// Compressed bytes of predicate columns in hand at once.
+pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
+
+/// Unshuffled, a row group is read whole if at least this many fit into the memory limit.
+pub const SEQUENTIAL_SPANS_IN_MEMORY: u64 = 16;
+
+/// Returns the number of cores that this process may use.
+pub fn num_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

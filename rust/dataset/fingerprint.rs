@@ -1,0 +1,56 @@
+//! The identity of a dataset, for cursors.
+
+use sha2::{Digest, Sha256};
+
+use super::Fragment;
+
+/// Changes when the meaning of a fingerprint does.
+const VERSION: &[u8] = b"forebay fingerprint 1";
+
+/// Returns the hash, in hex, of what identifies the dataset: its objects' names below their common folder, their
+/// sizes, their footers and, where they are remote, their e-tags.
+///
+/// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
+/// machines; the footer's digest tells other contents apart there.
+pub(super) fn fingerprint(fragments: &[Fragment], is_local: bool) -> String {
+    let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
+    let mut hash = Sha256::new();
+    hash.update(VERSION);
+    for fragment in fragments {
+        let object = &fragment.object;
+        let relative = &object.path.as_ref()[folder..];
+        let tag = object.e_tag.as_deref().filter(|_| !is_local).unwrap_or_default();
+        for text in [relative, tag] {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        hash.update(object.size_bytes.unwrap_or_default().to_le_bytes());
+        hash.update(fragment.footer_digest);
+    }
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the length of the longest common folder, with its slash.
+fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> usize {
+    let Some(first) = paths.next() else { return 0 };
+    let mut common = first.rfind('/').map_or(0, |slash| slash + 1);
+    for path in paths {
+        let same = first[..common].bytes().zip(path.bytes()).take_while(|(a, b)| a == b).count();
+        common = first.as_bytes()[..same].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::common_folder;
+
+    #[test]
+    fn the_common_folder_ends_at_a_slash() {
+        assert_eq!(common_folder(["a/b/x1", "a/b/x2"].into_iter()), 4);
+        assert_eq!(common_folder(["a/b/x", "a/c/x"].into_iter()), 2);
+        assert_eq!(common_folder(["a/b/x"].into_iter()), 4);
+        assert_eq!(common_folder(["a", "b"].into_iter()), 0);
+    }
+}

@@ -1,0 +1,101 @@
+//! Fetches and parses footers: one suffix request each, one more where the tail was too short.
+//!
+//! The offset index is loaded, because spans and page-exact reads need it; the column index is not,
+//! because its bounds take more memory than everything else together.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use parquet::DecodeResult;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder};
+use sha2::{Digest, Sha256};
+
+use crate::config;
+use crate::error::{Error, Result};
+use crate::source::{Connection, Object, read_ranges, read_suffix};
+
+/// The least bytes of a Parquet file: two magic numbers and the length of the footer.
+const LEAST_BYTES: u64 = 12;
+
+const MAGIC: &[u8] = b"PAR1";
+const ENCRYPTED_MAGIC: &[u8] = b"PARE";
+
+/// A parsed footer and the digest of its bytes.
+#[derive(Debug)]
+pub(super) struct Footer {
+    pub(super) metadata: ParquetMetaData,
+    pub(super) digest: [u8; 32],
+}
+
+/// Reads the footer of `object`, and fills in the object's size and e-tag.
+///
+/// # Errors
+///
+/// Those of reading, and [`Error::NotParquet`].
+pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result<Footer> {
+    let tail = match read_suffix(connection, object, config::FOOTER_BYTES).await {
+        // A suffix of nothing cannot be satisfied.
+        Err(Error::Store { source, .. }) if source.to_string().contains("416") => Bytes::new(),
+        tail => tail?,
+    };
+    let size = object.size_bytes.unwrap_or(tail.len() as u64);
+    let digest = digest(object, size, &tail)?;
+    let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
+    let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
+        .map_err(|error| not_parquet(error.to_string()))?
+        .with_column_index_policy(PageIndexPolicy::Skip)
+        .with_offset_index_policy(PageIndexPolicy::Optional);
+    let tail_start = size - tail.len() as u64;
+    decoder.push_range(tail_start..size, tail).map_err(|error| not_parquet(error.to_string()))?;
+    loop {
+        // Parsing may take long for wide files, and may panic on hostile ones: not on the runtime's thread.
+        let parse = move || {
+            let parsed = catch_unwind(AssertUnwindSafe(|| decoder.try_decode()))
+                .unwrap_or_else(|_| Err(ParquetError::General("its footer is corrupt".into())));
+            (decoder, parsed)
+        };
+        let (returned, parsed) = connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
+        decoder = returned;
+        match parsed.map_err(|error| not_parquet(error.to_string()))? {
+            DecodeResult::Data(metadata) => return Ok(Footer { metadata, digest }),
+            DecodeResult::NeedsData(ranges) => {
+                check_inside(object, &ranges, size)?;
+                let bytes = read_ranges(connection, object, &ranges).await?;
+                decoder.push_ranges(ranges, bytes).map_err(|error| not_parquet(error.to_string()))?;
+            }
+            DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
+        }
+    }
+}
+
+/// Checks the file's end and returns the digest of the footer, as far as the tail holds it.
+fn digest(object: &Object, size: u64, tail: &Bytes) -> Result<[u8; 32]> {
+    let refuse = |reason: String| Err(Error::NotParquet { url: object.url.clone(), reason });
+    if size < LEAST_BYTES || tail.len() < 8 {
+        return refuse(format!("it has {size} bytes, fewer than any Parquet file"));
+    }
+    let (rest, magic) = tail.split_at(tail.len() - MAGIC.len());
+    match magic {
+        MAGIC => {}
+        ENCRYPTED_MAGIC => return refuse("its footer is encrypted, which is not supported".into()),
+        _ => return refuse("it does not end in `PAR1`: it is truncated, or another kind of file".into()),
+    }
+    let length = rest.last_chunk::<4>().map_or(0, |length| u64::from(u32::from_le_bytes(*length)));
+    if length + 8 > size {
+        return refuse(format!("its footer claims {length} bytes, but the object has {size}"));
+    }
+    let held = usize::try_from(length + 8).unwrap_or(usize::MAX).min(tail.len());
+    Ok(Sha256::digest(&tail[tail.len() - held..]).into())
+}
+
+fn check_inside(object: &Object, ranges: &[Range<u64>], size: u64) -> Result<()> {
+    match ranges.iter().find(|range| range.end > size || range.start > range.end) {
+        None => Ok(()),
+        Some(range) => {
+            let reason = format!("its footer points to bytes {}..{}, but the object has {size}", range.start, range.end);
+            Err(Error::NotParquet { url: object.url.clone(), reason })
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One Parquet object of a dataset, and what its footer says of its row groups.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::Type as PhysicalType;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+
+use super::footer::Footer;
+use crate::error::{Error, Result};
+use crate::plan::{self, Page, RowGroupLayout};
+use crate::source::Object;
+
+/// One Parquet object of a dataset: its footer, and how its columns become the dataset's.
+#[derive(Debug, Clone)]
+pub struct Fragment {
+    pub(crate) object: Object,
+    /// The store, among the snapshot's.
+    pub(crate) store: usize,
+    /// Footer, offset index, and the Arrow types to decode to.
+    pub(crate) reader: ArrowReaderMetadata,
+    /// For each column of the dataset, the root column here; `None` where it is missing, and so NULL.
+    pub(crate) columns: Vec<Option<usize>>,
+    pub(crate) footer_digest: [u8; 32],
+}
+
+impl Fragment {
+    /// Checks a footer and derives the Arrow types.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotParquet`] for footers that contradict themselves, [`Error::DuplicateColumn`].
+    pub(super) fn try_new(object: Object, store: usize, footer: Footer) -> Result<Self> {
+        let refuse = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
+        let size = object.size_bytes.unwrap_or(u64::MAX);
+        check(&footer.metadata, size).map_err(refuse)?;
+        let metadata = Arc::new(footer.metadata);
+        let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
+        let mut reader = load(ArrowReaderOptions::new()).map_err(|error| refuse(error.to_string()))?;
+        let plain = without_views(reader.schema());
+        if plain != **reader.schema() {
+            let options = ArrowReaderOptions::new().with_schema(Arc::new(plain));
+            reader = load(options).map_err(|error| refuse(error.to_string()))?;
+        }
+        let mut names: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
+        }
+        Ok(Self { object, store, reader, columns: Vec::new(), footer_digest: footer.digest })
+    }
+
+    fn row_group(&self, index: u32) -> &RowGroupMetaData {
+        self.reader.metadata().row_group(index as usize)
+    }
+
+    /// Returns the leaf columns of a root column, in a row group.
+    fn leaves_of(&self, root: usize, row_group: u32) -> impl Iterator<Item = &ColumnChunkMetaData> {
+        let schema = self.reader.parquet_schema();
+        self.row_group(row_group)
+            .columns()
+            .iter()
+            .enumerate()
+            .filter(move |(leaf, _)| schema.get_column_root_idx(*leaf) == root)
+            .map(|(_, column)| column)
+    }
+
+    /// Returns how many values of the dataset's column are NULL in a row group, at any depth; `None` if nobody counted.
+    pub(crate) fn null_count(&self, column: usize, row_group: usize) -> Option<u64> {
+        let index = u32::try_from(row_group).ok()?;
+        let Some(root) = self.columns[column] else {
+            return u64::try_from(self.row_group(index).num_rows()).ok();
+        };
+        self.leaves_of(root, index)
+            .map(|leaf| match leaf.column_descr().max_def_level() {
+                0 => Some(0),
+                _ => leaf.statistics()?.null_count_opt(),
+            })
+            .sum()
+    }
+
+    /// Returns the number of leaf values of the dataset's column in a row group; `None` where it is missing.
+    pub(crate) fn num_leaf_values(&self, column: usize, row_group: usize) -> Option<u64> {
+        let leaf = self.leaves_of(self.columns[column]?, u32::try_from(row_group).ok()?).next()?;
+        u64::try_from(leaf.num_values()).ok()
+    }
+
+    /// Returns compressed and decoded bytes of the dataset's columns `projection` in a row group.
+    pub(crate) fn projected_bytes(&self, row_group: u32, projection: &[usize]) -> (u64, u64) {
+        let leaves = projection.iter().filter_map(|&column| self.columns[column]);
+        leaves.flat_map(|root| self.leaves_of(root, row_group)).fold((0, 0), |(compressed, decoded), leaf| {
+            (compressed + unsigned(leaf.compressed_size()), decoded + decoded_bytes(leaf))
+        })
+    }
+
+    /// Returns the decoded bytes of a row group over all columns.
+    pub(crate) fn decoded_bytes(&self, row_group: u32) -> u64 {
+        self.row_group(row_group).columns().iter().map(decoded_bytes).sum()
+    }
+
+    /// Returns whether a row group's pages are listed, so that some of them can be read alone.
+    pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
+        let index = self.reader.metadata().offset_index().and_then(|index| index.get(row_group as usize));
+        index.is_some_and(|leaves| !leaves.is_empty() && leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
+    }
+
+    /// Returns the first rows of a row group's spans.
+    pub(crate) fn cut(&self, row_group: u32) -> Vec<u32> {
+        let group = self.row_group(row_group);
+        let columns = group.columns();
+        // The first of the heaviest: `max_by_key` would take the last.
+        let heaviest = (0..columns.len()).rev().max_by_key(|&leaf| columns[leaf].compressed_size());
+        let pages = heaviest.filter(|_| self.has_offset_index(row_group)).map_or(Vec::new(), |leaf| self.pages(row_group, leaf));
+        let layout = RowGroupLayout {
+            num_rows: u32::try_from(group.num_rows()).unwrap_or(u32::MAX),
+            bytes: columns.iter().map(|column| unsigned(column.compressed_size())).sum(),
+            dictionary_bytes: columns.iter().map(dictionary_bytes).sum(),
+            pages: &pages,
+        };
+        plan::cut(&layout)
+    }
+
+    fn pages(&self, row_group: u32, leaf: usize) -> Vec<Page> {
+        let index = self.reader.metadata().offset_index();
+        let leaf = index.and_then(|index| index.get(row_group as usize)?.get(leaf));
+        leaf.map_or(Vec::new(), |leaf| {
+            let page = |location: &parquet::file::page_index::offset_index::PageLocation| Page {
+                first_row: u32::try_from(location.first_row_index).unwrap_or(u32::MAX),
+                bytes: u64::try_from(location.compressed_page_size).unwrap_or(0),
+            };
+            leaf.page_locations().iter().map(page).collect()
+        })
+    }
+}
+
+fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+/// Returns the bytes of a chunk's dictionary page, which lies before its data pages.
+fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
+    column.dictionary_page_offset().map_or(0, |dictionary| unsigned(column.data_page_offset().saturating_sub(dictionary)))
+}
+
+/// Estimates the bytes of a chunk's decoded array.
+///
+/// The uncompressed size is that of the encoded pages, which dictionaries make much smaller than the values.
+fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
+    let values = unsigned(column.num_values());
+    let fixed = match column.column_type() {
+        PhysicalType::BOOLEAN => values.div_ceil(8),
+        PhysicalType::INT32 | PhysicalType::FLOAT => values * 4,
+        PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values * 8,
+        PhysicalType::FIXED_LEN_BYTE_ARRAY => values * unsigned(i64::from(column.column_descr().type_length())),
+        PhysicalType::BYTE_ARRAY => values * 4 + unsigned(column.unencoded_byte_array_data_bytes().unwrap_or(0)),
+    };
+    fixed.max(unsigned(column.uncompressed_size()))
+}
+
+/// Refuses what would make later arithmetic or the decoder go wrong.
+fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
+    for (index, row_group) in metadata.row_groups().iter().enumerate() {
+        let num_rows = row_group.num_rows();
+        if u32::try_from(num_rows).is_err() {
+            return Err(format!("row group {index} claims {num_rows} rows; expected 0 to 2^32 - 1"));
+        }
+        for column in row_group.columns() {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let end = start.checked_add(column.compressed_size());
+            let is_inside = start >= 0
+                && column.data_page_offset() >= 0
+                && column.compressed_size() >= 0
+                && column.num_values() >= 0
+                && end.is_some_and(|end| unsigned(end) <= size);
+            if !is_inside {
+                let name = column.column_path();
+                return Err(format!("column `{name}` of row group {index} claims bytes outside of the object's {size}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns `schema` with plain types for views, which would pin whole pages in the shuffle.
+fn without_views(schema: &Schema) -> Schema {
+    let fields: Fields = schema.fields().iter().map(plain_field).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn plain_field(field: &FieldRef) -> FieldRef {
+    let plain = plain_type(field.data_type());
+    if plain == *field.data_type() { Arc::clone(field) } else { Arc::new(Field::clone(field).with_data_type(plain)) }
+}
+
+fn plain_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::List(item) => DataType::List(plain_field(item)),
+        DataType::LargeList(item) => DataType::LargeList(plain_field(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(plain_field(item), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
+        DataType::Map(entries, is_sorted) => DataType::Map(plain_field(entries), *is_sorted),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,245 @@
+//! One schema for all objects: missing columns are NULL, numbers and offsets widen, the rest must agree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, StructArray,
+    new_null_array,
+};
+use arrow_cast::CastOptions;
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
+
+use super::{Fragment, RowGroupRef, Snapshot};
+use crate::error::{Error, Result};
+
+/// Returns the schema that holds the values of all fragments, and sets each fragment's columns.
+///
+/// Columns stand in the order of their first appearance. Metadata is the first fragment's.
+///
+/// # Errors
+///
+/// [`Error::SchemaMismatch`], naming both objects, the column and both types.
+pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
+    let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
+    let metadata = first.reader.schema().metadata().clone();
+    let mut fields: Vec<(FieldRef, usize)> = first.reader.schema().fields().iter().map(|f| (Arc::clone(f), 0)).collect();
+    let mut places: HashMap<String, usize> =
+        fields.iter().enumerate().map(|(place, (field, _))| (field.name().clone(), place)).collect();
+    let first_fields = first.reader.schema().fields().clone();
+    for (index, fragment) in fragments.iter().enumerate().skip(1) {
+        let schema = fragment.reader.schema();
+        if *schema.fields() == first_fields && fields.len() == first_fields.len() {
+            continue;
+        }
+        for field in schema.fields() {
+            let Some(&place) = places.get(field.name()) else {
+                places.insert(field.name().clone(), fields.len());
+                fields.push((Arc::new(Field::clone(field).with_nullable(true)), index));
+                continue;
+            };
+            let (known, of) = &fields[place];
+            let unified = unify_fields(known, field).map_err(|clash| Error::SchemaMismatch {
+                column: clash.column,
+                left: Box::new(clash.left),
+                left_url: fragments[*of].object.url.clone(),
+                right: Box::new(clash.right),
+                right_url: fragment.object.url.clone(),
+            })?;
+            fields[place].0 = Arc::new(unified);
+        }
+        for (field, _) in &mut fields {
+            if !field.is_nullable() && schema.field_with_name(field.name()).is_err() {
+                *field = Arc::new(Field::clone(field).with_nullable(true));
+            }
+        }
+    }
+    for fragment in fragments {
+        let root = |field: &FieldRef| fragment.reader.schema().index_of(field.name()).ok();
+        fragment.columns = fields.iter().map(|(field, _)| root(field)).collect();
+    }
+    Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))
+}
+
+/// Two types that nothing holds both of.
+struct Clash {
+    column: String,
+    left: DataType,
+    right: DataType,
+}
+
+fn unify_fields(left: &Field, right: &Field) -> Result<Field, Clash> {
+    let data_type = unify_types(left.data_type(), right.data_type()).map_err(|clash| match clash {
+        Some(Clash { column, left: l, right: r }) => Clash { column: format!("{}.{column}", left.name()), left: l, right: r },
+        None => Clash { column: left.name().clone(), left: left.data_type().clone(), right: right.data_type().clone() },
+    })?;
+    let mut unified = left.clone().with_data_type(data_type).with_nullable(left.is_nullable() || right.is_nullable());
+    if left.metadata() != right.metadata() {
+        unified.set_metadata(left.metadata().iter().filter(|(k, v)| right.metadata().get(*k) == Some(v)).map(|(k, v)| (k.clone(), v.clone())).collect());
+    }
+    Ok(unified)
+}
+
+/// Returns the narrowest type that holds the values of both; the inner clash where a child is to blame.
+fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Clash>> {
+    use DataType::{Binary, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List, Null, Struct, Utf8};
+    if left == right {
+        return Ok(left.clone());
+    }
+    let item = |a: &FieldRef, b: &FieldRef| unify_fields(a, b).map(Arc::new).map_err(Some);
+    match (left, right) {
+        (Null, other) | (other, Null) => Ok(other.clone()),
+        (Utf8 | LargeUtf8, Utf8 | LargeUtf8) => Ok(LargeUtf8),
+        (Binary | LargeBinary, Binary | LargeBinary) => Ok(LargeBinary),
+        (Dictionary(_, a), Dictionary(_, b)) => unify_types(a, b),
+        (Dictionary(_, a), b) | (b, Dictionary(_, a)) => unify_types(a, b),
+        (List(a), List(b)) => Ok(List(item(a, b)?)),
+        (List(a) | LargeList(a), List(b) | LargeList(b)) => Ok(LargeList(item(a, b)?)),
+        (FixedSizeList(a, n), FixedSizeList(b, m)) if n == m => Ok(FixedSizeList(item(a, b)?, *n)),
+        (Struct(a), Struct(b)) => unify_structs(a, b).map(Struct).map_err(Some),
+        _ => widen(left, right).ok_or(None),
+    }
+}
+
+fn unify_structs(left: &Fields, right: &Fields) -> Result<Fields, Clash> {
+    let mut fields = Vec::with_capacity(left.len());
+    for field in left {
+        fields.push(match right.find(field.name()) {
+            Some((_, other)) => unify_fields(field, other)?,
+            None => Field::clone(field).with_nullable(true),
+        });
+    }
+    let only_right = right.iter().filter(|field| left.find(field.name()).is_none());
+    fields.extend(only_right.map(|field| Field::clone(field).with_nullable(true)));
+    Ok(fields.into())
+}
+
+/// Returns the wider of two numbers of a kind, where it holds every value of the other.
+fn widen(left: &DataType, right: &DataType) -> Option<DataType> {
+    if left.is_floating() && right.is_floating() {
+        return wider(left, right);
+    }
+    if !left.is_integer() || !right.is_integer() {
+        return None;
+    }
+    if left.is_signed_integer() == right.is_signed_integer() {
+        return wider(left, right);
+    }
+    let (signed, unsigned) = if left.is_signed_integer() { (left, right) } else { (right, left) };
+    match unsigned.primitive_width()? {
+        width if width < signed.primitive_width()? => Some(signed.clone()),
+        1 => Some(DataType::Int16),
+        2 => Some(DataType::Int32),
+        4 => Some(DataType::Int64),
+        _ => None,
+    }
+}
+
+fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
+    Some(if left.primitive_width()? >= right.primitive_width()? { left.clone() } else { right.clone() })
+}
+
+/// Returns the dataset's columns `projection` of a batch that holds the fragment's columns of them.
+///
+/// # Errors
+///
+/// [`Error::Cast`] for a value that does not fit, which widening rules out for sound files.
+pub(super) fn conform(
+    snapshot: &Snapshot, row_group: RowGroupRef, projection: &[usize], batch: &RecordBatch,
+) -> Result<RecordBatch> {
+    let fragment = snapshot.fragment(row_group);
+    let mut roots: Vec<usize> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
+    roots.sort_unstable();
+    let mut columns = Vec::with_capacity(projection.len());
+    let mut fields = Vec::with_capacity(projection.len());
+    for &column in projection {
+        let field = &snapshot.schema.fields()[column];
+        let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
+        columns.push(match place {
+            None => new_null_array(field.data_type(), batch.num_rows()),
+            Some(place) => cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
+                url: fragment.object.url.clone(),
+                row_group: row_group.index as usize,
+                column: field.name().clone(),
+                to: field.data_type().clone(),
+                source: Box::new(source),
+            })?,
+        });
+        fields.push(Arc::clone(field));
+    }
+    let schema = Arc::new(Schema::new_with_metadata(fields, snapshot.schema.metadata().clone()));
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| Error::Decode {
+        url: fragment.object.url.clone(),
+        row_group: row_group.index as usize,
+        source: Box::new(source.into()),
+    })
+}
+
+/// Casts without losing a value: structs by name, lists by item, the rest as arrow does.
+fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    if array.data_type() == to {
+        return Ok(Arc::clone(array));
+    }
+    match (array.data_type(), to) {
+        (DataType::Struct(_), DataType::Struct(fields)) => {
+            let array = array.as_struct();
+            let child = |field: &FieldRef| match array.column_by_name(field.name()) {
+                Some(child) => cast(child, field.data_type()),
+                None => Ok(new_null_array(field.data_type(), array.len())),
+            };
+            let children = fields.iter().map(child).collect::<Result<Vec<_>, _>>()?;
+            Ok(Arc::new(StructArray::try_new_with_length(fields.clone(), children, array.nulls().cloned(), array.len())?))
+        }
+        (DataType::List(_), DataType::List(item)) => cast_items::<i32>(array, item),
+        (DataType::LargeList(_), DataType::LargeList(item)) => cast_items::<i64>(array, item),
+        (DataType::List(_), DataType::LargeList(item)) => {
+            let item_type = array.as_list::<i32>().value_type();
+            let large = DataType::LargeList(Arc::new(Field::clone(item).with_data_type(item_type)));
+            cast(&arrow_cast::cast_with_options(array, &large, &STRICT)?, to)
+        }
+        (DataType::FixedSizeList(_, _), DataType::FixedSizeList(item, len)) => {
+            let list = array.as_fixed_size_list();
+            let items = cast(list.values(), item.data_type())?;
+            Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *len, items, list.nulls().cloned())?))
+        }
+        _ => arrow_cast::cast_with_options(array, to, &STRICT),
+    }
+}
+
+const STRICT: CastOptions<'static> =
+    CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
+
+fn cast_items<O: OffsetSizeTrait>(array: &ArrayRef, item: &FieldRef) -> Result<ArrayRef, ArrowError> {
+    let list: &GenericListArray<O> = array.as_list();
+    let items = cast(list.values(), item.data_type())?;
+    let cast = GenericListArray::try_new(Arc::clone(item), list.offsets().clone(), items, list.nulls().cloned())?;
+    Ok(Arc::new(cast))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_widen_only_where_every_value_fits() {
+        use DataType::{Float32, Float64, Int8, Int16, Int32, Int64, UInt8, UInt32, UInt64, Utf8};
+        let unified = |a: &DataType, b: &DataType| unify_types(a, b).ok();
+        assert_eq!(unified(&Int32, &Int64), Some(Int64));
+        assert_eq!(unified(&UInt8, &Int8), Some(Int16));
+        assert_eq!(unified(&UInt8, &Int32), Some(Int32));
+        assert_eq!(unified(&UInt32, &Int32), Some(Int64));
+        assert_eq!(unified(&Float32, &Float64), Some(Float64));
+        for (a, b) in [(&UInt64, &Int64), (&Int64, &Float64), (&Utf8, &Int32)] {
+            assert_eq!(unified(a, b), None);
+        }
+    }
+
+    #[test]
+    fn a_clash_inside_a_struct_names_the_whole_path() {
+        let structs = |item: DataType| Field::new_struct("meta", vec![Field::new("lang", item, true)], true);
+        let clash = unify_fields(&structs(DataType::Utf8), &structs(DataType::Int32)).err().unwrap();
+        assert_eq!(clash.column, "meta.lang");
+    }
+}

@@ -1,0 +1,168 @@
+//! The objects of a dataset as they were when it was opened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::{Fragment, fingerprint, footer, schema};
+use crate::config;
+use crate::error::{Error, Result};
+use crate::metrics::Progress;
+use crate::source::{Connection, Listed, Location, Object, Store, StoreKey, infer_splits, list};
+
+/// What to open.
+#[derive(Debug, Clone, Default)]
+pub struct OpenRequest {
+    /// Folders, objects and globs, as paths or URIs.
+    pub sources: Vec<String>,
+    /// The split to keep; all objects without one.
+    pub split: Option<String>,
+    /// Options of the stores, over those of the environment.
+    pub storage_options: BTreeMap<String, String>,
+}
+
+/// A row group of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowGroupRef {
+    /// The fragment, among the snapshot's.
+    pub fragment: u32,
+    /// The row group, within the fragment.
+    pub index: u32,
+    /// Its rows.
+    pub num_rows: u32,
+}
+
+/// The objects of a dataset with their footers and the schema they share.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub(crate) stores: Vec<Store>,
+    pub(crate) fragments: Vec<Fragment>,
+    /// All row groups that hold rows, in order.
+    pub(crate) row_groups: Vec<RowGroupRef>,
+    /// The columns, with the types that hold every fragment's values.
+    pub schema: SchemaRef,
+    /// The identity of the dataset, in hex.
+    pub fingerprint: String,
+    /// Rows in all.
+    pub num_rows: u64,
+    row_bytes: u64,
+}
+
+/// What was found under a request: objects with their stores and splits.
+struct Found {
+    stores: Vec<Store>,
+    objects: Vec<(usize, Object)>,
+    splits: Vec<(String, Vec<usize>)>,
+}
+
+impl Snapshot {
+    /// Lists what is asked for and reads the footers: one listing for a folder, one request for each footer.
+    ///
+    /// # Errors
+    ///
+    /// Those of listing and reading; [`Error::NotParquet`], [`Error::SchemaMismatch`], [`Error::UnknownSplit`].
+    pub async fn open(request: OpenRequest, progress: &Progress) -> Result<Self> {
+        let Found { stores, mut objects, splits } = find(&request).await?;
+        if let Some(split) = &request.split {
+            let Some((_, members)) = splits.iter().find(|(name, _)| name == split) else {
+                return Err(Error::UnknownSplit {
+                    split: split.clone(),
+                    url: request.sources.join(", "),
+                    available: splits.into_iter().map(|(name, _)| name).collect(),
+                });
+            };
+            objects = members.iter().map(|&index| objects[index].clone()).collect();
+        }
+        Self::of_objects(stores, objects, progress).await
+    }
+
+    /// Returns the names of the splits under `request`, at the cost of listing it.
+    ///
+    /// # Errors
+    ///
+    /// Those of listing.
+    pub async fn splits(request: &OpenRequest) -> Result<Vec<String>> {
+        Ok(find(request).await?.splits.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Reads the footers of known objects, given with their stores.
+    pub(crate) async fn of_objects(
+        stores: Vec<Store>, objects: Vec<(usize, Object)>, progress: &Progress,
+    ) -> Result<Self> {
+        let connections = stores.iter().map(Store::connect).collect::<Result<Vec<_>>>()?;
+        progress.start(objects.len() as u64);
+        let read = |(store, mut object): (usize, Object)| {
+            let connection: &Connection = &connections[store];
+            async move {
+                let footer = footer::read(connection, &mut object).await?;
+                progress.advance(1);
+                Fragment::try_new(object, store, footer)
+            }
+        };
+        let mut fragments: Vec<Fragment> =
+            stream::iter(objects).map(read).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await?;
+        let schema = Arc::new(schema::unify(&mut fragments)?);
+        let is_local = stores.iter().all(|store| *store.key() == StoreKey::Local);
+        let fingerprint = fingerprint::fingerprint(&fragments, is_local);
+        let row_groups = row_groups(&fragments);
+        let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
+        let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
+        let row_bytes = row_groups.iter().map(decoded).sum::<u64>().div_ceil(num_rows.max(1)).max(1);
+        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes })
+    }
+
+    /// Returns the fragment that a row group is in.
+    pub(crate) fn fragment(&self, row_group: RowGroupRef) -> &Fragment {
+        &self.fragments[row_group.fragment as usize]
+    }
+
+    /// Returns the decoded bytes of a row over all columns, on average.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.row_bytes
+    }
+}
+
+async fn find(request: &OpenRequest) -> Result<Found> {
+    let mut stores: Vec<Store> = Vec::new();
+    let mut objects: Vec<(usize, Object)> = Vec::new();
+    let mut relative = Vec::new();
+    if request.sources.is_empty() {
+        return Err(Error::Uri { uri: String::new(), reason: "the list of sources is empty".into() });
+    }
+    for source in &request.sources {
+        let location = Location::parse(source)?;
+        let index = match stores.iter().position(|store| *store.key() == location.store) {
+            Some(index) => index,
+            None => {
+                stores.push(Store::try_new(location.store.clone(), &request.storage_options)?);
+                stores.len() - 1
+            }
+        };
+        let connection = stores[index].connect()?;
+        for Listed { object, relative: path } in list(&connection, &location).await? {
+            if objects.iter().any(|(store, known)| *store == index && known.path == object.path) {
+                let reason = format!("`{}` is in the sources twice", object.url);
+                return Err(Error::Uri { uri: source.clone(), reason });
+            }
+            objects.push((index, object));
+            relative.push(path);
+        }
+    }
+    let splits = infer_splits(&relative);
+    Ok(Found { stores, objects, splits })
+}
+
+fn row_groups(fragments: &[Fragment]) -> Vec<RowGroupRef> {
+    let mut found = Vec::new();
+    for (fragment, number) in fragments.iter().zip(0..) {
+        for (row_group, index) in fragment.reader.metadata().row_groups().iter().zip(0..) {
+            let num_rows = u32::try_from(row_group.num_rows()).unwrap_or(u32::MAX);
+            if num_rows > 0 {
+                found.push(RowGroupRef { fragment: number, index, num_rows });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,111 @@
+//! The IO runtime of the process: requests run here, nothing else does.
+
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
+
+use crate::error::{Error, Result};
+
+/// Threads that may block at the same time: local reads, footers, predicates.
+const MAX_BLOCKING_THREADS: usize = 32;
+
+/// How long an idle blocking thread stays.
+const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
+
+/// Virtual stack of a thread: expressions are evaluated on blocking threads.
+const STACK_BYTES: usize = 16 << 20;
+
+/// The one runtime of this process, as long as anybody holds it.
+static CURRENT: Mutex<Option<(u32, Weak<Io>)>> = Mutex::new(None);
+
+/// A runtime for requests, shared by everything in a process and ended with its last holder.
+#[derive(Debug)]
+pub struct Io {
+    runtime: ManuallyDrop<Runtime>,
+    process: u32,
+}
+
+impl Io {
+    /// Returns the process's runtime, started if nobody holds one. After a fork the child starts its own.
+    ///
+    /// Takes a process-wide lock for a moment; callers that may be forked from another thread see to it that
+    /// this does not happen meanwhile (in Python, by holding the GIL).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`] when the system refuses a thread.
+    pub fn current() -> Result<Arc<Self>> {
+        let process = std::process::id();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, io)) = &*current
+            && *of == process
+            && let Some(io) = io.upgrade()
+        {
+            return Ok(io);
+        }
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(MAX_BLOCKING_THREADS)
+            .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+            .thread_stack_size(STACK_BYTES)
+            .thread_name("forebay-io")
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Thread { source })?;
+        let io = Arc::new(Self { runtime: ManuallyDrop::new(runtime), process });
+        *current = Some((process, Arc::downgrade(&io)));
+        Ok(io)
+    }
+
+    /// Starts `future` on the runtime.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.runtime.spawn(future)
+    }
+
+    /// Runs `work` on a thread that may block or compute.
+    pub fn spawn_blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn_blocking(work)
+    }
+
+    /// Runs `future` to its end, from a thread that is not the runtime's.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Returns the runtime's handle.
+    pub(crate) fn handle(&self) -> &Handle {
+        self.runtime.handle()
+    }
+}
+
+impl Drop for Io {
+    #[expect(unsafe_code, reason = "a forked child must not run the runtime's destructor")]
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: taken once, here, where nobody else can reach the field any more.
+            let runtime = unsafe { ManuallyDrop::take(&mut self.runtime) };
+            runtime.shutdown_background();
+        }
+        // In a forked child the threads do not exist and their locks may be held for ever: leave all as it is.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_shares_one_runtime_while_somebody_holds_it() {
+        let first = Io::current().unwrap();
+        let second = Io::current().unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(first.block_on(second.spawn(async { 7 })).unwrap(), 7);
+    }
+}

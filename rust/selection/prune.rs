@@ -1,0 +1,162 @@
+//! Decides row groups by their statistics alone.
+//!
+//! A row group is dropped when the statistics exclude every row, and taken whole, unread, when they
+//! prove that every row passes. Both ask DataFusion's pruning, the second with the filter negated;
+//! since a negation says nothing about NULLs, it also needs the columns free of them.
+//!
+//! Statistics of floats know no `NaN`, which is above every number here: their maximum is never used.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, BooleanArray, UInt64Array, new_null_array};
+use arrow_schema::SchemaRef;
+use datafusion::common::pruning::PruningStatistics;
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use parquet::file::metadata::RowGroupMetaData;
+
+use super::sql;
+use crate::dataset::Fragment;
+
+/// What the statistics say about one row group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No row passes.
+    Nothing,
+    /// Every row passes.
+    Everything,
+    /// The rows must be looked at.
+    Unknown,
+}
+
+/// A filter as questions to statistics.
+#[derive(Debug)]
+pub(super) struct Pruner {
+    schema: SchemaRef,
+    /// Columns of the dataset that the filter reads.
+    columns: Vec<usize>,
+    passes: Option<PruningPredicate>,
+    /// The negation, where "never false" means "always true": not NULL unless a column is.
+    fails: Option<PruningPredicate>,
+}
+
+impl Pruner {
+    /// Prepares `filter`, which reads the dataset columns `columns` of `schema`.
+    ///
+    /// A filter that statistics cannot decide gives a pruner that answers [`Verdict::Unknown`].
+    pub(super) fn new(filter: &Expr, schema: &SchemaRef, columns: &[usize]) -> Self {
+        let predicate = |expr: Expr| {
+            let df_schema = DFSchema::try_from(Arc::clone(schema)).ok()?;
+            let physical = sql::session().create_physical_expr(expr, &df_schema).ok()?;
+            let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema)).try_build(physical).ok()?;
+            (!pruning.always_true()).then_some(pruning)
+        };
+        let fails = if is_null_only_by_columns(filter, schema) {
+            predicate(Expr::Not(Box::new(filter.clone())))
+        } else {
+            None
+        };
+        Self { schema: Arc::clone(schema), columns: columns.to_vec(), passes: predicate(filter.clone()), fails }
+    }
+
+    /// Returns the verdict on each row group of `fragment`.
+    pub(super) fn judge(&self, fragment: &Fragment) -> Vec<Verdict> {
+        let statistics = Statistics { fragment, schema: &self.schema };
+        let ask = |pruning: &Option<PruningPredicate>| pruning.as_ref().and_then(|p| p.prune(&statistics).ok());
+        let (may_pass, may_fail) = (ask(&self.passes), ask(&self.fails));
+        (0..statistics.num_containers())
+            .map(|row_group| {
+                if may_pass.as_ref().is_some_and(|may| !may[row_group]) {
+                    Verdict::Nothing
+                } else if may_fail.as_ref().is_some_and(|may| !may[row_group]) && self.has_no_nulls(fragment, row_group)
+                {
+                    Verdict::Everything
+                } else {
+                    Verdict::Unknown
+                }
+            })
+            .collect()
+    }
+
+    fn has_no_nulls(&self, fragment: &Fragment, row_group: usize) -> bool {
+        self.columns.iter().all(|&column| fragment.null_count(column, row_group) == Some(0))
+    }
+}
+
+/// Returns whether `filter` is NULL only where one of its columns is.
+fn is_null_only_by_columns(filter: &Expr, schema: &SchemaRef) -> bool {
+    let required = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(false));
+    let required = arrow_schema::Schema::new(required.collect::<Vec<_>>());
+    DFSchema::try_from(required).is_ok_and(|schema| filter.nullable(&schema).is_ok_and(|nullable| !nullable))
+}
+
+/// The row groups of one fragment, as DataFusion's pruning asks about them.
+struct Statistics<'a> {
+    fragment: &'a Fragment,
+    schema: &'a SchemaRef,
+}
+
+impl Statistics<'_> {
+    fn row_groups(&self) -> &[RowGroupMetaData] {
+        self.fragment.reader.metadata().row_groups()
+    }
+
+    /// Applies `read` to the column's converter and casts the answer to the dataset's type.
+    fn bounds(
+        &self, column: &Column, read: impl Fn(&StatisticsConverter<'_>, &[RowGroupMetaData]) -> Option<ArrayRef>,
+    ) -> Option<ArrayRef> {
+        let index = self.schema.index_of(&column.name).ok()?;
+        let root = self.fragment.columns[index]?;
+        let file_schema = self.fragment.reader.schema();
+        let parquet_schema = self.fragment.reader.parquet_schema();
+        let converter =
+            StatisticsConverter::try_new(file_schema.field(root).name(), file_schema, parquet_schema).ok()?;
+        if self.is_order_undefined(converter.parquet_column_index()?) {
+            return None;
+        }
+        arrow_cast::cast(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
+    }
+
+    /// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
+    fn is_order_undefined(&self, leaf: usize) -> bool {
+        self.row_groups().iter().any(|row_group| {
+            row_group.column(leaf).statistics().is_some_and(|statistics| statistics.is_min_max_deprecated())
+        })
+    }
+}
+
+impl PruningStatistics for Statistics<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        let maxes = self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?;
+        let is_float = maxes.data_type().is_floating();
+        Some(if is_float { new_null_array(maxes.data_type(), maxes.len()) } else { maxes })
+    }
+
+    fn num_containers(&self) -> usize {
+        self.row_groups().len()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        let index = self.schema.index_of(&column.name).ok()?;
+        let counts: UInt64Array =
+            (0..self.num_containers()).map(|row_group| self.fragment.null_count(index, row_group)).collect();
+        Some(Arc::new(counts))
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        let counts: UInt64Array =
+            self.row_groups().iter().map(|row_group| u64::try_from(row_group.num_rows()).ok()).collect();
+        Some(Arc::new(counts))
+    }
+
+    fn contained(&self, _column: &Column, _values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}

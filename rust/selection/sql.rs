@@ -1,0 +1,239 @@
+//! SQL text to a typed, simplified filter.
+//!
+//! DataFusion parses, type-checks and simplifies; everything happens at the call, on a thread with a
+//! large stack, because its planner recurses and would abort the process on a long `OR`. What comes
+//! back is shallow: long chains of `AND` and `OR` are rebuilt as balanced trees.
+//!
+//! Semantics are SQL's, made exact where DataFusion follows the bits of a float: `NaN` equals itself
+//! and is above every number, whatever its sign bit, and `-0.0` equals `0.0` (as in PostgreSQL and
+//! DuckDB). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
+
+use std::sync::{Arc, OnceLock};
+
+use arrow_schema::{DataType, SchemaRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
+use datafusion::common::{DFSchema, DataFusionError, ScalarValue, SchemaError};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator, Volatility, binary_expr, lit};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+
+use crate::error::{Error, Result};
+
+/// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
+const PLANNING_STACK_BYTES: usize = 64 << 20;
+
+/// Nesting depth at which the parser gives up; far above what people write, far below the stack.
+const MAX_NESTING: &str = "300";
+
+/// Returns `sql` as a Boolean expression over `schema`: type-checked, simplified, shallow.
+///
+/// # Errors
+///
+/// [`Error::UnknownColumn`], [`Error::NotBoolean`] and [`Error::Sql`], each with what was written.
+pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("forebay-sql".into())
+            .stack_size(PLANNING_STACK_BYTES)
+            .spawn_scoped(scope, || parse_here(sql, schema))
+            .map_err(|source| Error::Thread { source })?
+            .join()
+            .unwrap_or_else(|panic| Err(Error::internal(panic.as_ref())))
+    })
+}
+
+fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+    let state = session();
+    let df_schema = DFSchema::try_from(Arc::clone(schema)).map_err(|error| explain(sql, schema, &error))?;
+    let expr = state.create_logical_expr(sql, &df_schema).map_err(|error| explain(sql, schema, &error))?;
+    let expr = balance(expr);
+    refuse_unstable(sql, &expr)?;
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::new(df_schema.clone()))
+        .with_config_options(Arc::clone(state.config_options()))
+        .build();
+    let simplifier = ExprSimplifier::new(context);
+    let coerced = simplifier
+        .coerce(expr.clone(), &df_schema)
+        .map_err(|error| misfit(sql, schema, &df_schema, &simplifier, &expr, &error))?;
+    match coerced.get_type(&df_schema).map_err(|error| explain(sql, schema, &error))? {
+        DataType::Boolean | DataType::Null => {}
+        got => return Err(Error::NotBoolean { sql: sql.into(), got: Box::new(got) }),
+    }
+    let simple = simplifier.simplify(coerced).map_err(|error| explain(sql, schema, &error))?;
+    canonical_literals(balance(simple)).map_err(|error| explain(sql, schema, &error))
+}
+
+/// Returns the session whose functions and rules filters use.
+pub(super) fn session() -> &'static SessionState {
+    static SESSION: OnceLock<SessionState> = OnceLock::new();
+    SESSION.get_or_init(|| {
+        let mut options = ConfigOptions::new();
+        options.sql_parser.enable_ident_normalization = false;
+        options.sql_parser.map_string_types_to_utf8view = false;
+        options.sql_parser.collect_spans = true;
+        let mut config = SessionConfig::from(options);
+        config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
+        SessionStateBuilder::new().with_config(config).with_default_features().build()
+    })
+}
+
+/// Rebuilds chains of one connective as balanced trees, so that nothing downstream recurses deeply.
+fn balance(expr: Expr) -> Expr {
+    let Expr::BinaryExpr(binary) = &expr else { return expr };
+    let op = binary.op;
+    if !matches!(op, Operator::And | Operator::Or) {
+        return expr;
+    }
+    let mut terms = Vec::new();
+    let mut pending = vec![expr];
+    while let Some(next) = pending.pop() {
+        match next {
+            Expr::BinaryExpr(binary) if binary.op == op => {
+                pending.push(*binary.right);
+                pending.push(*binary.left);
+            }
+            other => terms.push(balance(other)),
+        }
+    }
+    balanced(terms, op)
+}
+
+fn balanced(mut terms: Vec<Expr>, op: Operator) -> Expr {
+    match terms.len() {
+        0 => lit(op == Operator::And),
+        1 => terms.remove(0),
+        len => {
+            let right = terms.split_off(len / 2);
+            binary_expr(balanced(terms, op), op, balanced(right, op))
+        }
+    }
+}
+
+/// Returns the conjunction of `filters` as one shallow expression.
+pub(super) fn all_of(filters: &[Expr]) -> Expr {
+    balanced(filters.to_vec(), Operator::And)
+}
+
+/// Refuses functions whose value is not a function of the row: a selection must be one thing.
+fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
+    let mut unstable = None;
+    let walked = expr.apply(|node| {
+        match node {
+            Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
+                unstable = Some(format!(
+                    "`{}()` depends on more than the row (the clock or chance), so the selection would not be one thing; \
+                     write its value out",
+                    call.name()
+                ));
+                return Ok(TreeNodeRecursion::Stop);
+            }
+            Expr::AggregateFunction(_) | Expr::WindowFunction(_) => {
+                unstable = Some(format!("`{node}` looks at more than one row; a filter decides row by row"));
+                return Ok(TreeNodeRecursion::Stop);
+            }
+            Expr::Placeholder(_) => {
+                unstable = Some(format!("`{node}` has no value; write the value out"));
+                return Ok(TreeNodeRecursion::Stop);
+            }
+            Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::Exists(_) => {
+                unstable = Some("a filter cannot contain a subquery".into());
+                return Ok(TreeNodeRecursion::Stop);
+            }
+            _ => {}
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    walked.map_err(|error| Error::Sql { sql: sql.into(), reason: reason(&error) })?;
+    unstable.map_or(Ok(()), |reason| Err(Error::Sql { sql: sql.into(), reason }))
+}
+
+/// Gives float literals the one bit pattern that `evaluate` gives the column's values.
+fn canonical_literals(expr: Expr) -> datafusion::common::Result<Expr> {
+    let canonical = expr.transform_up(|node| {
+        let Expr::Literal(value, metadata) = &node else { return Ok(Transformed::no(node)) };
+        let value = match value {
+            ScalarValue::Float32(Some(x)) if x.is_nan() => ScalarValue::Float32(Some(f32::NAN)),
+            ScalarValue::Float64(Some(x)) if x.is_nan() => ScalarValue::Float64(Some(f64::NAN)),
+            ScalarValue::Float32(Some(x)) => ScalarValue::Float32(Some(x + 0.0)),
+            ScalarValue::Float64(Some(x)) => ScalarValue::Float64(Some(x + 0.0)),
+            _ => return Ok(Transformed::no(node)),
+        };
+        Ok(Transformed::yes(Expr::Literal(value, metadata.clone())))
+    })?;
+    Ok(canonical.data)
+}
+
+/// Turns DataFusion's planning error into one that names the column, the place and near names.
+fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
+    if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
+        && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
+    {
+        let column = match place_of(sql, &field.name) {
+            Some((line, column)) => format!("{}` at line {line}, column {column} of `{sql}", field.name),
+            None => field.name.clone(),
+        };
+        return unknown_column(column, &field.name, schema);
+    }
+    Error::Sql { sql: sql.into(), reason: reason(error) }
+}
+
+/// Explains a failed coercion by the smallest part of `expr` that already fails alone.
+fn misfit(
+    sql: &str, schema: &SchemaRef, df_schema: &DFSchema, simplifier: &ExprSimplifier, expr: &Expr,
+    error: &DataFusionError,
+) -> Error {
+    let mut smallest = None;
+    let walked = expr.apply(|node| match simplifier.coerce(node.clone(), df_schema) {
+        Ok(_) => Ok(TreeNodeRecursion::Jump),
+        Err(error) => {
+            smallest = Some((node.clone(), error));
+            Ok(TreeNodeRecursion::Continue)
+        }
+    });
+    let (Ok(_), Some((part, error))) = (walked, smallest) else { return explain(sql, schema, error) };
+    let place = part.column_refs().into_iter().filter_map(|column| column.spans.first()).map(|span| span.start).min();
+    let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line, at.column));
+    Error::Sql { sql: sql.into(), reason: format!("`{part}`{place}: {}", reason(&error)) }
+}
+
+/// Returns an [`Error::UnknownColumn`] with the names most like `name`.
+pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> Error {
+    const NEAR_ENOUGH: f64 = 0.5;
+    let lower = name.to_lowercase();
+    let mut near: Vec<(f64, &String)> = schema
+        .fields()
+        .iter()
+        .map(|field| (normalized_levenshtein(&lower, &field.name().to_lowercase()), field.name()))
+        .filter(|(likeness, _)| *likeness >= NEAR_ENOUGH)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    Error::UnknownColumn {
+        column: shown,
+        near: near.into_iter().take(3).map(|(_, name)| name.clone()).collect(),
+        available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+    }
+}
+
+/// Returns line and column, from 1, of the first identifier `name`.
+fn place_of(sql: &str, name: &str) -> Option<(u64, u64)> {
+    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().ok()?;
+    let found = tokens.iter().find(|token| matches!(&token.token, Token::Word(word) if word.value == name))?;
+    Some((found.span.start.line, found.span.start.column))
+}
+
+/// Returns the innermost message of `error`, without DataFusion's prefixes.
+pub(super) fn reason(error: &DataFusionError) -> String {
+    let text = error.find_root().strip_backtrace();
+    let text = text.split("\n\nbacktrace:").next().unwrap_or(&text);
+    let prefixes = ["Error during planning: ", "SQL error: ParserError(\"", "Arrow error: ", "Execution error: "];
+    let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
+    text.trim_end_matches("\")").trim().to_owned()
+}

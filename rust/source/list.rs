@@ -1,0 +1,198 @@
+//! Finds the objects of a location.
+
+use std::path::{MAIN_SEPARATOR, PathBuf};
+
+use futures::TryStreamExt;
+use globset::{GlobBuilder, GlobMatcher};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::{Connection, Location, Object, StoreKey, error};
+use crate::error::{Error, Result};
+
+/// Endings of Parquet objects in a folder; files named one by one may have any.
+const EXTENSIONS: [&str; 5] = ["parquet", "parq", "pq", "geoparquet", "gpq"];
+
+/// An object and its path below what was listed, in which splits are looked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) object: Object,
+    pub(crate) relative: String,
+}
+
+/// Returns the objects of `location` in natural order (`part-2` before `part-10`).
+///
+/// Costs one listing for a folder or a glob, and no request for a remote object that is named: its footer will
+/// tell whether it is there. Hidden and `_`-prefixed names below the folder are left out.
+///
+/// # Errors
+///
+/// [`Error::NotFound`], [`Error::NoObjects`], and those of the store.
+pub(crate) async fn list(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
+    if let Some(pattern) = &location.glob {
+        return list_glob(connection, location, pattern).await;
+    }
+    if connection.is_local {
+        let path = file_path(&location.path);
+        let metadata = std::fs::metadata(&path).map_err(|_| not_found(location))?;
+        return if metadata.is_dir() { list_folder(connection, location).await } else { head(connection, location).await };
+    }
+    if location.is_folder || !has_parquet_extension(location.path.as_ref()) && location.store_lists() {
+        match list_folder(connection, location).await {
+            // Perhaps an object without an extension.
+            Err(Error::NotFound { .. } | Error::NoObjects { .. }) if !location.is_folder => {}
+            listed => return listed,
+        }
+        return head(connection, location).await;
+    }
+    Ok(vec![named(location, None, None)])
+}
+
+async fn head(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
+    let meta = connection.client.head(&location.path).await.map_err(|source| error(&location.text, source))?;
+    Ok(vec![named(location, Some(meta.size), meta.e_tag)])
+}
+
+/// Returns the object that the location names.
+fn named(location: &Location, size_bytes: Option<u64>, e_tag: Option<String>) -> Listed {
+    let relative = location.path.filename().unwrap_or_default().to_owned();
+    let url = location.store.url_of(&location.path);
+    Listed { object: Object { path: location.path.clone(), url, size_bytes, e_tag }, relative }
+}
+
+async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
+    let metas = list_all(connection, location).await?;
+    let num_seen = metas.len();
+    let listed = keep(location, metas, |meta, relative| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref()));
+    if listed.is_empty() {
+        if num_seen == 0 && !connection.is_local {
+            return Err(not_found(location));
+        }
+        let reason = format!(
+            "{num_seen} objects are there, none of which is visible and ends in `.{}`",
+            EXTENSIONS.join("`, `.")
+        );
+        return Err(Error::NoObjects { url: location.text.clone(), reason });
+    }
+    Ok(listed)
+}
+
+async fn list_glob(connection: &Connection, location: &Location, pattern: &str) -> Result<Vec<Listed>> {
+    let matcher = matcher(location, pattern)?;
+    let metas = list_all(connection, location).await?;
+    let num_seen = metas.len();
+    let listed = keep(location, metas, |meta, relative| {
+        matcher.is_match(meta.location.as_ref()) && !is_hidden(relative)
+    });
+    if listed.is_empty() {
+        let folder = location.store.url_of(&location.path);
+        let reason = format!("{num_seen} objects are under `{folder}`, none of which fits the pattern");
+        return Err(Error::NoObjects { url: location.text.clone(), reason });
+    }
+    Ok(listed)
+}
+
+fn matcher(location: &Location, pattern: &str) -> Result<GlobMatcher> {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).build();
+    let glob = glob.map_err(|error| Error::Uri { uri: location.text.clone(), reason: error.to_string() })?;
+    Ok(glob.compile_matcher())
+}
+
+async fn list_all(connection: &Connection, location: &Location) -> Result<Vec<ObjectMeta>> {
+    let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
+    connection.client.list(prefix).try_collect().await.map_err(|source| error(&location.text, source))
+}
+
+/// Returns the objects that `wanted` accepts, in natural order of their keys.
+fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta, &str) -> bool) -> Vec<Listed> {
+    let mut listed = Vec::new();
+    for meta in metas {
+        let key: &str = meta.location.as_ref();
+        let relative = key.strip_prefix(location.path.as_ref()).unwrap_or(key).trim_start_matches('/').to_owned();
+        // Folders that a console made are empty objects whose keys end in a slash.
+        if relative.is_empty() || !wanted(&meta, &relative) {
+            continue;
+        }
+        let url = location.store.url_of(&meta.location);
+        let object = Object { path: meta.location, url, size_bytes: Some(meta.size), e_tag: meta.e_tag };
+        listed.push(Listed { object, relative });
+    }
+    listed.sort_by(|a, b| {
+        let (a, b) = (a.object.path.as_ref(), b.object.path.as_ref());
+        natord::compare(a, b).then_with(|| a.cmp(b))
+    });
+    listed
+}
+
+fn is_hidden(relative: &str) -> bool {
+    relative.split('/').any(|part| part.starts_with(['.', '_']))
+}
+
+fn has_parquet_extension(key: &str) -> bool {
+    key.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()))
+}
+
+fn not_found(location: &Location) -> Error {
+    Error::NotFound { url: location.text.clone(), source: None }
+}
+
+fn file_path(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{MAIN_SEPARATOR}{path}"))
+}
+
+impl Location {
+    fn store_lists(&self) -> bool {
+        !matches!(self.store, StoreKey::Http(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use object_store::{ObjectStoreExt, PutPayload};
+
+    use super::*;
+    use crate::source::Store;
+
+    fn listed(keys: &[&str], uri: &str) -> Result<Vec<String>> {
+        let memory = Arc::new(InMemory::new());
+        let connection = Store::of_client(Arc::clone(&memory) as _).connect().unwrap();
+        let io = Arc::clone(&connection.io);
+        io.block_on(async {
+            for key in keys {
+                memory.put(&Path::parse(key).unwrap(), PutPayload::from_static(b"x")).await.unwrap();
+            }
+            let listed = list(&connection, &Location::parse(uri).unwrap()).await?;
+            Ok(listed.into_iter().map(|listed| listed.relative).collect())
+        })
+    }
+
+    #[test]
+    fn a_folder_lists_visible_parquet_in_natural_order() {
+        let keys = ["d/part-10.parquet", "d/part-2.parquet", "d/.hidden.parquet", "d/_temporary/0.parquet", "d/notes.txt", "d/sub/a.PQ"];
+        assert_eq!(listed(&keys, "s3://b/d/").unwrap(), ["part-2.parquet", "part-10.parquet", "sub/a.PQ"]);
+    }
+
+    #[test]
+    fn a_glob_matches_within_and_across_folders() {
+        let keys = ["d/a/1.parquet", "d/a/b/2.parquet", "d/c/3.bin"];
+        assert_eq!(listed(&keys, "s3://b/d/*/*.parquet").unwrap(), ["a/1.parquet"]);
+        assert_eq!(listed(&keys, "s3://b/d/**/*.parquet").unwrap(), ["a/1.parquet", "a/b/2.parquet"]);
+        assert_eq!(listed(&keys, "s3://b/d/c/*.bin").unwrap(), ["3.bin"]);
+        assert!(matches!(listed(&keys, "s3://b/d/*.csv"), Err(Error::NoObjects { .. })));
+    }
+
+    #[test]
+    fn an_empty_prefix_is_not_found_and_a_folder_without_parquet_says_so() {
+        assert!(matches!(listed(&["d/x.txt"], "s3://b/e/"), Err(Error::NotFound { .. })));
+        assert!(matches!(listed(&["d/x.txt"], "s3://b/d/"), Err(Error::NoObjects { .. })));
+    }
+
+    #[test]
+    fn a_named_object_needs_no_request_and_one_without_extension_is_found() {
+        assert_eq!(listed(&[], "s3://b/d/x.parquet").unwrap(), ["x.parquet"]);
+        assert_eq!(listed(&["d/x"], "s3://b/d/x").unwrap(), ["x"]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Lists objects and reads their bytes, wherever they lie.
+//!
+//! [`uri`] understands text, [`store`] builds clients, [`list`] finds objects, [`split`] names their
+//! splits, [`coalesce`] plans requests and [`read`] makes them.
+
+mod coalesce;
+mod list;
+mod read;
+mod split;
+mod store;
+mod uri;
+
+pub(crate) use self::coalesce::coalesce;
+pub(crate) use self::list::{Listed, list};
+pub(crate) use self::read::{read_ranges, read_suffix};
+pub(crate) use self::split::infer as infer_splits;
+pub use self::store::{Connection, Store};
+pub(crate) use self::uri::{Location, StoreKey};
+
+use object_store::path::Path;
+
+use crate::error::Error;
+
+/// One key in object storage, as it was when the dataset was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// The key, within its store.
+    pub path: Path,
+    /// The key as people write it; never with credentials.
+    pub url: String,
+    /// Its size, once known.
+    pub size_bytes: Option<u64>,
+    /// Its entity tag, once known, where the store has them.
+    pub e_tag: Option<String>,
+}
+
+/// Turns a store's error into ours, which says what kind it is and of which object.
+pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
+    let url = url.to_owned();
+    let said = source.to_string();
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    match source {
+        object_store::Error::NotFound { .. } => Error::NotFound { url, source: Some(Box::new(source)) },
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            Error::PermissionDenied { url, source: Box::new(source) }
+        }
+        // Listing reports every status as a generic error.
+        _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
+        _ if says(&["403 Forbidden", "401 Unauthorized"]) => Error::PermissionDenied { url, source: Box::new(source) },
+        _ => Error::Store { url, source: Box::new(source) },
+    }
+}

@@ -1,0 +1,230 @@
+//! Clients of object stores, from text, options and the environment.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::{ClientConfigKey, ObjectStore};
+use tokio::sync::Semaphore;
+
+use super::StoreKey;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::io::Io;
+use crate::metrics::Metrics;
+
+/// A body may take long, as long as bytes arrive: a stall is what ends it.
+const REQUEST_TIMEOUT: &str = "1 hour";
+const STALL_TIMEOUT: &str = "30 seconds";
+const CONNECT_TIMEOUT: &str = "10 seconds";
+
+/// One store of a dataset: where it is and how to reach it.
+///
+/// The client is made when first needed, and again in a forked process: sockets are never shared.
+pub struct Store {
+    key: StoreKey,
+    options: BTreeMap<String, String>,
+    connection: Mutex<Option<(u32, Connection)>>,
+}
+
+/// A client with the runtime it runs on and the counters of whoever uses it.
+#[derive(Clone)]
+pub struct Connection {
+    pub(crate) client: Arc<dyn ObjectStore>,
+    pub(crate) io: Arc<Io>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Bounds the requests under way.
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) is_local: bool,
+    /// Whether the store honours `If-Match` on reads; answers are compared in any case.
+    pub(crate) has_preconditions: bool,
+}
+
+impl Store {
+    /// Checks `options` and keeps them for [`Self::connect`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for options that the store does not have or that contradict each other.
+    pub(crate) fn try_new(key: StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
+        build(&key, options)?;
+        Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
+    }
+
+    /// Returns a store over an existing client, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
+        let io = Io::current().unwrap();
+        let store = Self { key: StoreKey::S3("s3://memory".into()), options: BTreeMap::new(), connection: Mutex::new(None) };
+        *store.connection.lock().unwrap() = Some((std::process::id(), Connection::new(client, io, false)));
+        store
+    }
+
+    /// Returns which store this is.
+    pub(crate) fn key(&self) -> &StoreKey {
+        &self.key
+    }
+
+    /// Returns the options it was made with; they may hold secrets.
+    pub(crate) fn options(&self) -> &BTreeMap<String, String> {
+        &self.options
+    }
+
+    /// Returns the client of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] when the options do not make a client, [`Error::Thread`] when no runtime can be started.
+    pub fn connect(&self) -> Result<Connection> {
+        let process = std::process::id();
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, connection)) = &*connection
+            && *of == process
+        {
+            return Ok(connection.clone());
+        }
+        let made = Connection::new(build(&self.key, &self.options)?, Io::current()?, self.key == StoreKey::Local);
+        if let Some((_, parents)) = connection.replace((process, made.clone())) {
+            // A forked child must not run the destructors of its parent's sockets.
+            std::mem::forget(parents);
+        }
+        Ok(made)
+    }
+}
+
+impl Connection {
+    fn new(client: Arc<dyn ObjectStore>, io: Arc<Io>, is_local: bool) -> Self {
+        Self {
+            client,
+            io,
+            metrics: Arc::new(Metrics::default()),
+            slots: Arc::new(Semaphore::new(config::REQUESTS_IN_FLIGHT)),
+            is_local,
+            has_preconditions: true,
+        }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Options may be secrets: name them only.
+        let names: Vec<&String> = self.options.keys().collect();
+        f.debug_struct("Store").field("key", &self.key).field("options", &names).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("is_local", &self.is_local).finish_non_exhaustive()
+    }
+}
+
+fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>> {
+    // Another crate of the process may have installed a provider; any will do.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let pairs = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+    Ok(match key {
+        StoreKey::Local => {
+            if let Some(name) = options.keys().next() {
+                return Err(refused(&format!("`{name}` means nothing for local files")));
+            }
+            Arc::new(LocalFileSystem::new())
+        }
+        StoreKey::S3(root) => {
+            let mut builder = AmazonS3Builder::from_env().with_url(root);
+            for (name, value) in timeouts() {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs {
+                builder = builder.with_config(parse_key(&name)?, value);
+            }
+            let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+            if endpoint.starts_with("http://") {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp), "true");
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Gcs(root) => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root);
+            for (name, value) in timeouts() {
+                builder = builder.with_config(GoogleConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs {
+                builder = builder.with_config(parse_key(&name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Azure(root) => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root);
+            for (name, value) in timeouts() {
+                builder = builder.with_config(AzureConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs {
+                builder = builder.with_config(parse_key(&name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Http(root) => {
+            let mut builder = HttpBuilder::new().with_url(root);
+            for (name, value) in timeouts() {
+                builder = builder.with_config(name, value);
+            }
+            if root.starts_with("http://") {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            for (name, value) in pairs {
+                builder = builder.with_config(parse_key(&name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+    })
+}
+
+fn timeouts() -> [(ClientConfigKey, &'static str); 3] {
+    [
+        (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
+        (ClientConfigKey::ReadTimeout, STALL_TIMEOUT),
+        (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT),
+    ]
+}
+
+fn parse_key<K: std::str::FromStr>(name: &str) -> Result<K> {
+    name.parse().map_err(|_| refused(&format!("`{name}` is not an option of this store; names are those of the `object_store` crate")))
+}
+
+fn refused(reason: &str) -> Error {
+    Error::Setting { name: "storage_options", reason: reason.into() }
+}
+
+fn unusable(root: &str, error: &object_store::Error) -> Error {
+    refused(&format!("they make no client for `{root}`: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let options = options(&[("aws_secret_access_key", "s3cr3t"), ("aws_access_key_id", "k3y")]);
+        let store = Store::try_new(StoreKey::S3("s3://bucket".into()), &options).unwrap();
+        let shown = format!("{store:?}");
+        assert!(!shown.contains("s3cr3t") && !shown.contains("k3y") && shown.contains("aws_secret_access_key"));
+    }
+
+    #[test]
+    fn an_option_that_no_store_has_is_named() {
+        for key in [StoreKey::S3("s3://bucket".into()), StoreKey::Http("http://host".into()), StoreKey::Local] {
+            let error = Store::try_new(key, &options(&[("no_such_option", "1")])).unwrap_err().to_string();
+            assert!(error.contains("no_such_option"), "{error}");
+        }
+    }
+}

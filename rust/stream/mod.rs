@@ -1,0 +1,194 @@
+//! Carries a plan out: fetches, decodes, gathers, and hands batches over in order.
+//!
+//! ```text
+//! scheduler ── Fetch ──► IO runtime ──► Decode ──► Gather ──► consumer
+//!     ▲        (ranges)   (bytes)      (arrays)   (one copy)     │
+//!     └──────────────────── memory given back ◄─────────────────┘
+//! ```
+//!
+//! [`scheduler`] decides, [`budget`] counts the bytes in hand, [`gather`] copies rows, and the threads
+//! here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
+//! process's IO runtime. Nothing outlives the stream.
+
+mod budget;
+mod gather;
+mod scheduler;
+mod worker;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+
+pub(crate) use self::scheduler::PieceCost;
+use self::worker::Shared;
+use crate::error::{Error, Result};
+use crate::plan::Share;
+use crate::reader::EpochReader;
+
+/// How a stream reads.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamOptions {
+    /// Bytes in flight, decoded and ready, all together.
+    pub memory_limit: u64,
+    /// Threads that decode and gather.
+    pub num_threads: usize,
+}
+
+/// What a stream has done so far, and holds now.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamStats {
+    /// Batches handed to the consumer.
+    pub num_batches: u64,
+    /// Rows in them.
+    pub num_rows: u64,
+    /// Requests made.
+    pub requests: u64,
+    /// Bytes received.
+    pub bytes_fetched: u64,
+    /// Rows decoded and dropped because the window does not fit in memory; they are read again.
+    pub num_evicted_rows: u64,
+    /// Bytes held now.
+    pub memory_bytes: u64,
+    /// Most bytes held at once.
+    pub peak_memory_bytes: u64,
+    /// Batches ready for the consumer.
+    pub num_ready: usize,
+    /// Time the consumer has waited.
+    pub waited: Duration,
+    /// Time that threads spent decoding.
+    pub decoding: Duration,
+    /// Time that threads spent gathering.
+    pub gathering: Duration,
+}
+
+/// The batches of one share of one epoch, in order.
+///
+/// Reads ahead on its own threads, within its memory. Dropping or [closing](Self::close) it ends them.
+pub struct BatchStream {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    process: u32,
+    position: u64,
+    num_batches: u64,
+    num_rows: u64,
+    waited: Duration,
+}
+
+/// What the consumer gets while it waits.
+#[derive(Debug)]
+pub enum Polled {
+    /// The next batch.
+    Batch(RecordBatch),
+    /// All batches have been delivered.
+    End,
+    /// Nothing yet; ask again.
+    Pending,
+}
+
+impl BatchStream {
+    /// Starts delivering `share` of `epoch`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
+    pub(crate) fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
+        let shared = Shared::try_new(reader, epoch, share, options)?;
+        let mut stream = Self {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            process: std::process::id(),
+            position: share.from,
+            num_batches: 0,
+            num_rows: 0,
+            waited: Duration::ZERO,
+        };
+        for number in 0..options.num_threads.max(1) {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name(format!("forebay-cpu-{number}"));
+            stream.threads.push(thread.spawn(move || worker::run(&shared)).map_err(|source| Error::Thread { source })?);
+        }
+        Ok(stream)
+    }
+
+    /// Returns the next batch if there is one within `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any thread, once the batches before it have been delivered; the stream is closed then.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Polled> {
+        if self.process != std::process::id() {
+            return Err(Error::Closed { reason: "it belongs to the process that this one was forked from" });
+        }
+        let start = Instant::now();
+        let polled = self.shared.deliver(timeout);
+        self.waited += start.elapsed();
+        match polled? {
+            worker::Delivered::Batch(batch, slice) => {
+                self.position = slice.next;
+                self.num_batches += 1;
+                self.num_rows += batch.num_rows() as u64;
+                Ok(Polled::Batch(batch))
+            }
+            worker::Delivered::End => Ok(Polled::End),
+            worker::Delivered::Pending => Ok(Polled::Pending),
+        }
+    }
+
+    /// Returns the cursor: the position behind the last delivered batch.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns what the stream has done and holds.
+    pub fn stats(&self) -> StreamStats {
+        StreamStats {
+            num_batches: self.num_batches,
+            num_rows: self.num_rows,
+            waited: self.waited,
+            ..self.shared.stats()
+        }
+    }
+
+    /// Ends the stream's threads and gives its memory back. Further batches are refused.
+    pub fn close(&mut self) {
+        if self.process != std::process::id() {
+            // The threads are the parent's; joining them here would wait for ever.
+            std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
+            return;
+        }
+        self.shared.close();
+        for thread in self.threads.drain(..) {
+            // A panic has been reported to the consumer already.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Iterator for BatchStream {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.poll(Duration::from_secs(60)) {
+                Ok(Polled::Batch(batch)) => return Some(Ok(batch)),
+                Ok(Polled::End) => return None,
+                Ok(Polled::Pending) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Drop for BatchStream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for BatchStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchStream").field("position", &self.position).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! The threads of a stream, and what they share.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+use futures::FutureExt;
+use tokio::task::JoinSet;
+
+use super::gather::{compact, gather};
+use super::scheduler::{Fetched, PieceKey, Scheduler, Task, TooLarge};
+use super::{StreamOptions, StreamStats};
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::plan::{BatchSlice, EpochPlan, Piece, Share};
+use crate::reader::EpochReader;
+use crate::source::{Connection, read_ranges};
+
+/// Everything that a stream's threads, its requests and its consumer share.
+pub(super) struct Shared {
+    reader: Arc<EpochReader>,
+    plan: Arc<EpochPlan>,
+    connections: Vec<Connection>,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Something to do for a worker.
+    work: Condvar,
+    /// Something for the consumer.
+    delivery: Condvar,
+    /// Requests under way; dropping the set aborts them.
+    requests: Mutex<JoinSet<()>>,
+    decoding_nanos: AtomicU64,
+    gathering_nanos: AtomicU64,
+}
+
+struct State {
+    scheduler: Scheduler,
+    error: Option<Error>,
+    is_closed: bool,
+}
+
+/// What the consumer got.
+pub(super) enum Delivered {
+    Batch(RecordBatch, BatchSlice),
+    End,
+    Pending,
+}
+
+impl Shared {
+    pub(super) fn try_new(
+        reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions,
+    ) -> Result<Arc<Self>> {
+        let metrics = Arc::new(Metrics::default());
+        let connections = reader.connect(&metrics)?;
+        let cost_of = Arc::clone(reader);
+        let cost = move |piece: &Piece| cost_of.piece_cost(piece);
+        let plan = reader.plan(epoch);
+        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), cost);
+        Ok(Arc::new(Self {
+            reader: Arc::clone(reader),
+            plan,
+            connections,
+            metrics,
+            state: Mutex::new(State { scheduler, error: None, is_closed: false }),
+            work: Condvar::new(),
+            delivery: Condvar::new(),
+            requests: Mutex::new(JoinSet::new()),
+            decoding_nanos: AtomicU64::new(0),
+            gathering_nanos: AtomicU64::new(0),
+        }))
+    }
+
+    /// Waits for the next batch, at most for `timeout`.
+    pub(super) fn deliver(&self, timeout: Duration) -> Result<Delivered> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            if let Some((batch, slice)) = state.scheduler.deliver() {
+                drop(state);
+                self.work.notify_all();
+                return Ok(Delivered::Batch(batch, slice));
+            }
+            if let Some(error) = state.error.take() {
+                state.is_closed = true;
+                return Err(error);
+            }
+            if state.is_closed {
+                return Err(Error::Closed { reason: "it was closed, or has failed before" });
+            }
+            if state.scheduler.is_done() {
+                return Ok(Delivered::End);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Delivered::Pending);
+            }
+            state = self.delivery.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        self.work.notify_all();
+        self.delivery.notify_all();
+    }
+
+    pub(super) fn stats(&self) -> StreamStats {
+        let usage = self.lock().scheduler.usage();
+        let counted = self.metrics.snapshot();
+        StreamStats {
+            requests: counted.requests,
+            bytes_fetched: counted.bytes_fetched,
+            num_evicted_rows: usage.num_evicted_rows,
+            memory_bytes: usage.memory_bytes,
+            peak_memory_bytes: usage.peak_memory_bytes,
+            num_ready: usage.num_ready,
+            decoding: Duration::from_nanos(self.decoding_nanos.load(Ordering::Relaxed)),
+            gathering: Duration::from_nanos(self.gathering_nanos.load(Ordering::Relaxed)),
+            ..StreamStats::default()
+        }
+    }
+
+    /// Locks the state; a panic of another thread is reported as an error, so its poison is not.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: Error) {
+        let mut state = self.lock();
+        if state.error.is_none() && !state.is_closed {
+            state.error = Some(error);
+        }
+        drop(state);
+        self.work.notify_all();
+        self.delivery.notify_all();
+    }
+
+    /// Changes the state, then wakes whom that may concern.
+    fn report(&self, change: impl FnOnce(&mut Scheduler)) {
+        change(&mut self.lock().scheduler);
+        self.work.notify_all();
+    }
+
+    /// Waits for something to do; `None` when the stream has ended, for whatever reason.
+    fn next_task(&self) -> Option<Task> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed || state.error.is_some() || state.scheduler.is_done() {
+                return None;
+            }
+            match state.scheduler.next_task() {
+                Ok(Some(task)) => {
+                    // One event may give work to several threads.
+                    self.work.notify_one();
+                    return Some(task);
+                }
+                Ok(None) => {
+                    if state.scheduler.is_done() {
+                        drop(state);
+                        self.delivery.notify_all();
+                        self.work.notify_all();
+                        return None;
+                    }
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                Err(TooLarge { piece, needed_bytes }) => {
+                    let error = self.reader.memory_error(piece, needed_bytes, state.scheduler.memory_limit());
+                    drop(state);
+                    self.fail(error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn run_task(self: &Arc<Self>, task: Task) -> Result<()> {
+        match task {
+            Task::Fetch(key) => self.start_fetch(key),
+            Task::Decode { key, fetched, keep } => {
+                let start = Instant::now();
+                let Fetched { read, bytes } = *fetched;
+                let mut batch = read.decode(bytes)?.into_one()?;
+                if let Some(keep) = &keep {
+                    batch = compact(&batch, keep).map_err(|source| EpochReader::gather_error(&source))?;
+                }
+                add_elapsed(&self.decoding_nanos, start);
+                self.report(|scheduler| scheduler.decoded(key, batch, keep));
+                Ok(())
+            }
+            Task::Compact { key, batch, keep } => {
+                let batch = compact(&batch, &keep).map_err(|source| EpochReader::gather_error(&source))?;
+                self.report(|scheduler| scheduler.compacted(key, batch, keep));
+                Ok(())
+            }
+            Task::Gather { number, sources, rows } => {
+                let start = Instant::now();
+                let gathered = gather(self.reader.schema(), &sources, &rows);
+                let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
+                drop(sources);
+                add_elapsed(&self.gathering_nanos, start);
+                self.report(|scheduler| scheduler.gathered(number, batch));
+                self.delivery.notify_all();
+                Ok(())
+            }
+        }
+    }
+
+    /// Plans the read of a piece and hands its requests to the IO runtime.
+    fn start_fetch(self: &Arc<Self>, key: PieceKey) -> Result<()> {
+        let read = self.reader.read_piece(&self.plan.piece(key.piece))?;
+        let fragment = self.reader.fragment_of(key.piece);
+        let connection = self.connections[fragment.store].clone();
+        let object = fragment.object.clone();
+        let shared: Weak<Self> = Arc::downgrade(self);
+        let io = Arc::clone(&connection.io);
+        let request = async move {
+            let bytes = AssertUnwindSafe(read_ranges(&connection, &object, read.ranges())).catch_unwind().await;
+            let Some(shared) = shared.upgrade() else { return };
+            match bytes {
+                Ok(Ok(bytes)) => shared.report(|scheduler| scheduler.fetched(key, Fetched { read, bytes })),
+                Ok(Err(error)) => shared.fail(error),
+                Err(panic) => shared.fail(Error::internal(panic.as_ref())),
+            }
+        };
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        while requests.try_join_next().is_some() {}
+        requests.spawn_on(request, io.handle());
+        Ok(())
+    }
+}
+
+fn add_elapsed(nanos: &AtomicU64, start: Instant) {
+    nanos.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// Does what the scheduler says until the stream ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    while let Some(task) = shared.next_task() {
+        match catch_unwind(AssertUnwindSafe(|| shared.run_task(task))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => shared.fail(error),
+            Err(panic) => shared.fail(Error::internal(panic.as_ref())),
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Waits for the core without holding the GIL, so that other threads run and Ctrl-C works.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -21,12 +21,13 @@ pub(crate) fn wait<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);
+    let receiver = Mutex::new(receiver);
     let task = io.spawn(async move {
         // The receiver is gone only when the caller was interrupted; then nobody wants the result.
         drop(sender.send(future.await));
     });
     loop {
-        match py.detach(|| receiver.recv_timeout(TICK)) {
+        match py.detach(|| lock(&receiver).recv_timeout(TICK)) {
             Ok(result) => return result.map_err(|error| to_py(&error)),
             Err(RecvTimeoutError::Timeout) => {
                 let tick = py.check_signals().and_then(|()| match on_progress {
@@ -43,4 +44,8 @@ pub(crate) fn wait<T: Send + 'static>(
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

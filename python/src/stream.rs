@@ -52,7 +52,7 @@ impl PyStream {
     }
 
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |stream| stream.position())
+        self.with(py, |stream| BatchStream::position(stream))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

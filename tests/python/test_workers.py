@@ -108,12 +108,6 @@ def test_workers_of_an_empty_epoch_deliver_nothing(dataset: fb.Dataset) -> None:
     assert list(loader(dataset.filter("id < 0").to_torch(8), 2)) == []
 
 
-def test_a_stream_goes_to_spawned_workers(dataset: fb.Dataset) -> None:
-    stream = dataset.filter("id % 9 <> 4").shuffle(6, num_lanes=6, window_rows=20).to_torch(BATCH_SIZE)
-    spawned = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="spawn")
-    assert batches_of(spawned) == batches_of(stream)
-
-
 @pytest.mark.parametrize("later_workers", [0, 3])
 @pytest.mark.parametrize("num_batches", [0, 1, 4, 14])
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Schema};
 use forebay::tensor;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -131,9 +131,4 @@ pub(crate) fn struct_field(schema: &Schema) -> FieldRef {
 /// Returns the batch as a struct array, which is how the C interface carries it.
 pub(crate) fn struct_array(batch: RecordBatch) -> ArrayRef {
     Arc::new(StructArray::from(batch))
-}
-
-/// Returns the schema with its metadata; here so that the modules share one spelling.
-pub(crate) fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyArrowResult<Bound<'py, PyCapsule>> {
-    to_schema_pycapsule(py, schema.as_ref())
 }

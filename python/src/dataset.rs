@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay::{Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Snapshot, StreamOptions};
+use forebay::{
+    Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Selection, Snapshot, StreamOptions,
+};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::to_schema_pycapsule;
 
@@ -116,6 +118,39 @@ impl PyDataset {
             .map_err(|error| to_py(&error))?;
         let num_threads = num_threads.unwrap_or_else(forebay::config::num_threads);
         Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads }))
+    }
+
+    /// Opens what `__reduce__` took apart: the same objects, columns, filters and kept rows.
+    #[staticmethod]
+    fn reopen(
+        py: Python<'_>, snapshot: String, columns: Vec<String>, filters: Vec<String>, selection: Option<Vec<u8>>,
+    ) -> PyResult<Self> {
+        let io = Io::current().map_err(|error| to_py(&error))?;
+        let progress = Arc::new(Progress::default());
+        let opening = {
+            let progress = Arc::clone(&progress);
+            async move { Snapshot::reopen(&snapshot, &progress).await }
+        };
+        let snapshot = Arc::new(wait(py, &io, &progress, None, opening)?);
+        let rebuild = || {
+            let mut dataset = Dataset::new(Arc::clone(&snapshot));
+            for filter in &filters {
+                dataset = dataset.filter(filter)?;
+            }
+            dataset = dataset.select_columns(&columns)?;
+            if let Some(selection) = selection.and_then(|bytes| Selection::from_bytes(&snapshot, &bytes)) {
+                dataset.adopt_selection(selection);
+            }
+            Ok(dataset)
+        };
+        Ok(Self { dataset: py.detach(rebuild).map_err(|error: forebay::Error| to_py(&error))? })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let snapshot = self.dataset.snapshot();
+        let selection = self.dataset.known_selection().map(|known| PyBytes::new(py, &known.to_bytes(snapshot)));
+        let arguments = (snapshot.to_json(), self.column_names(), self.filters(), selection).into_pyobject(py)?;
+        Ok((py.get_type::<Self>().getattr("reopen")?, arguments))
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {

@@ -37,8 +37,9 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// What the capsule owns: the buffer and the arrays that `DlTensor` points into.
+/// What the capsule owns: the buffer and the extents that `DlTensor` points into.
 struct Owner {
+    #[expect(dead_code, reason = "held for its buffer and its shape, which the tensor points to")]
     tensor: Tensor,
     strides: Vec<i64>,
 }

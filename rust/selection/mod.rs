@@ -147,6 +147,22 @@ impl Selection {
         Ok(Self::new(snapshot, rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect(), report))
     }
 
+    /// Returns the selection as bytes, for [`Self::from_bytes`] in another process.
+    pub fn to_bytes(&self, snapshot: &Snapshot) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (set, row_group) in self.rows.iter().zip(&snapshot.row_groups) {
+            set.encode(row_group.num_rows, &mut bytes);
+        }
+        bytes
+    }
+
+    /// Returns the selection that [`Self::to_bytes`] wrote for the same snapshot; `None` for other bytes.
+    pub fn from_bytes(snapshot: &Snapshot, mut bytes: &[u8]) -> Option<Self> {
+        let rows = snapshot.row_groups.iter().map(|row_group| RowSet::decode(row_group.num_rows, &mut bytes));
+        let rows = rows.collect::<Option<Vec<_>>>()?;
+        bytes.is_empty().then(|| Self::new(snapshot, rows, Report::default()))
+    }
+
     /// Returns the kept rows of row group `index` of the snapshot.
     pub fn rows(&self, index: usize) -> &RowSet {
         &self.rows[index]

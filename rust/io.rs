@@ -47,18 +47,22 @@ impl Io {
         {
             return Ok(io);
         }
+        let io = Arc::new(Self::start("forebay-io")?);
+        *current = Some((process, Arc::downgrade(&io)));
+        Ok(io)
+    }
+
+    fn start(thread_name: &str) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(MAX_BLOCKING_THREADS)
             .thread_keep_alive(BLOCKING_KEEP_ALIVE)
             .thread_stack_size(STACK_BYTES)
-            .thread_name("forebay-io")
+            .thread_name(thread_name)
             .enable_all()
             .build()
             .map_err(|source| Error::Thread { source })?;
-        let io = Arc::new(Self { runtime: ManuallyDrop::new(runtime), process });
-        *current = Some((process, Arc::downgrade(&io)));
-        Ok(io)
+        Ok(Self { runtime: ManuallyDrop::new(runtime), process: std::process::id() })
     }
 
     /// Starts `future` on the runtime.
@@ -107,5 +111,25 @@ mod tests {
         let second = Io::current().unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert_eq!(first.block_on(second.spawn(async { 7 })).unwrap(), 7);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn no_thread_is_left_after_the_last_holder() {
+        const NAME: &str = "fb-io-of-a-test";
+        let num_threads = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+            names.filter(|name| name.trim_end() == NAME).count()
+        };
+        let io = Io::start(NAME).unwrap();
+        io.block_on(io.spawn_blocking(|| ())).unwrap();
+        assert!(num_threads() >= 2);
+        drop(io);
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while num_threads() > 0 {
+            assert!(std::time::Instant::now() < deadline, "{} threads are left", num_threads());
+            std::thread::yield_now();
+        }
     }
 }

@@ -19,6 +19,9 @@ use crate::source::{Connection, Object, read_ranges, read_suffix};
 /// The least bytes of a Parquet file: two magic numbers and the length of the footer.
 const LEAST_BYTES: u64 = 12;
 
+/// The most bytes read before a footer in the hope that they are the index.
+const MAX_GUESSED_BYTES: u64 = 64 << 20;
+
 const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 
@@ -31,17 +34,27 @@ pub(super) struct Footer {
 
 /// Reads the footer of `object`, and fills in the object's size and e-tag.
 ///
+/// Costs one request for the last [`config::FOOTER_BYTES`], and one more where the footer or the index is larger.
+///
 /// # Errors
 ///
 /// Those of reading, and [`Error::NotParquet`].
 pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result<Footer> {
-    let tail = match read_suffix(connection, object, config::FOOTER_BYTES).await {
+    let mut tail = match read_suffix(connection, object, config::FOOTER_BYTES).await {
         // A suffix of nothing cannot be satisfied.
         Err(Error::Store { source, .. }) if source.to_string().contains("416") => Bytes::new(),
         tail => tail?,
     };
     let size = object.size_bytes.unwrap_or(tail.len() as u64);
-    let digest = digest(object, size, &tail)?;
+    let footer_bytes = footer_bytes(object, size, &tail)?;
+    if footer_bytes > tail.len() as u64 {
+        // The index lies right before the footer, and is about as large.
+        let end_bytes = (footer_bytes + footer_bytes.min(MAX_GUESSED_BYTES)).min(size);
+        let mut bytes = read_ranges(connection, object, std::slice::from_ref(&(size - end_bytes..size))).await?;
+        tail = bytes.pop().unwrap_or_default();
+    }
+    let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
+    let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
     let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
     let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
         .map_err(|error| not_parquet(error.to_string()))?
@@ -70,8 +83,8 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     }
 }
 
-/// Checks the file's end and returns the digest of the footer, as far as the tail holds it.
-fn digest(object: &Object, size: u64, tail: &Bytes) -> Result<[u8; 32]> {
+/// Checks the file's end and returns the length of the footer with all that follows it.
+fn footer_bytes(object: &Object, size: u64, tail: &Bytes) -> Result<u64> {
     let refuse = |reason: String| Err(Error::NotParquet { url: object.url.clone(), reason });
     if size < LEAST_BYTES || tail.len() < 8 {
         return refuse(format!("it has {size} bytes, fewer than any Parquet file"));
@@ -83,11 +96,10 @@ fn digest(object: &Object, size: u64, tail: &Bytes) -> Result<[u8; 32]> {
         _ => return refuse("it does not end in `PAR1`: it is truncated, or another kind of file".into()),
     }
     let length = rest.last_chunk::<4>().map_or(0, |length| u64::from(u32::from_le_bytes(*length)));
-    if length + 8 > size {
+    if length + LEAST_BYTES > size {
         return refuse(format!("its footer claims {length} bytes, but the object has {size}"));
     }
-    let held = usize::try_from(length + 8).unwrap_or(usize::MAX).min(tail.len());
-    Ok(Sha256::digest(&tail[tail.len() - held..]).into())
+    Ok(length + 8)
 }
 
 fn check_inside(object: &Object, ranges: &[Range<u64>], size: u64) -> Result<()> {

@@ -21,7 +21,7 @@ pub struct Fragment {
     /// Footer, offset index, and the Arrow types to decode to.
     pub(crate) reader: ArrowReaderMetadata,
     /// For each column of the dataset, the root column here; `None` where it is missing, and so NULL.
-    pub(crate) columns: Vec<Option<usize>>,
+    pub(crate) columns: Arc<[Option<usize>]>,
     pub(crate) footer_digest: [u8; 32],
 }
 
@@ -48,7 +48,7 @@ impl Fragment {
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
         }
-        Ok(Self { object, store, reader, columns: Vec::new(), footer_digest: footer.digest })
+        Ok(Self { object, store, reader, columns: Arc::default(), footer_digest: footer.digest })
     }
 
     fn row_group(&self, index: u32) -> &RowGroupMetaData {
@@ -150,10 +150,15 @@ fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
     let values = unsigned(column.num_values());
     let fixed = match column.column_type() {
         PhysicalType::BOOLEAN => values.div_ceil(8),
-        PhysicalType::INT32 | PhysicalType::FLOAT => values * 4,
-        PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values * 8,
-        PhysicalType::FIXED_LEN_BYTE_ARRAY => values * unsigned(i64::from(column.column_descr().type_length())),
-        PhysicalType::BYTE_ARRAY => values * 4 + unsigned(column.unencoded_byte_array_data_bytes().unwrap_or(0)),
+        PhysicalType::INT32 | PhysicalType::FLOAT => values.saturating_mul(4),
+        PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values.saturating_mul(8),
+        PhysicalType::FIXED_LEN_BYTE_ARRAY => {
+            values.saturating_mul(unsigned(i64::from(column.column_descr().type_length())))
+        }
+        PhysicalType::BYTE_ARRAY => {
+            let bytes = unsigned(column.unencoded_byte_array_data_bytes().unwrap_or(0));
+            values.saturating_mul(4).saturating_add(bytes)
+        }
     };
     fixed.max(unsigned(column.uncompressed_size()))
 }

@@ -6,6 +6,8 @@ mod fragment;
 mod row_group;
 mod schema;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use self::fragment::Fragment;
 pub(crate) use self::row_group::RowGroupRead;

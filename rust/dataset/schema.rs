@@ -1,6 +1,6 @@
 //! One schema for all objects: missing columns are NULL, numbers and offsets widen, the rest must agree.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -30,9 +30,10 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let first_fields = first.reader.schema().fields().clone();
     for (index, fragment) in fragments.iter().enumerate().skip(1) {
         let schema = fragment.reader.schema();
-        if *schema.fields() == first_fields && fields.len() == first_fields.len() {
+        if *schema.fields() == first_fields {
             continue;
         }
+        let names: HashSet<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         for field in schema.fields() {
             let Some(&place) = places.get(field.name()) else {
                 places.insert(field.name().clone(), fields.len());
@@ -50,16 +51,32 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
             fields[place].0 = Arc::new(unified);
         }
         for (field, _) in &mut fields {
-            if !field.is_nullable() && schema.field_with_name(field.name()).is_err() {
+            if !field.is_nullable() && !names.contains(field.name().as_str()) {
                 *field = Arc::new(Field::clone(field).with_nullable(true));
             }
         }
     }
-    for fragment in fragments {
-        let root = |field: &FieldRef| fragment.reader.schema().index_of(field.name()).ok();
-        fragment.columns = fields.iter().map(|(field, _)| root(field)).collect();
-    }
+    set_columns(fragments, &fields, &first_fields);
     Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))
+}
+
+/// Sets each fragment's columns; those with the fields of the first share one list.
+fn set_columns(fragments: &mut [Fragment], fields: &[(FieldRef, usize)], first_fields: &Fields) {
+    let columns_of = |schema: &Schema| -> Arc<[Option<usize>]> {
+        let names = schema.fields().iter().enumerate().map(|(root, field)| (field.name().as_str(), root));
+        let roots: HashMap<&str, usize> = names.collect();
+        fields.iter().map(|(field, _)| roots.get(field.name().as_str()).copied()).collect()
+    };
+    let mut first_columns: Option<Arc<[Option<usize>]>> = None;
+    for fragment in fragments {
+        let schema = fragment.reader.schema();
+        let columns = if schema.fields() == first_fields {
+            Arc::clone(first_columns.get_or_insert_with(|| columns_of(schema)))
+        } else {
+            columns_of(schema)
+        };
+        fragment.columns = columns;
+    }
 }
 
 /// Two types that nothing holds both of.

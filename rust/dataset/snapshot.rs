@@ -1,16 +1,18 @@
 //! The objects of a dataset as they were when it was opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
 
 use super::{Fragment, fingerprint, footer, schema};
 use crate::config;
 use crate::error::{Error, Result};
 use crate::metrics::Progress;
-use crate::source::{Connection, Listed, Location, Object, Store, StoreKey, infer_splits, list};
+use crate::source::{Connection, Listed, Location, Object, Store, StoreKey, infer_splits, list, list_below};
 
 /// What to open.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +52,17 @@ pub struct Snapshot {
     row_bytes: u64,
 }
 
+/// Store, key, URL, size and e-tag of an object.
+type SavedObject = (usize, String, String, Option<u64>, Option<String>);
+
+/// A snapshot on its way to another process.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    stores: Vec<(StoreKey, BTreeMap<String, String>)>,
+    objects: Vec<SavedObject>,
+    fingerprint: String,
+}
+
 /// What was found under a request: objects with their stores and splits.
 struct Found {
     stores: Vec<Store>,
@@ -87,22 +100,56 @@ impl Snapshot {
         Ok(find(request).await?.splits.into_iter().map(|(name, _)| name).collect())
     }
 
+    /// Returns what [`Self::reopen`] needs in another process, as JSON. It holds the stores' options.
+    pub fn to_json(&self) -> String {
+        let stores = self.stores.iter().map(|store| (store.key().clone(), store.options().clone())).collect();
+        let objects = self.fragments.iter().map(|fragment| {
+            let Object { path, url, size_bytes, e_tag } = fragment.object.clone();
+            (fragment.store, path.to_string(), url, size_bytes, e_tag)
+        });
+        let saved = Saved { stores, objects: objects.collect(), fingerprint: self.fingerprint.clone() };
+        serde_json::to_string(&saved).unwrap_or_default()
+    }
+
+    /// Opens the very same objects again, without listing: one request for each footer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAState`] for other text, [`Error::ObjectChanged`], [`Error::StateMismatch`] when the dataset is
+    /// another one by now.
+    pub async fn reopen(json: &str, progress: &Progress) -> Result<Self> {
+        let saved: Saved = serde_json::from_str(json).map_err(|error| Error::NotAState { reason: error.to_string() })?;
+        let stores = saved.stores.into_iter().map(|(key, options)| Store::try_new(key, &options));
+        let object = |(store, path, url, size_bytes, e_tag): SavedObject| {
+            let path = Path::parse(path).map_err(|error| Error::NotAState { reason: error.to_string() })?;
+            Ok((store, Object { path, url, size_bytes, e_tag }))
+        };
+        let objects = saved.objects.into_iter().map(object).collect::<Result<Vec<_>>>()?;
+        let snapshot = Self::of_objects(stores.collect::<Result<Vec<_>>>()?, objects, progress).await?;
+        if snapshot.fingerprint != saved.fingerprint {
+            let difference = format!("fingerprint: expected {}, got {}", saved.fingerprint, snapshot.fingerprint);
+            return Err(Error::StateMismatch { differences: vec![difference] });
+        }
+        Ok(snapshot)
+    }
+
     /// Reads the footers of known objects, given with their stores.
-    pub(crate) async fn of_objects(
+    pub(super) async fn of_objects(
         stores: Vec<Store>, objects: Vec<(usize, Object)>, progress: &Progress,
     ) -> Result<Self> {
         let connections = stores.iter().map(Store::connect).collect::<Result<Vec<_>>>()?;
         progress.start(objects.len() as u64);
-        let read = |(store, mut object): (usize, Object)| {
+        let read = |(store, object): (usize, Object)| {
             let connection: &Connection = &connections[store];
+            let key = stores[store].key();
             async move {
-                let footer = footer::read(connection, &mut object).await?;
+                let fragments = open_object(connection, key, store, object).await?;
                 progress.advance(1);
-                Fragment::try_new(object, store, footer)
+                Ok::<_, Error>(fragments)
             }
         };
         let mut fragments: Vec<Fragment> =
-            stream::iter(objects).map(read).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await?;
+            stream::iter(objects).map(read).buffered(config::FOOTERS_IN_FLIGHT).try_concat().await?;
         let schema = Arc::new(schema::unify(&mut fragments)?);
         let is_local = stores.iter().all(|store| *store.key() == StoreKey::Local);
         let fingerprint = fingerprint::fingerprint(&fragments, is_local);
@@ -124,10 +171,41 @@ impl Snapshot {
     }
 }
 
+/// Opens an object, or the objects below it if it is a folder after all.
+///
+/// An object that is named costs no request before that for its footer, so whether it is one is found out here. Spark
+/// writes folders whose names end in `.parquet`.
+async fn open_object(connection: &Connection, key: &StoreKey, store: usize, object: Object) -> Result<Vec<Fragment>> {
+    let is_known = object.size_bytes.is_some();
+    match open_fragment(connection, store, object.clone()).await {
+        Err(missing @ Error::NotFound { .. }) if !is_known => {
+            let below = match list_below(connection, key, &object).await {
+                Err(Error::NotFound { .. }) => return Err(missing),
+                listed => listed?,
+            };
+            let open = |listed: Listed| open_fragment(connection, store, listed.object);
+            stream::iter(below).map(open).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await
+        }
+        opened => Ok(vec![opened?]),
+    }
+}
+
+async fn open_fragment(connection: &Connection, store: usize, mut object: Object) -> Result<Fragment> {
+    let footer = footer::read(connection, &mut object).await?;
+    let url = object.url.clone();
+    // Deriving types takes long for wide files, and may panic on hostile ones: not on the runtime's thread.
+    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer)).await;
+    derived.map_err(|stopped| match stopped.is_panic() {
+        true => Error::NotParquet { url, reason: "its schema is corrupt".into() },
+        false => Error::Closed { reason: "cancelled" },
+    })?
+}
+
 async fn find(request: &OpenRequest) -> Result<Found> {
     let mut stores: Vec<Store> = Vec::new();
     let mut objects: Vec<(usize, Object)> = Vec::new();
     let mut relative = Vec::new();
+    let mut known = HashSet::new();
     if request.sources.is_empty() {
         return Err(Error::Uri { uri: String::new(), reason: "the list of sources is empty".into() });
     }
@@ -142,7 +220,7 @@ async fn find(request: &OpenRequest) -> Result<Found> {
         };
         let connection = stores[index].connect()?;
         for Listed { object, relative: path } in list(&connection, &location).await? {
-            if objects.iter().any(|(store, known)| *store == index && known.path == object.path) {
+            if !known.insert((index, object.path.clone())) {
                 let reason = format!("`{}` is in the sources twice", object.url);
                 return Err(Error::Uri { uri: source.clone(), reason });
             }

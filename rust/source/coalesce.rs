@@ -57,7 +57,7 @@ mod tests {
 
         #[test]
         fn parts_tile_their_range(start in 0u64..1000, len in 1u64..10_000, max in 1u64..3000) {
-            let parts = split(&[start..start + len], max);
+            let parts = split(std::slice::from_ref(&(start..start + len)), max);
             prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (start, start + len));
             prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
             prop_assert!(parts.iter().all(|part| part.end - part.start <= max));

@@ -1,5 +1,7 @@
 //! Finds the objects of a location.
 
+use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::{MAIN_SEPARATOR, PathBuf};
 
 use futures::TryStreamExt;
@@ -34,18 +36,37 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
     }
     if connection.is_local {
         let path = file_path(&location.path);
-        let metadata = std::fs::metadata(&path).map_err(|_| not_found(location))?;
+        let metadata = std::fs::metadata(&path).map_err(|source| system_error(location, source))?;
         return if metadata.is_dir() { list_folder(connection, location).await } else { head(connection, location).await };
     }
     if location.is_folder || !has_parquet_extension(location.path.as_ref()) && location.store_lists() {
-        match list_folder(connection, location).await {
-            // Perhaps an object without an extension.
-            Err(Error::NotFound { .. } | Error::NoObjects { .. }) if !location.is_folder => {}
-            listed => return listed,
+        let listed = list_folder(connection, location).await;
+        if !matches!(listed, Err(Error::NotFound { .. } | Error::NoObjects { .. })) || location.is_folder {
+            return listed;
         }
-        return head(connection, location).await;
+        // Perhaps an object without an extension; if not, the listing says more.
+        return match head(connection, location).await {
+            Err(Error::NotFound { .. }) => listed,
+            found => found,
+        };
     }
     Ok(vec![named(location, None, None)])
+}
+
+/// Returns the objects below `object`, which is not there itself.
+///
+/// # Errors
+///
+/// As [`list`]; [`Error::NotFound`] where the store cannot list.
+pub(crate) async fn list_below(connection: &Connection, store: &StoreKey, object: &Object) -> Result<Vec<Listed>> {
+    let location = Location {
+        store: store.clone(),
+        path: object.path.clone(),
+        glob: None,
+        is_folder: true,
+        text: object.url.clone(),
+    };
+    if location.store_lists() { list_folder(connection, &location).await } else { Err(not_found(&location)) }
 }
 
 async fn head(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
@@ -106,11 +127,11 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<Vec<Ob
 /// Returns the objects that `wanted` accepts, in natural order of their keys.
 fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta, &str) -> bool) -> Vec<Listed> {
     let mut listed = Vec::new();
+    let markers = folder_markers(&metas);
     for meta in metas {
         let key: &str = meta.location.as_ref();
         let relative = key.strip_prefix(location.path.as_ref()).unwrap_or(key).trim_start_matches('/').to_owned();
-        // Folders that a console made are empty objects whose keys end in a slash.
-        if relative.is_empty() || !wanted(&meta, &relative) {
+        if relative.is_empty() || markers.contains(&meta.location) || !wanted(&meta, &relative) {
             continue;
         }
         let url = location.store.url_of(&meta.location);
@@ -124,12 +145,30 @@ fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta
     listed
 }
 
+/// Returns the empty objects that stand for folders. Consoles and Hadoop make them; their keys end in a slash, which
+/// the client drops, so that `x.parquet/` looks like an object.
+fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
+    let empty: HashSet<&Path> = metas.iter().filter(|meta| meta.size == 0).map(|meta| &meta.location).collect();
+    if empty.is_empty() {
+        return HashSet::new();
+    }
+    let folders = metas.iter().flat_map(|meta| std::iter::successors(meta.location.parent(), Path::parent));
+    folders.filter(|folder| empty.contains(folder)).collect()
+}
+
 fn is_hidden(relative: &str) -> bool {
     relative.split('/').any(|part| part.starts_with(['.', '_']))
 }
 
 fn has_parquet_extension(key: &str) -> bool {
     key.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()))
+}
+
+fn system_error(location: &Location, source: std::io::Error) -> Error {
+    match source.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => not_found(location),
+        _ => error(&location.text, object_store::Error::Generic { store: "the file system", source: source.into() }),
+    }
 }
 
 fn not_found(location: &Location) -> Error {

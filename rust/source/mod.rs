@@ -6,12 +6,14 @@
 mod coalesce;
 mod list;
 mod read;
+#[cfg(test)]
+pub(crate) mod recording;
 mod split;
 mod store;
 mod uri;
 
 pub(crate) use self::coalesce::coalesce;
-pub(crate) use self::list::{Listed, list};
+pub(crate) use self::list::{Listed, list, list_below};
 pub(crate) use self::read::{read_ranges, read_suffix};
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
@@ -46,7 +48,7 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         }
         // Listing reports every status as a generic error.
         _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
-        _ if says(&["403 Forbidden", "401 Unauthorized"]) => Error::PermissionDenied { url, source: Box::new(source) },
+        _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => Error::PermissionDenied { url, source: Box::new(source) },
         _ => Error::Store { url, source: Box::new(source) },
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -21,6 +22,38 @@ use crate::metrics::Metrics;
 const REQUEST_TIMEOUT: &str = "1 hour";
 const STALL_TIMEOUT: &str = "30 seconds";
 const CONNECT_TIMEOUT: &str = "10 seconds";
+
+/// Options that may have been meant by a name that no store knows.
+const COMMON_OPTIONS: [&str; 28] = [
+    "access_key_id",
+    "account_key",
+    "account_name",
+    "allow_http",
+    "allow_invalid_certificates",
+    "aws_access_key_id",
+    "aws_endpoint_url",
+    "aws_region",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "azure_storage_account_key",
+    "azure_storage_account_name",
+    "azure_storage_sas_token",
+    "connect_timeout",
+    "endpoint",
+    "endpoint_url",
+    "google_service_account",
+    "google_service_account_key",
+    "proxy_url",
+    "read_timeout",
+    "region",
+    "sas_token",
+    "secret_access_key",
+    "service_account_key",
+    "session_token",
+    "skip_signature",
+    "timeout",
+    "virtual_hosted_style_request",
+];
 
 /// One store of a dataset: where it is and how to reach it.
 ///
@@ -136,13 +169,16 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
         }
         StoreKey::S3(root) => {
             let mut builder = AmazonS3Builder::from_env().with_url(root);
-            for (name, value) in timeouts() {
+            for (name, value) in timeouts("AWS_") {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
             }
             for (name, value) in pairs {
                 builder = builder.with_config(parse_key(&name)?, value);
             }
-            let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+            let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+                .iter()
+                .find_map(|key| builder.get_config_value(key))
+                .unwrap_or_default();
             if endpoint.starts_with("http://") {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp), "true");
             }
@@ -150,7 +186,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
         }
         StoreKey::Gcs(root) => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root);
-            for (name, value) in timeouts() {
+            for (name, value) in timeouts("GOOGLE_") {
                 builder = builder.with_config(GoogleConfigKey::Client(name), value);
             }
             for (name, value) in pairs {
@@ -160,7 +196,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
         }
         StoreKey::Azure(root) => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_url(root);
-            for (name, value) in timeouts() {
+            for (name, value) in timeouts("AZURE_") {
                 builder = builder.with_config(AzureConfigKey::Client(name), value);
             }
             for (name, value) in pairs {
@@ -170,7 +206,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
         }
         StoreKey::Http(root) => {
             let mut builder = HttpBuilder::new().with_url(root);
-            for (name, value) in timeouts() {
+            for (name, value) in timeouts("HTTP_") {
                 builder = builder.with_config(name, value);
             }
             if root.starts_with("http://") {
@@ -184,16 +220,29 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
     })
 }
 
-fn timeouts() -> [(ClientConfigKey, &'static str); 3] {
-    [
+/// Returns our time-outs, but for those that the environment sets.
+fn timeouts(prefix: &str) -> impl Iterator<Item = (ClientConfigKey, &'static str)> {
+    let ours = [
         (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
         (ClientConfigKey::ReadTimeout, STALL_TIMEOUT),
         (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT),
-    ]
+    ];
+    let is_set = move |key: &ClientConfigKey| {
+        std::env::var_os(format!("{prefix}{}", key.as_ref().to_ascii_uppercase())).is_some()
+    };
+    ours.into_iter().filter(move |(key, _)| !is_set(key))
 }
 
 fn parse_key<K: std::str::FromStr>(name: &str) -> Result<K> {
-    name.parse().map_err(|_| refused(&format!("`{name}` is not an option of this store; names are those of the `object_store` crate")))
+    name.parse().map_err(|_| {
+        let like = |known: &&str| normalized_levenshtein(known, name) > 0.6 && known.parse::<K>().is_ok();
+        let near: Vec<&str> = COMMON_OPTIONS.into_iter().filter(like).collect();
+        let hint = match near.as_slice() {
+            [] => "names are those of the `object_store` crate".to_owned(),
+            near => format!("did you mean `{}`?", near.join("`, `")),
+        };
+        refused(&format!("`{name}` is not an option of this store; {hint}"))
+    })
 }
 
 fn refused(reason: &str) -> Error {
@@ -226,5 +275,15 @@ mod tests {
             let error = Store::try_new(key, &options(&[("no_such_option", "1")])).unwrap_err().to_string();
             assert!(error.contains("no_such_option"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_option_that_is_nearly_right_is_corrected() {
+        let refused = |key, name| Store::try_new(key, &options(&[(name, "1")])).unwrap_err().to_string();
+        let s3 = || StoreKey::S3("s3://bucket".into());
+        assert!(refused(s3(), "acess_key_id").contains("`access_key_id`"));
+        assert!(refused(s3(), "endpont").contains("`endpoint`"));
+        let http = refused(StoreKey::Http("https://host".into()), "time_out");
+        assert!(http.contains("`timeout`") && !http.contains("aws"), "{http}");
     }
 }

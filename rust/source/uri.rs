@@ -1,14 +1,17 @@
 //! Text to a location: which store, and what in it.
 
-use std::path::PathBuf;
+use std::path::{self, Component, PathBuf};
 
 use object_store::path::Path;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::error::{Error, Result};
 
+const AZURE_SCHEMES: [&str; 5] = ["az", "adl", "azure", "abfs", "abfss"];
+
 /// Identifies a store: sources with equal keys share a client.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum StoreKey {
     /// The file system of this machine.
     Local,
@@ -59,11 +62,13 @@ impl Location {
         let Some((scheme, rest)) = text.split_once("://") else { return Self::local(text, text) };
         let scheme = scheme.to_ascii_lowercase();
         let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
-        if authority.contains(':') && authority.contains('@') {
-            return Err(refused(
-                &format!("{scheme}://…"),
-                "it holds credentials; pass them by `storage_options` or the environment",
-            ));
+        if let Some((user, _)) = authority.rsplit_once('@') {
+            // In Azure's URIs the container stands before the account.
+            let is_container = AZURE_SCHEMES.contains(&scheme.as_str()) && !user.contains(':');
+            if !is_container {
+                let reason = "it holds credentials; pass them by `storage_options` or the environment";
+                return Err(refused(&format!("{scheme}://…"), reason));
+            }
         }
         if authority.is_empty() && scheme != "file" {
             return Err(refused(text, "it names no bucket or host"));
@@ -73,7 +78,7 @@ impl Location {
             "file" => Self::local(text, &local_path(text)?),
             "s3" | "s3a" => Self::remote(text, StoreKey::S3(format!("s3://{authority}")), key),
             "gs" | "gcs" => Self::remote(text, StoreKey::Gcs(format!("gs://{authority}")), key),
-            "az" | "adl" | "azure" | "abfs" | "abfss" => Self::remote(text, StoreKey::Azure(root), key),
+            _ if AZURE_SCHEMES.contains(&scheme.as_str()) => Self::remote(text, StoreKey::Azure(root), key),
             "http" | "https" => Self::http(text, root, key),
             "hf" => Err(refused(text, "the Hugging Face Hub is not supported yet; download the files, or list their URLs")),
             _ => Err(refused(text, "expected a path, `file://`, `s3://`, `gs://`, `az://` or `http(s)://`")),
@@ -81,12 +86,14 @@ impl Location {
     }
 
     fn local(text: &str, path: &str) -> Result<Self> {
-        let path = match path.strip_prefix("~/") {
-            Some(below) => std::env::home_dir().map_or_else(|| PathBuf::from(path), |home| home.join(below)),
+        let is_folder = path.ends_with('/');
+        let below_home = path.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'));
+        let path = match below_home.zip(std::env::home_dir()) {
+            Some((below, home)) => home.join(below.trim_start_matches('/')),
             None => PathBuf::from(path),
         };
-        let is_folder = path.to_string_lossy().ends_with('/');
-        let absolute = std::path::absolute(&path).map_err(|error| refused(text, &error.to_string()))?;
+        let absolute = path::absolute(&path).map_err(|error| refused(text, &error.to_string()))?;
+        let absolute = without_dots(&absolute);
         // A glob character in the name of something that exists is no glob.
         let plain = if absolute.exists() { Path::from_absolute_path(&absolute).ok() } else { None };
         if let Some(path) = plain {
@@ -101,13 +108,13 @@ impl Location {
     }
 
     fn http(text: &str, root: String, key: &str) -> Result<Self> {
-        let is_plain_file = !key.is_empty() && !key.ends_with('/') && !is_glob(key);
-        if !is_plain_file {
-            let reason = "HTTP cannot list folders; list the files' URLs instead";
-            return Err(refused(text, reason));
+        if let Some((before, _)) = text.split_once(['?', '#']) {
+            // What follows may be a signature: it is not repeated.
+            let reason = "URLs with a query, such as signed ones, are not supported, and HTTP knows no patterns";
+            return Err(refused(&format!("{before}?…"), reason));
         }
-        if key.contains('?') || key.contains('#') {
-            return Err(refused(&format!("{root}/…"), "URLs with a query are not supported; the key would be lost"));
+        if key.is_empty() || key.ends_with('/') || is_glob(key) {
+            return Err(refused(text, "HTTP cannot list folders; list the files' URLs instead"));
         }
         let path = Path::from_url_path(key).map_err(|error| refused(text, &error.to_string()))?;
         Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: text.into() })
@@ -130,8 +137,23 @@ fn is_glob(key: &str) -> bool {
     key.contains(['*', '?', '[', '{'])
 }
 
+/// Resolves `..` as the system does: after following links, as far as folders exist.
+fn without_dots(path: &path::Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            resolved = resolved.canonicalize().unwrap_or(resolved);
+            resolved.pop();
+        } else {
+            resolved.push(part);
+        }
+    }
+    resolved
+}
+
 fn local_path(uri: &str) -> Result<String> {
-    let path = Url::parse(uri).ok().and_then(|url| url.to_file_path().ok());
+    // A path has neither query nor fragment: these are its own characters.
+    let path = Url::parse(&uri.replace('?', "%3F").replace('#', "%23")).ok().and_then(|url| url.to_file_path().ok());
     let path = path.ok_or_else(|| refused(uri, "expected `file:///absolute/path`"))?;
     Ok(path.to_string_lossy().into_owned())
 }
@@ -169,6 +191,31 @@ mod tests {
         assert_eq!(location.store, StoreKey::Local);
         assert!(location.path.as_ref().ends_with("some/folder"));
         assert_eq!(parse("file:///data/a%20b").path.as_ref(), "data/a b");
+        assert_eq!(parse("file:///data/part-?.parquet").glob.as_deref(), Some("data/part-?.parquet"));
+    }
+
+    #[test]
+    fn dots_are_resolved_after_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(real.join("a/b")).unwrap();
+        std::fs::create_dir(real.join("data")).unwrap();
+        let path_of = |text: &str| parse(&format!("{}/{text}", real.display())).path;
+        assert_eq!(path_of("a/../data"), path_of("data"));
+        assert_eq!(path_of("missing/../data/*.parquet"), path_of("data"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(real.join("a/b"), real.join("link")).unwrap();
+            assert_eq!(path_of("link/../b"), path_of("a/b"));
+        }
+    }
+
+    #[test]
+    fn the_home_folder_is_found() {
+        let home = std::env::home_dir().unwrap();
+        assert_eq!(parse("~").path, parse(home.to_str().unwrap()).path);
+        assert!(parse("~/no such folder").path.as_ref().ends_with("no such folder"));
+        assert!(parse("~nobody/x").path.as_ref().ends_with("~nobody/x"));
     }
 
     #[test]
@@ -180,7 +227,17 @@ mod tests {
 
     #[test]
     fn credentials_in_a_uri_are_refused_and_not_repeated() {
-        let message = Location::parse("s3://key:secret@bucket/x").unwrap_err().to_string();
-        assert!(!message.contains("secret"), "{message}");
+        let uris = [
+            "s3://key:secret@bucket/x",
+            "https://secret@host/x.parquet",
+            "abfss://user:secret@account.dfs.core.windows.net/x",
+            "https://host/x.parquet?X-Amz-Signature=secret",
+            "https://host?secret",
+        ];
+        for uri in uris {
+            let message = Location::parse(uri).unwrap_err().to_string();
+            assert!(!message.contains("secret"), "{message}");
+        }
+        assert!(Location::parse("abfss://container@account.dfs.core.windows.net/x").is_ok());
     }
 }

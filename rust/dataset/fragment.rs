@@ -1,10 +1,12 @@
 //! One Parquet object of a dataset, and what its footer says of its row groups.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::Type as PhysicalType;
+use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 
 use super::footer::Footer;
@@ -125,7 +127,7 @@ impl Fragment {
         let index = self.reader.metadata().offset_index();
         let leaf = index.and_then(|index| index.get(row_group as usize)?.get(leaf));
         leaf.map_or(Vec::new(), |leaf| {
-            let page = |location: &parquet::file::page_index::offset_index::PageLocation| Page {
+            let page = |location: &PageLocation| Page {
                 first_row: u32::try_from(location.first_row_index).unwrap_or(u32::MAX),
                 bytes: u64::try_from(location.compressed_page_size).unwrap_or(0),
             };
@@ -170,7 +172,8 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
         if u32::try_from(num_rows).is_err() {
             return Err(format!("row group {index} claims {num_rows} rows; expected 0 to 2^32 - 1"));
         }
-        for column in row_group.columns() {
+        let pages = metadata.offset_index().and_then(|leaves| leaves.get(index));
+        for (leaf, column) in row_group.columns().iter().enumerate() {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let end = start.checked_add(column.compressed_size());
             let is_inside = start >= 0
@@ -182,9 +185,30 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                 let name = column.column_path();
                 return Err(format!("column `{name}` of row group {index} claims bytes outside of the object's {size}"));
             }
+            if let Some(pages) = pages.and_then(|leaves| leaves.get(leaf))
+                && !is_sound(pages.page_locations(), start..start + column.compressed_size(), num_rows)
+            {
+                let name = column.column_path();
+                return Err(format!("the page index of column `{name}` of row group {index} contradicts its footer"));
+            }
         }
     }
     Ok(())
+}
+
+/// Returns whether pages lie one after another in their chunk, and begin at ascending rows of the row group.
+fn is_sound(pages: &[PageLocation], chunk: Range<i64>, num_rows: i64) -> bool {
+    let (mut end, mut row) = (chunk.start, 0);
+    for (number, page) in pages.iter().enumerate() {
+        let first_row = page.first_row_index;
+        let is_next = page.offset >= end && first_row >= row && first_row <= num_rows && (number > 0 || first_row == 0);
+        let Some(page_end) = page.offset.checked_add(i64::from(page.compressed_page_size)) else { return false };
+        if !is_next || page.compressed_page_size < 0 || page_end > chunk.end {
+            return false;
+        }
+        (end, row) = (page_end, first_row);
+    }
+    true
 }
 
 /// Returns `schema` with plain types for views, which would pin whole pages in the shuffle.

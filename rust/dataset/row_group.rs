@@ -5,6 +5,7 @@
 //! called. With an offset index only the pages that hold wanted rows are named.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -83,7 +84,7 @@ impl RowGroupRead {
         if let Some(decoder) = &mut self.decoder {
             let failed = |source| decode_error(&self.snapshot, self.row_group, source);
             decoder.push_ranges(ranges, bytes).map_err(failed)?;
-            reader = match decoder.try_next_reader().map_err(failed)? {
+            reader = match caught(|| decoder.try_next_reader()).map_err(failed)? {
                 DecodeResult::Data(reader) => Some(reader),
                 DecodeResult::Finished => None,
                 DecodeResult::NeedsData(more) => {
@@ -153,13 +154,13 @@ impl Iterator for Batches {
         }
         let batch = match &mut self.reader {
             None => rows_without_columns(self.remaining_rows),
-            Some(reader) => match reader.next() {
-                Some(Ok(batch)) => batch,
-                Some(Err(source)) => {
+            Some(reader) => match caught(|| reader.next().transpose().map_err(ParquetError::from)) {
+                Ok(Some(batch)) => batch,
+                Err(source) => {
                     self.remaining_rows = 0;
-                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source.into())));
+                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
                 }
-                None => {
+                Ok(None) => {
                     let missing = std::mem::take(&mut self.remaining_rows);
                     let source = ParquetError::EOF(format!("{missing} rows are missing from the pages"));
                     return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
@@ -169,6 +170,18 @@ impl Iterator for Batches {
         self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
         Some(self.read.conform(&batch))
     }
+}
+
+/// Decodes, and returns a panic as an error: the decoder has some left for corrupt pages. What it was at work on is not
+/// used again.
+fn caught<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
+        let said = Error::internal(panic.as_ref());
+        Err(ParquetError::General(match said {
+            Error::Internal { reason } => format!("a page is corrupt: {reason}"),
+            other => other.to_string(),
+        }))
+    })
 }
 
 /// Returns a batch of `num_rows` rows and no columns.

@@ -12,7 +12,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::{OpenRequest, Snapshot};
+use super::{OpenRequest, RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
@@ -256,6 +256,69 @@ fn an_object_that_is_overwritten_after_opening_is_refused() {
         let changed = read_ranges(&connection, object, std::slice::from_ref(&(4..10))).await;
         assert!(matches!(changed, Err(Error::ObjectChanged { .. })), "{changed:?}");
     });
+}
+
+/// Reads every column of every row group, alone and with some rows only.
+fn read_all(snapshot: Snapshot) -> Result<()> {
+    let snapshot = Arc::new(snapshot);
+    let connection = snapshot.stores[0].connect()?;
+    let projection: Arc<[usize]> = (0..snapshot.schema.fields().len()).collect();
+    for &row_group in &snapshot.row_groups {
+        let some = [0..1, row_group.num_rows / 2..row_group.num_rows];
+        for runs in [None, Some(&some[..])] {
+            let read = RowGroupRead::try_new(&snapshot, row_group, &projection, runs, 64)?;
+            let object = &snapshot.fragment(row_group).object;
+            let bytes = block_on(read_ranges(&connection, object, read.ranges()))?;
+            read.decode(bytes)?.into_one()?;
+        }
+    }
+    Ok(())
+}
+
+/// Texts, numbers and lists, in several row groups of several pages.
+fn mixed() -> Vec<u8> {
+    let text: ArrayRef = Arc::new(StringArray::from_iter_values((0..600).map(|n| format!("text {}", n % 37))));
+    let item = Arc::new(Field::new("item", DataType::Int32, true));
+    let offsets = arrow_buffer::OffsetBuffer::from_lengths((0..600).map(|n| n % 4));
+    let values = Arc::new(Int32Array::from_iter((0..900).map(|n| (n % 5 > 0).then_some(n))));
+    let list: ArrayRef = Arc::new(ListArray::try_new(item, offsets, values, None).unwrap());
+    let number: ArrayRef = Arc::new(Int32Array::from_iter((0..600).map(|n| (n % 3 > 0).then_some(n))));
+    let batch = RecordBatch::try_from_iter([("text", text), ("list", list), ("number", number)]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(300))
+        .set_data_page_row_count_limit(50)
+        .set_write_batch_size(50)
+        .build();
+    parquet_with(&batch, properties)
+}
+
+#[test]
+fn all_pages_of_several_row_groups_are_read() {
+    let snapshot = block_on(async {
+        open(&Recording::of([("x.parquet", mixed())]).await, "s3://bucket/x.parquet").await.unwrap()
+    });
+    assert_eq!(snapshot.row_groups.len(), 2);
+    read_all(snapshot).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn damage_anywhere_is_an_error_of_the_object_or_harmless(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut body = mixed();
+        for (place, value) in damage {
+            let place = place.index(body.len() - 8);
+            body[place] = value;
+        }
+        let opened = block_on(async { open(&Recording::of([("x.parquet", body)]).await, "s3://bucket/x.parquet").await });
+        match opened.and_then(read_all) {
+            Ok(()) | Err(Error::NotParquet { .. } | Error::DuplicateColumn { .. } | Error::Decode { .. }) => {}
+            Err(Error::ShortRead { .. } | Error::Read { .. }) => {}
+            Err(other) => prop_assert!(false, "{other:?}"),
+        }
+    }
 }
 
 proptest! {

@@ -144,7 +144,7 @@ def test_a_requested_schema_is_honoured_or_ignored_as_the_protocol_allows(ds):
 
 
 def test_a_schema_that_cannot_be_had_is_an_error(ds):
-    with pytest.raises((pa.ArrowException, ValueError, TypeError)):
+    with pytest.raises((pa.ArrowException, ValueError, TypeError)):  # never nulls in place of values
         pa.RecordBatchReader.from_stream(
             ds.select_columns("lang"), schema=pa.schema([("lang", pa.date32())])
         ).read_all()

@@ -142,7 +142,7 @@ def test_an_option_that_is_not_known_is_refused():
         fb.load_dataset("s3://bucket/x", split="train", storage_options={"aws_acess_key_id": "x"})
 
 
-def test_secrets_are_never_shown(tmp_path):
+def test_secrets_are_never_shown():
     options = {
         "aws_access_key_id": "AKIDSHOWN",
         "aws_secret_access_key": "TOPSECRET",
@@ -150,16 +150,16 @@ def test_secrets_are_never_shown(tmp_path):
         "aws_allow_http": "true",
         "aws_region": "us-east-1",
     }
-    with pytest.raises(fb.ForebayError) as caught:
-        run_or_raise("s3://user:TOPSECRET@bucket/x", options)
-    assert "TOPSECRET" not in str(caught.value)
+    for source in ("s3://user:TOPSECRET@bucket/x", "s3://bucket/x"):
+        with pytest.raises(fb.ForebayError) as caught:
+            fb.load_dataset(source, split="train", storage_options=options)
+        assert "TOPSECRET" not in str(caught.value) + repr(caught.value)
+
+
+def test_options_of_a_remote_store_are_refused_for_local_files(tmp_path):
     pq.write_table(data.ids_table(3), tmp_path / "a.parquet")
-    ds = fb.load_dataset(tmp_path, split="train", storage_options=options)
-    assert "TOPSECRET" not in repr(ds) + str(ds.batches(1).state_dict())
-
-
-def run_or_raise(source: str, options: dict[str, str]) -> None:
-    fb.load_dataset(source, split="train", storage_options=options)
+    with pytest.raises(fb.SettingError, match="`aws_region` means nothing for local files"):
+        fb.load_dataset(tmp_path, split="train", storage_options={"aws_region": "us-east-1"})
 
 
 NUMBERS = [0, -1, 1.5, True, None, "8", 2**63]
@@ -383,7 +383,7 @@ print(outcomes["error"], outcomes["rows"])
 @pytest.mark.parametrize(("codec", "checksums"), [("none", False), ("zstd", False), ("snappy", False), ("zstd", True)])
 def test_damaged_pages_are_errors_and_never_a_crash(tmp_path, codec, checksums):
     errors, rows = map(int, run_python(DAMAGE, tmp_path, codec, checksums).split())
-    assert errors > (20 if codec == "none" else 60)
+    assert errors > (20 if codec == "none" else 40)
     # Flipped values of an uncompressed page without a checksum are values like others.
     assert rows == 0 or codec == "none" or not checksums
 

@@ -105,7 +105,7 @@ def test_types_that_do_not_fit_are_refused_with_both_objects_and_types(
             pa.table({"fine": [1], "x": pa.array(other, right)}),
         )
     message = str(caught.value)
-    for part in ("`x`", "part-0.parquet", "part-1.parquet", shown, other_shown):
+    for part in ("`x", "part-0.parquet", "part-1.parquet", shown, other_shown):
         assert part in message
 
 

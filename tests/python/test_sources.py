@@ -89,7 +89,17 @@ NAMES = ("a-1.parquet", "a-2.parquet", "b-1.parquet", "deep/a-3.parquet", "deep/
 def test_a_glob_matches_as_a_shell_does(tmp_path, pattern, expected):
     put(tmp_path, *NAMES)
     assert objects(fb.load_dataset(f"{tmp_path}/{pattern}", split="train")) == expected
-    assert objects(fb.load_dataset(f"file://{tmp_path}/{pattern}", split="train")) == expected
+    uri = f"file://{tmp_path}/{pattern.replace('?', '%3F')}"
+    assert objects(fb.load_dataset(uri, split="train")) == expected
+
+
+def test_a_question_mark_in_a_file_uri_is_never_taken_for_the_whole_folder(tmp_path):
+    put(tmp_path, *NAMES)
+    try:
+        found = objects(fb.load_dataset(f"file://{tmp_path}/?-1.parquet", split="train"))
+    except fb.SettingError:
+        return
+    assert found == ["a-1.parquet", "b-1.parquet"]
 
 
 def test_a_list_is_read_in_the_order_given(tmp_path):
@@ -111,7 +121,7 @@ def test_hidden_and_underscored_objects_are_ignored(tmp_path):
     )
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / "README.md").write_text("not Parquet, and not asked for")
-    for source in (tmp_path, f"{tmp_path}/**/*.parquet", f"{tmp_path}/**"):
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet", f"{tmp_path}/**/*parquet"):
         assert objects(fb.load_dataset(source, split="train")) == ["a.parquet", "deep/e_.parquet"]
 
 

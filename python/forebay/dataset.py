@@ -339,7 +339,8 @@ def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[li
     if isinstance(source, str | PathLike):
         return [fspath(source)], options
     try:
-        sources = [fspath(item) for item in source]
+        # The names of a mapping would be taken for paths.
+        sources = [fspath(item) for item in (None if isinstance(source, Mapping) else source)]
     except TypeError:
         raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}") from None
     return sources, options

@@ -280,8 +280,8 @@ def test_batches_are_dicts_in_the_order_of_the_columns(tmp_path):
 
 REFUSED = {
     "nulls": (pa.array([1, None, 3]), "Int64", "1 nulls.*`x IS NOT NULL`"),
-    "nulls in a list": (pa.array([[1, 2], None]), "List", "nulls"),
-    "null items": (pa.array([[1, None], [2, 3]]), "List", "null"),
+    "nulls in a list": (pa.array([[1, 2], None]), "List", "null|missing"),
+    "null items": (pa.array([[1, None], [2, 3]]), "List", "null|missing"),
     "ragged lists": (pa.array([[1, 2], [3]]), "List", "length"),
     "lists of text": (pa.array([["a"], ["b"]]), "List", "batches"),
     "a struct": (pa.array([{"a": 1}]), "Struct", ""),
@@ -295,7 +295,7 @@ REFUSED = {
 def test_what_has_no_tensor_form_is_refused_at_the_call(tmp_path, column, kind, says):
     table = pa.table({"fine": range(len(column)), "x": column})
     ds = opened(tmp_path, table)
-    with pytest.raises(fb.TensorError, match=f"(?s)`x`.*`{kind}.*{says}"):
+    with pytest.raises(fb.TensorError, match=f"(?s)`x`.*`{kind}.*(?:{says})"):
         ds.to_torch(2)
     assert pa.table(ds)["x"].to_pylist() == table["x"].to_pylist()
     assert next(iter(ds.remove_columns("x").to_torch(2)))["fine"].tolist() == list(range(min(2, len(column))))

@@ -358,7 +358,7 @@ outcomes = {"error": 0, "rows": 0, "wrong": 0}
 
 
 def is_whole(found):
-    """Equality bit by bit: NaN equals itself."""
+    # Bit by bit, since NaN does not equal itself.
     for name in found.column_names:
         one, other = found[name], table[name]
         if pa.types.is_floating(one.type):

@@ -284,11 +284,6 @@ fn near_names(near: &[String], available: &[String]) -> String {
 impl Error {
     /// Returns the error for a panic caught at a thread's end.
     pub(crate) fn internal(panic: &(dyn std::any::Any + Send)) -> Self {
-        let reason = panic
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a worker panicked".into());
-        Self::Internal { reason }
+        Self::Internal { reason: crate::panics::message(panic) }
     }
 }

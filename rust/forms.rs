@@ -29,6 +29,9 @@ impl Dataset {
         }
         let found = match num_nulls {
             Some(0) => return Ok(()),
+            Some(count) if field.data_type().is_nested() => {
+                format!("its row groups hold {count} nulls or empty lists")
+            }
             Some(count) => format!("its row groups hold {count} nulls"),
             // Without statistics a required column still has none.
             None if !field.is_nullable() => return Ok(()),

@@ -15,6 +15,7 @@ mod explain;
 mod forms;
 mod io;
 mod metrics;
+mod panics;
 pub mod plan;
 mod query;
 mod reader;

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_cast::can_cast_types;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use forebay::tensor;
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
+use pyo3_arrow::PySchema;
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{to_array_pycapsules, to_schema_pycapsule};
 
@@ -48,6 +50,10 @@ impl PyBatch {
         self.batch.num_rows()
     }
 
+    fn __repr__(&self) -> String {
+        format!("Batch({} rows, {} columns)", self.batch.num_rows(), self.batch.num_columns())
+    }
+
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
         to_schema_pycapsule(py, self.batch.schema().as_ref())
     }
@@ -56,6 +62,7 @@ impl PyBatch {
     fn __arrow_c_array__<'py>(
         &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
+        check_castable(&self.batch.schema(), requested_schema.as_ref())?;
         let field = struct_field(&self.batch.schema());
         to_array_pycapsules(py, field, struct_array(self.batch.clone()).as_ref(), requested_schema)
     }
@@ -131,4 +138,28 @@ pub(crate) fn struct_field(schema: &Schema) -> FieldRef {
 /// Returns the batch as a struct array, which is how the C interface carries it.
 pub(crate) fn struct_array(batch: RecordBatch) -> ArrayRef {
     Arc::new(StructArray::from(batch))
+}
+
+/// Refuses a requested schema that some column cannot be cast to, which consumers would take for granted.
+pub(crate) fn check_castable(schema: &Schema, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<()> {
+    let Some(capsule) = requested else { return Ok(()) };
+    // Through `PySchema`, which imports a copy: the capsule stays the caller's.
+    let requested = PySchema::from_arrow_pycapsule(capsule)?.into_inner();
+    for field in schema.fields() {
+        let Ok(wanted) = requested.field_with_name(field.name()) else { continue };
+        if !can_cast_types(field.data_type(), wanted.data_type()) || is_lossy(field.data_type(), wanted.data_type()) {
+            let (name, have, want) = (field.name(), field.data_type(), wanted.data_type());
+            return Err(PyTypeError::new_err(format!("column `{name}` is `{have}` and cannot be handed over as `{want}`")));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether text would have to be parsed: what does not parse would silently become NULL.
+fn is_lossy(from: &DataType, to: &DataType) -> bool {
+    let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    let is_bytes = |data_type: &DataType| {
+        matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::Dictionary(..))
+    };
+    is_text(from) && !is_text(to) && !is_bytes(to)
 }

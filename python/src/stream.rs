@@ -9,7 +9,7 @@ use pyo3::types::{PyCapsule, PyDict};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
-use crate::batch::{PyBatch, struct_array, struct_field};
+use crate::batch::{PyBatch, check_castable, struct_array, struct_field};
 use crate::error::to_py;
 use crate::runtime::TICK;
 
@@ -86,6 +86,7 @@ impl PyStream {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         let taken = py.detach(|| self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
+        check_castable(&self.schema, requested_schema.as_ref())?;
         let field = struct_field(&self.schema);
         let arrays = stream.map(|batch| match batch {
             Ok(batch) => Ok(struct_array(batch)),

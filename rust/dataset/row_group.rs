@@ -5,7 +5,6 @@
 //! called. With an offset index only the pages that hold wanted rows are named.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -19,6 +18,7 @@ use parquet::errors::ParquetError;
 
 use super::{RowGroupRef, Snapshot, schema};
 use crate::error::{Error, Result};
+use crate::panics;
 
 /// One read of some rows and columns of one row group.
 #[derive(Debug)]
@@ -52,8 +52,14 @@ impl RowGroupRead {
         let (mut decoder, mut ranges) = (None, Vec::new());
         if !roots.is_empty() && num_rows > 0 {
             let failed = |source| decode_error(snapshot, row_group, source);
-            let mut planned = decoder_for(snapshot, row_group, roots, runs, batch_rows).map_err(failed)?;
-            if let DecodeResult::NeedsData(needed) = planned.try_next_reader().map_err(failed)? {
+            let plan = || {
+                let mut planned = decoder_for(snapshot, row_group, roots, runs, batch_rows)?;
+                let needed = planned.try_next_reader()?;
+                Ok((planned, needed))
+            };
+            let (planned, needed) = caught(plan).map_err(failed)?;
+            if let DecodeResult::NeedsData(needed) = needed {
+                check_inside(&needed, snapshot, row_group).map_err(failed)?;
                 ranges = needed;
             }
             decoder = Some(planned);
@@ -168,20 +174,30 @@ impl Iterator for Batches {
             },
         };
         self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
-        Some(self.read.conform(&batch))
+        let conformed = panics::caught(|| self.read.conform(&batch));
+        Some(conformed.unwrap_or_else(|said| {
+            Err(decode_error(&self.read.snapshot, self.read.row_group, damaged(&said)))
+        }))
     }
 }
 
 /// Decodes, and returns a panic as an error: the decoder has some left for corrupt pages. What it was at work on is not
 /// used again.
 fn caught<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
-        let said = Error::internal(panic.as_ref());
-        Err(ParquetError::General(match said {
-            Error::Internal { reason } => format!("a page is corrupt: {reason}"),
-            other => other.to_string(),
-        }))
-    })
+    panics::caught(decode).unwrap_or_else(|said| Err(damaged(&said)))
+}
+
+fn damaged(said: &str) -> ParquetError {
+    ParquetError::General(format!("a page or its index is corrupt: {said}"))
+}
+
+/// Refuses ranges outside of the object, which a corrupt offset index may claim.
+fn check_inside(ranges: &[Range<u64>], snapshot: &Snapshot, row_group: RowGroupRef) -> Result<(), ParquetError> {
+    let size = snapshot.fragment(row_group).object.size_bytes.unwrap_or(u64::MAX);
+    match ranges.iter().find(|range| range.start > range.end || range.end > size) {
+        None => Ok(()),
+        Some(range) => Err(damaged(&format!("bytes {}..{} of {size}", range.start, range.end))),
+    }
 }
 
 /// Returns a batch of `num_rows` rows and no columns.

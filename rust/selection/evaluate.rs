@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, new_null_array};
+use arrow_array::{Array, RecordBatch, new_null_array};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
-use arrow_schema::{DataType, Schema};
+use arrow_schema::Schema;
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::floats::canonical_columns;
 use super::rows::RowSet;
 use super::sql;
 use crate::dataset::{RowGroupRead, RowGroupRef, Snapshot};
@@ -121,7 +121,7 @@ impl Evaluator {
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
     fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
-        let batch = canonical_floats(batch).map_err(|error| error.to_string())?;
+        let batch = canonical_columns(batch).map_err(|error| error.to_string())?;
         let value = self
             .predicate
             .evaluate(&batch)
@@ -148,21 +148,4 @@ pub(crate) struct Limits {
 
 fn permits(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
-}
-
-/// Gives every float one bit pattern per SQL value: one NaN, one zero.
-fn canonical_floats(batch: &RecordBatch) -> Result<RecordBatch, arrow_schema::ArrowError> {
-    let columns = batch.columns().iter().map(|column| -> ArrayRef {
-        match column.data_type() {
-            DataType::Float32 => Arc::new(
-                column.as_primitive::<Float32Type>().unary::<_, Float32Type>(|x| if x.is_nan() { f32::NAN } else { x + 0.0 }),
-            ),
-            DataType::Float64 => Arc::new(
-                column.as_primitive::<Float64Type>().unary::<_, Float64Type>(|x| if x.is_nan() { f64::NAN } else { x + 0.0 }),
-            ),
-            _ => Arc::clone(column),
-        }
-    });
-    let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(batch.schema(), columns.collect(), &options)
 }

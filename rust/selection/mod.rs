@@ -4,6 +4,7 @@
 //! reads the predicate columns of the rest, and [`rows`] keeps the answer small.
 
 mod evaluate;
+mod floats;
 mod prune;
 mod rows;
 mod sql;

@@ -17,6 +17,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::statistics::Statistics as FoundStatistics;
 
 use super::sql;
 use crate::dataset::Fragment;
@@ -55,7 +56,7 @@ impl Pruner {
             (!pruning.always_true()).then_some(pruning)
         };
         let fails = if is_null_only_by_columns(filter, schema) {
-            predicate(Expr::Not(Box::new(filter.clone())))
+            sql::negated(filter, schema).and_then(predicate)
         } else {
             None
         };
@@ -123,7 +124,10 @@ impl Statistics<'_> {
     /// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
     fn is_order_undefined(&self, leaf: usize) -> bool {
         self.row_groups().iter().any(|row_group| {
-            row_group.column(leaf).statistics().is_some_and(|statistics| statistics.is_min_max_deprecated())
+            // Statistics without bounds count as deprecated, too.
+            let has_deprecated_bounds =
+                |found: &FoundStatistics| found.is_min_max_deprecated() && found.min_bytes_opt().is_some();
+            row_group.column(leaf).statistics().is_some_and(has_deprecated_bounds)
         })
     }
 }

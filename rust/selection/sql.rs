@@ -4,17 +4,15 @@
 //! large stack, because its planner recurses and would abort the process on a long `OR`. What comes
 //! back is shallow: long chains of `AND` and `OR` are rebuilt as balanced trees.
 //!
-//! Semantics are SQL's, made exact where DataFusion follows the bits of a float: `NaN` equals itself
-//! and is above every number, whatever its sign bit, and `-0.0` equals `0.0` (as in PostgreSQL and
-//! DuckDB). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
+//! Semantics are SQL's, also where DataFusion follows the bits of a float ([`super::floats`]). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
 
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, SchemaRef};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use datafusion::common::{DFSchema, DataFusionError, ScalarValue, SchemaError};
+use datafusion::common::{DFSchema, DataFusionError, SchemaError};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::simplify::SimplifyContext;
@@ -24,10 +22,14 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
+use super::floats;
 use crate::error::{Error, Result};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
+
+/// Levels of a planned filter: evaluated and dropped on threads with ordinary stacks.
+const MAX_DEPTH: usize = 300;
 
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
@@ -52,8 +54,14 @@ pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
 fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     let state = session();
     let df_schema = DFSchema::try_from(Arc::clone(schema)).map_err(|error| explain(sql, schema, &error))?;
-    let expr = state.create_logical_expr(sql, &df_schema).map_err(|error| explain(sql, schema, &error))?;
-    let expr = balance(expr);
+    let parsed = state.sql_to_expr_with_alias(sql, &state.config_options().sql_parser.dialect);
+    let parsed = parsed.map_err(|error| explain(sql, schema, &error))?;
+    if let Some(name) = &parsed.alias {
+        let reason = format!("a filter has no name; leave `AS {name}` out");
+        return Err(Error::Sql { sql: shortened(sql), reason });
+    }
+    let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
+    let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
     refuse_unstable(sql, &expr)?;
     let context = SimplifyContext::builder()
         .with_schema(Arc::new(df_schema.clone()))
@@ -67,8 +75,46 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
         DataType::Boolean | DataType::Null => {}
         got => return Err(Error::NotBoolean { sql: sql.into(), got: Box::new(got) }),
     }
-    let simple = simplifier.simplify(coerced).map_err(|error| explain(sql, schema, &error))?;
-    canonical_literals(balance(simple)).map_err(|error| explain(sql, schema, &error))
+    let plan = || floats::canonical_comparisons(coerced, &df_schema).and_then(|expr| simplifier.simplify(expr));
+    let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
+    if depth(&simple) > MAX_DEPTH {
+        let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
+        return Err(Error::Sql { sql: shortened(sql), reason });
+    }
+    Ok(simple)
+}
+
+/// Returns the negation of a parsed filter, simplified so that statistics can decide it.
+pub(super) fn negated(filter: &Expr, schema: &SchemaRef) -> Option<Expr> {
+    let df_schema = DFSchema::try_from(Arc::clone(schema)).ok()?;
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::new(df_schema))
+        .with_config_options(Arc::clone(session().config_options()))
+        .build();
+    ExprSimplifier::new(context).simplify(Expr::Not(Box::new(filter.clone()))).ok()
+}
+
+/// Returns how deep `expr` nests, as far as it matters.
+fn depth(expr: &Expr) -> usize {
+    let (mut deepest, mut pending) = (0, vec![(expr, 1)]);
+    while let Some((node, depth)) = pending.pop() {
+        deepest = deepest.max(depth);
+        // The walk only collects, so it cannot fail.
+        drop(node.apply_children(|child| {
+            pending.push((child, depth + 1));
+            Ok(TreeNodeRecursion::Continue)
+        }));
+    }
+    deepest
+}
+
+/// Returns the beginning of a text that would drown a message.
+fn shortened(sql: &str) -> String {
+    const SHOWN: usize = 200;
+    match sql.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &sql[..end]),
+        None => sql.to_owned(),
+    }
 }
 
 /// Returns the session whose functions and rules filters use.
@@ -151,24 +197,8 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
         }
         Ok(TreeNodeRecursion::Continue)
     });
-    walked.map_err(|error| Error::Sql { sql: sql.into(), reason: reason(&error) })?;
-    unstable.map_or(Ok(()), |reason| Err(Error::Sql { sql: sql.into(), reason }))
-}
-
-/// Gives float literals the one bit pattern that `evaluate` gives the column's values.
-fn canonical_literals(expr: Expr) -> datafusion::common::Result<Expr> {
-    let canonical = expr.transform_up(|node| {
-        let Expr::Literal(value, metadata) = &node else { return Ok(Transformed::no(node)) };
-        let value = match value {
-            ScalarValue::Float32(Some(x)) if x.is_nan() => ScalarValue::Float32(Some(f32::NAN)),
-            ScalarValue::Float64(Some(x)) if x.is_nan() => ScalarValue::Float64(Some(f64::NAN)),
-            ScalarValue::Float32(Some(x)) => ScalarValue::Float32(Some(x + 0.0)),
-            ScalarValue::Float64(Some(x)) => ScalarValue::Float64(Some(x + 0.0)),
-            _ => return Ok(Transformed::no(node)),
-        };
-        Ok(Transformed::yes(Expr::Literal(value, metadata.clone())))
-    })?;
-    Ok(canonical.data)
+    walked.map_err(|error| Error::Sql { sql: shortened(sql), reason: reason(&error) })?;
+    unstable.map_or(Ok(()), |reason| Err(Error::Sql { sql: shortened(sql), reason }))
 }
 
 /// Turns DataFusion's planning error into one that names the column, the place and near names.
@@ -182,7 +212,7 @@ fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
         };
         return unknown_column(column, &field.name, schema);
     }
-    Error::Sql { sql: sql.into(), reason: reason(error) }
+    Error::Sql { sql: shortened(sql), reason: reason(error) }
 }
 
 /// Explains a failed coercion by the smallest part of `expr` that already fails alone.
@@ -201,7 +231,7 @@ fn misfit(
     let (Ok(_), Some((part, error))) = (walked, smallest) else { return explain(sql, schema, error) };
     let place = part.column_refs().into_iter().filter_map(|column| column.spans.first()).map(|span| span.start).min();
     let place = place.map_or(String::new(), |at| format!(" at line {}, column {}", at.line, at.column));
-    Error::Sql { sql: sql.into(), reason: format!("`{part}`{place}: {}", reason(&error)) }
+    Error::Sql { sql: shortened(sql), reason: format!("`{part}`{place}: {}", reason(&error)) }
 }
 
 /// Returns an [`Error::UnknownColumn`] with the names most like `name`.

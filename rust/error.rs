@@ -128,7 +128,9 @@ pub enum Error {
     },
 
     /// Two objects disagree about a column's type in a way that does not widen.
-    #[error("column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; select other columns, or open the objects separately")]
+    #[error(
+        "column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; select other columns, or open the objects separately"
+    )]
     SchemaMismatch {
         /// The column.
         column: String,
@@ -226,7 +228,9 @@ pub enum Error {
     },
 
     /// The memory limit cannot hold the least that is needed at once.
-    #[error("memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once; raise it, select fewer columns, or rewrite the file with a page index")]
+    #[error(
+        "memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once; raise it, select fewer columns, or rewrite the file with a page index"
+    )]
     MemoryLimit {
         /// The object.
         url: String,

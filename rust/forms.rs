@@ -38,7 +38,9 @@ impl Dataset {
             None => "it is nullable and the files do not count its nulls".into(),
         };
         let name = field.name();
-        let hint = format!("{found}; filter with `{name} IS NOT NULL`, leave it out, or iterate Arrow batches with `batches()`");
+        let hint = format!(
+            "{found}; filter with `{name} IS NOT NULL`, leave it out, or iterate Arrow batches with `batches()`"
+        );
         Err(Error::NoTensor { column: name.clone(), data_type: Box::new(field.data_type().clone()), hint })
     }
 

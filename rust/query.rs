@@ -69,7 +69,8 @@ impl Dataset {
             }
             projection.push(self.projection[column]);
         }
-        let fields: Vec<_> = projection.iter().map(|&column| Arc::clone(&self.snapshot.schema.fields()[column])).collect();
+        let fields: Vec<_> =
+            projection.iter().map(|&column| Arc::clone(&self.snapshot.schema.fields()[column])).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, self.snapshot.schema.metadata().clone()));
         Ok(Self { projection: projection.into(), schema, ..self.clone() })
     }

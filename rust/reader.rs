@@ -60,10 +60,15 @@ impl EpochReader {
     ///
     /// [`Error::Setting`] for lanes or windows of nothing.
     pub fn try_new(
-        dataset: &Dataset, selection: Arc<Selection>, settings: OrderSettings, memory_limit: u64,
+        dataset: &Dataset,
+        selection: Arc<Selection>,
+        settings: OrderSettings,
+        memory_limit: u64,
     ) -> Result<Self> {
         let snapshot = dataset.snapshot();
-        let bytes_of = |row_group: &RowGroupRef| snapshot.fragment(*row_group).projected_bytes(row_group.index, dataset.projection());
+        let bytes_of = |row_group: &RowGroupRef| {
+            snapshot.fragment(*row_group).projected_bytes(row_group.index, dataset.projection())
+        };
         let row_group_bytes: Vec<(u64, u64)> = snapshot.row_groups.iter().map(bytes_of).collect();
         let whole_below = match settings {
             // Few large reads are better than many small ones, as long as several fit.
@@ -130,7 +135,6 @@ impl EpochReader {
             order,
             epoch,
             position,
-            worker: None,
         }
     }
 
@@ -236,7 +240,12 @@ impl EpochReader {
 
 /// Appends the spans of one row group that hold kept rows.
 fn cut_row_group(
-    dataset: &Dataset, row_group: &RowGroupRef, index: usize, is_whole: bool, kept: &RowSet, spans: &mut Vec<Span>,
+    dataset: &Dataset,
+    row_group: &RowGroupRef,
+    index: usize,
+    is_whole: bool,
+    kept: &RowSet,
+    spans: &mut Vec<Span>,
 ) {
     if *kept == RowSet::None {
         return;

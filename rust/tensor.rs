@@ -100,11 +100,9 @@ fn element_of(data_type: &DataType) -> Option<Element> {
         DataType::Int8 => Element::Int(8),
         DataType::Int16 => Element::Int(16),
         DataType::Int32 | DataType::Date32 | DataType::Time32(_) => Element::Int(32),
-        DataType::Int64
-        | DataType::Date64
-        | DataType::Time64(_)
-        | DataType::Timestamp(..)
-        | DataType::Duration(_) => Element::Int(64),
+        DataType::Int64 | DataType::Date64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
+            Element::Int(64)
+        }
         DataType::UInt8 => Element::UInt(8),
         DataType::UInt16 => Element::UInt(16),
         DataType::UInt32 => Element::UInt(32),
@@ -157,9 +155,8 @@ fn equal_lists<O: OffsetSizeTrait>(field: &Field, list: &GenericListArray<O>) ->
     let len = (last - first).checked_div(list.len()).unwrap_or(0);
     if let Some(row) = (0..list.len()).find(|&row| list.value_length(row).as_usize() != len) {
         let (one, other) = (list.value_length(0).as_usize(), list.value_length(row).as_usize());
-        let hint = format!(
-            "its rows differ in length (here {one} and {other}); pad them when writing, or use `batches()`"
-        );
+        let hint =
+            format!("its rows differ in length (here {one} and {other}); pad them when writing, or use `batches()`");
         return Err(no_tensor(field, hint));
     }
     let items = list.values().slice(first, last - first);

@@ -182,7 +182,7 @@ def main() -> None:
     missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
     if missing:
         parser.exit(1, f"not installed: {', '.join(missing)}; `make bench` installs what is measured\n")
-    run = Run(arguments.data.absolute(), arguments.rounds, arguments.cores)
+    run = Run(arguments.data.resolve(), arguments.rounds, arguments.cores)
     load = os.getloadavg()[0]
     if load > 0.3 * run.num_cores:
         print(f"the machine is busy, load {load:.1f}: expect noise", flush=True)

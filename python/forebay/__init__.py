@@ -10,8 +10,8 @@
 `load_dataset` opens, `Dataset` selects, `Dataset.to_torch` delivers. Nothing is read, and no thread started, at import.
 """
 
-from forebay._lib import __version__
-from forebay.dataset import Batch, Dataset, DatasetDict, load_dataset
+from forebay._lib import Batch, __version__
+from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import (
     AccessDeniedError,
     ClosedError,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from forebay import _lib
-from forebay._lib import Batch
 from forebay.exceptions import SettingError
 from forebay.loader import Stream, current_world
 from forebay.options import (
@@ -31,6 +30,28 @@ SHOW_PROGRESS_AFTER = 1.0
 
 Source = str | PathLike[str] | Sequence[str | PathLike[str]]
 
+T = TypeVar("T")
+
+
+@overload
+def load_dataset(
+    source: Source | Any,
+    split: str,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Dataset: ...
+
+
+@overload
+def load_dataset(
+    source: Source | Any,
+    split: None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DatasetDict: ...
+
 
 def load_dataset(
     source: Source | Any,
@@ -38,13 +59,13 @@ def load_dataset(
     *,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
-) -> Any:
+) -> Dataset | DatasetDict:
     """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
 
     Args:
         source: A folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`, `az://`,
-            or `http(s)://` (files only); or a store of `obstore`. Hidden and `_`-prefixed objects are ignored; the order is
-            natural (`part-2` before `part-10`).
+            or `http(s)://` (files only); or a store of `obstore`. Hidden and `_`-prefixed objects are ignored; the
+            order is natural (`part-2` before `part-10`).
         split: Of the splits found in folder and file names, as Hugging Face finds them (`train`, `validation`, `test`;
             all is `train` where no name says otherwise).
         columns: Columns to keep; all by default.
@@ -69,7 +90,9 @@ def load_dataset(
     sources, options = _sources(source, storage_options)
     if split is None:
         names = _with_progress("opening", lambda tick: _lib.list_splits(sources, options, tick))
-        return DatasetDict({name: load_dataset(source, name, columns=columns, storage_options=options) for name in names})
+        return DatasetDict(
+            {name: load_dataset(source, name, columns=columns, storage_options=options) for name in names}
+        )
     opened = _with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick))
     dataset = Dataset(opened)
     return dataset if columns is None else dataset.select_columns(columns)
@@ -97,8 +120,8 @@ class Dataset:
     def filter(self, sql: str) -> Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
 
-        Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL is
-        not kept. `NaN` equals itself and is above every number. Column names are case-sensitive.
+        Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL
+        is not kept. `NaN` equals itself and is above every number. Column names are case-sensitive.
 
         Raises:
             QueryError: it does not parse, does not type-check or is not Boolean.
@@ -109,7 +132,7 @@ class Dataset:
             True
         """
         if not isinstance(sql, str):
-            raise SettingError(f"filter: expected SQL text such as \"score > 0.8\", got {type(sql).__name__}")
+            raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
         return Dataset(self._native.filter(sql), self._shuffle)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
@@ -141,12 +164,13 @@ class Dataset:
     ) -> Dataset:
         """Delivers rows in a seeded order that differs from epoch to epoch.
 
-        The order depends on the dataset's version, its filters, `seed`, the epoch and these settings; not on ranks, workers,
-        columns, memory or time.
+        The order depends on the dataset's version, its filters, `seed`, the epoch and these settings; not on ranks,
+        workers, columns, memory or time.
 
         Args:
             seed: 0 to 2^64 - 1. The default is fixed, so that ranks agree.
-            shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; one rank of `N` holds `1/N` of them.
+            shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; one rank of `N` holds
+                `1/N` of them.
             num_lanes: Lanes that an epoch is dealt into; derived by default, 192 where that fits.
             window_rows: Rows of a lane's window; derived by default.
         """
@@ -163,7 +187,7 @@ class Dataset:
         world_size: int | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
-    ) -> Stream[Batch]:
+    ) -> Stream[_lib.Batch]:
         """Streams Arrow batches, which every Arrow library takes without a copy.
 
         Arguments, order and state are those of `to_torch`.
@@ -197,7 +221,8 @@ class Dataset:
             remainder: What becomes of the last rows when the world size does not divide them: `"drop"` (fewer than
                 `world_size` rows, others each epoch; `num_dropped` counts them), `"pad"` (rows from the epoch's start
                 repeat), or `"keep"` (ranks differ by one row and perhaps one batch: DDP would hang).
-            rank: Of this process; by default that of the initialised `torch.distributed`, else of `RANK` and `WORLD_SIZE`.
+            rank: Of this process; by default that of the initialised `torch.distributed`, else of `RANK` and
+                `WORLD_SIZE`.
             world_size: As `rank`.
             memory_limit: Bytes in flight, decoded and ready, all together. Never changes the order.
             num_threads: Threads that decode and gather; one for each core by default.
@@ -290,7 +315,8 @@ class Explanation(dict[str, Any]):
         ]
         if order:
             lines.append(
-                f"order       seed {order['seed']}, {order['num_lanes']:,} lanes, windows of {order['window_rows']:,} rows"
+                f"order       seed {order['seed']}, {order['num_lanes']:,} lanes, "
+                f"windows of {order['window_rows']:,} rows"
             )
         else:
             lines.append("order       of the dataset, unshuffled")
@@ -306,7 +332,7 @@ def _bytes(count: int) -> str:
     return f"{value:,.1f} TiB"
 
 
-def _identity(batch: Batch) -> Batch:
+def _identity(batch: _lib.Batch) -> _lib.Batch:
     return batch
 
 
@@ -329,7 +355,7 @@ def _share(
 
 
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
-    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross into our process pool."""
+    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
     options = {str(key): str(value) for key, value in (storage_options or {}).items()}
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
@@ -340,13 +366,15 @@ def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[li
         return [fspath(source)], options
     try:
         # The names of a mapping would be taken for paths.
-        sources = [fspath(item) for item in (None if isinstance(source, Mapping) else source)]
+        sources = [] if isinstance(source, Mapping) else [fspath(item) for item in source]
     except TypeError:
-        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}") from None
+        sources = []
+    if not sources:
+        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}")
     return sources, options
 
 
-def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], Any]) -> Any:
+def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) -> T:
     """Runs `call(tick)`; shows a progress bar when it takes longer than a moment."""
     start = time.monotonic()
     bar: Any = None

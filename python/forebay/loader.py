@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from forebay import _lib
 from forebay.exceptions import SettingError, StateError
-from forebay.options import ReadOptions, ShareOptions
+from forebay.options import ReadOptions, ShareOptions, check_count
 
 if TYPE_CHECKING:
+    from forebay import _lib
     from forebay.dataset import Dataset
 
 T = TypeVar("T")
@@ -55,8 +55,7 @@ class Stream(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise SettingError(f"epoch: expected an integer from 0, got {epoch!r}")
+        check_count("epoch", epoch, least=0)
         if epoch != self._epoch:
             self._epoch, self._start, self._position = epoch, 0, 0
             self._worker = self._worker_mark = None
@@ -124,7 +123,7 @@ class Stream(Generic[T]):
         """Returns the position of a worker's next batch, or the end of what is delivered."""
         dropped = self.reader.num_dropped(share) if share["remainder"] == "drop" else 0
         number = share["worker"] + num_batches * share["num_workers"]
-        return min(int(share["position"]) + number * self._step, self.reader.num_rows - dropped)
+        return min(int(share["position"] + number * self._step), self.reader.num_rows - dropped)
 
     def _native_share(self, worker: int, num_workers: int) -> dict[str, Any]:
         share = self._share

@@ -77,8 +77,8 @@ class ShareOptions:
         if self.is_detected and current_world() not in ((self.rank, self.world_size), (0, 1)):
             rank, world_size = current_world()
             raise SettingError(
-                f"rank: this stream was made as rank {self.rank} of {self.world_size}, but the process is rank {rank} of "
-                f"{world_size} now; make it after `init_process_group`, or pass `rank` and `world_size`"
+                f"rank: this stream was made as rank {self.rank} of {self.world_size}, but the process is rank {rank} "
+                f"of {world_size} now; make it after `init_process_group`, or pass `rank` and `world_size`"
             )
 
 

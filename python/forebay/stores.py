@@ -25,9 +25,13 @@ def from_obstore(store: Any) -> tuple[str, dict[str, str]]:
     if name == "HTTPStore":
         return str(store.url), _texts(store.client_options)
     if name not in _SCHEMES:
-        raise SettingError(f"source: a {name} lives in its own process only; expected a local, S3, GCS, Azure or HTTP store")
+        raise SettingError(
+            f"source: a {name} lives in its own process only; expected a local, S3, GCS, Azure or HTTP store"
+        )
     if getattr(store, "credential_provider", None) is not None:
-        raise SettingError("source: a store with a credential provider cannot be rebuilt; pass `storage_options` instead")
+        raise SettingError(
+            "source: a store with a credential provider cannot be rebuilt; pass `storage_options` instead"
+        )
     scheme, container_key = _SCHEMES[name]
     options = _texts(store.config) | _texts(store.client_options)
     container = next((options.pop(key) for key in list(options) if key.removeprefix("aws_") == container_key), None)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from forebay import _lib
 from forebay.loader import Stream
-from forebay.options import ReadOptions, ShareOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forebay import _lib
     from forebay.dataset import Dataset
+    from forebay.options import ReadOptions, ShareOptions
 
 TorchBatch = dict[str, Any]
 """Column name to tensor, or to a list of `str` or `bytes`."""
@@ -23,7 +24,8 @@ class TorchStream(IterableDataset[TorchBatch]):
     """A `torch.utils.data.IterableDataset` that yields whole batches of tensors. Made by `Dataset.to_torch`.
 
     Iterate it as it is (the fast path: Rust threads read ahead), or put it into
-    `DataLoader(stream, batch_size=None, num_workers=k)`, whose workers take the rank's batches in turn, in the same order.
+    `DataLoader(stream, batch_size=None, num_workers=k)`, whose workers take the rank's batches in turn, in the same
+    order.
     """
 
     def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions) -> None:
@@ -83,4 +85,4 @@ class _Convert:
         return converted
 
 
-_from_dlpack: Callable[[_lib.Column], torch.Tensor] = torch.from_dlpack
+_from_dlpack: Callable[[_lib.Column], torch.Tensor] = torch.utils.dlpack.from_dlpack

@@ -60,7 +60,9 @@ impl PyBatch {
 
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
-        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
         check_castable(&self.batch.schema(), requested_schema.as_ref())?;
         let field = struct_field(&self.batch.schema());
@@ -109,8 +111,12 @@ impl PyColumn {
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
-        &self, py: Python<'py>, stream: Option<Bound<'py, PyAny>>, max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>, copy: Option<bool>,
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         dlpack::check_request(stream.as_ref(), dl_device, copy)?;
         let tensor = tensor::from_array(&self.field, &self.array).map_err(|error| to_py(&error))?;
@@ -123,7 +129,9 @@ impl PyColumn {
 
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
-        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
         to_array_pycapsules(py, Arc::clone(&self.field), &self.array, requested_schema)
     }
@@ -149,7 +157,9 @@ pub(crate) fn check_castable(schema: &Schema, requested: Option<&Bound<'_, PyCap
         let Ok(wanted) = requested.field_with_name(field.name()) else { continue };
         if !can_cast_types(field.data_type(), wanted.data_type()) || is_lossy(field.data_type(), wanted.data_type()) {
             let (name, have, want) = (field.name(), field.data_type(), wanted.data_type());
-            return Err(PyTypeError::new_err(format!("column `{name}` is `{have}` and cannot be handed over as `{want}`")));
+            return Err(PyTypeError::new_err(format!(
+                "column `{name}` is `{have}` and cannot be handed over as `{want}`"
+            )));
         }
     }
     Ok(())

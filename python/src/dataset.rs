@@ -28,7 +28,10 @@ type ShuffleArguments = (u64, u64, Option<u32>, Option<u64>);
 impl PyDataset {
     #[staticmethod]
     fn open(
-        py: Python<'_>, sources: Vec<String>, split: String, storage_options: BTreeMap<String, String>,
+        py: Python<'_>,
+        sources: Vec<String>,
+        split: String,
+        storage_options: BTreeMap<String, String>,
         on_progress: Py<PyAny>,
     ) -> PyResult<Self> {
         let request = OpenRequest { sources, split: Some(split), storage_options };
@@ -104,7 +107,11 @@ impl PyDataset {
 
     /// A reader of a dataset whose selection is known; unshuffled without `shuffle`.
     fn reader(
-        &self, py: Python<'_>, shuffle: Option<ShuffleArguments>, memory_limit: u64, num_threads: Option<usize>,
+        &self,
+        py: Python<'_>,
+        shuffle: Option<ShuffleArguments>,
+        memory_limit: u64,
+        num_threads: Option<usize>,
     ) -> PyResult<PyReader> {
         let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
         let settings = match shuffle {
@@ -123,7 +130,11 @@ impl PyDataset {
     /// Opens what `__reduce__` took apart: the same objects, columns, filters and kept rows.
     #[staticmethod]
     fn reopen(
-        py: Python<'_>, snapshot: String, columns: Vec<String>, filters: Vec<String>, selection: Option<Vec<u8>>,
+        py: Python<'_>,
+        snapshot: String,
+        columns: Vec<String>,
+        filters: Vec<String>,
+        selection: Option<Vec<u8>>,
     ) -> PyResult<Self> {
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -165,7 +176,10 @@ fn unknown_selection() -> PyErr {
 /// Names of the splits of the sources, in order.
 #[pyfunction]
 pub(crate) fn list_splits(
-    py: Python<'_>, sources: Vec<String>, storage_options: BTreeMap<String, String>, on_progress: Py<PyAny>,
+    py: Python<'_>,
+    sources: Vec<String>,
+    storage_options: BTreeMap<String, String>,
+    on_progress: Py<PyAny>,
 ) -> PyResult<Vec<String>> {
     let request = OpenRequest { sources, split: None, storage_options };
     let io = Io::current().map_err(|error| to_py(&error))?;

@@ -63,7 +63,9 @@ struct Managed {
 
 /// Refuses what a CPU tensor without a copy cannot give.
 pub(crate) fn check_request(
-    stream: Option<&Bound<'_, PyAny>>, dl_device: Option<(i32, i32)>, copy: Option<bool>,
+    stream: Option<&Bound<'_, PyAny>>,
+    dl_device: Option<(i32, i32)>,
+    copy: Option<bool>,
 ) -> PyResult<()> {
     if stream.is_some() {
         return Err(PyBufferError::new_err("a CPU tensor takes no stream"));
@@ -127,7 +129,10 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
 }
 
 fn capsule<'py, T>(
-    py: Python<'py>, managed: *mut T, name: &'static CStr, destructor: unsafe extern "C" fn(*mut ffi::PyObject),
+    py: Python<'py>,
+    managed: *mut T,
+    name: &'static CStr,
+    destructor: unsafe extern "C" fn(*mut ffi::PyObject),
     on_failure: impl FnOnce(*mut T),
 ) -> PyResult<Bound<'py, PyCapsule>> {
     // SAFETY: `managed` is a live box and `name` is static; the capsule takes both over.

@@ -125,7 +125,12 @@ impl PyReader {
 #[pyfunction]
 #[pyo3(signature = (kept_rows, epoch, *, seed=None, num_lanes=1, window_rows=1))]
 pub(crate) fn plan_order(
-    py: Python<'_>, kept_rows: Vec<u32>, epoch: u64, seed: Option<u64>, num_lanes: u32, window_rows: u64,
+    py: Python<'_>,
+    kept_rows: Vec<u32>,
+    epoch: u64,
+    seed: Option<u64>,
+    num_lanes: u32,
+    window_rows: u64,
 ) -> Vec<(u32, u32)> {
     py.detach(|| {
         let spans: Vec<Span> =

@@ -1,8 +1,8 @@
 //! Waits for the core without holding the GIL, so that other threads run and Ctrl-C works.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay::{Error, Io, Progress};
@@ -17,7 +17,10 @@ pub(crate) const TICK: Duration = Duration::from_millis(50);
 ///
 /// On Ctrl-C, or when `on_progress` raises, the future is dropped and the exception returned.
 pub(crate) fn wait<T: Send + 'static>(
-    py: Python<'_>, io: &Arc<Io>, progress: &Arc<Progress>, on_progress: Option<&Py<PyAny>>,
+    py: Python<'_>,
+    io: &Arc<Io>,
+    progress: &Arc<Progress>,
+    on_progress: Option<&Py<PyAny>>,
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);

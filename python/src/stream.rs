@@ -82,7 +82,9 @@ impl PyStream {
 
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
-        &self, py: Python<'py>, requested_schema: Option<Bound<'py, PyCapsule>>,
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         let taken = py.detach(|| self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;

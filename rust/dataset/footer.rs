@@ -69,7 +69,8 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
                 .unwrap_or_else(|_| Err(ParquetError::General("its footer is corrupt".into())));
             (decoder, parsed)
         };
-        let (returned, parsed) = connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
+        let (returned, parsed) =
+            connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
         decoder = returned;
         match parsed.map_err(|error| not_parquet(error.to_string()))? {
             DecodeResult::Data(metadata) => return Ok(Footer { metadata, digest }),
@@ -106,7 +107,8 @@ fn check_inside(object: &Object, ranges: &[Range<u64>], size: u64) -> Result<()>
     match ranges.iter().find(|range| range.end > size || range.start > range.end) {
         None => Ok(()),
         Some(range) => {
-            let reason = format!("its footer points to bytes {}..{}, but the object has {size}", range.start, range.end);
+            let reason =
+                format!("its footer points to bytes {}..{}, but the object has {size}", range.start, range.end);
             Err(Error::NotParquet { url: object.url.clone(), reason })
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::Type as PhysicalType;
-use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::file::page_index::offset_index::PageLocation;
 
 use super::footer::Footer;
 use crate::error::{Error, Result};
@@ -113,7 +113,9 @@ impl Fragment {
         let columns = group.columns();
         // The first of the heaviest: `max_by_key` would take the last.
         let heaviest = (0..columns.len()).rev().max_by_key(|&leaf| columns[leaf].compressed_size());
-        let pages = heaviest.filter(|_| self.has_offset_index(row_group)).map_or(Vec::new(), |leaf| self.pages(row_group, leaf));
+        let pages = heaviest
+            .filter(|_| self.has_offset_index(row_group))
+            .map_or(Vec::new(), |leaf| self.pages(row_group, leaf));
         let layout = RowGroupLayout {
             num_rows: u32::try_from(group.num_rows()).unwrap_or(u32::MAX),
             bytes: columns.iter().map(|column| unsigned(column.compressed_size())).sum(),
@@ -142,7 +144,9 @@ fn unsigned(bytes: i64) -> u64 {
 
 /// Returns the bytes of a chunk's dictionary page, which lies before its data pages.
 fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
-    column.dictionary_page_offset().map_or(0, |dictionary| unsigned(column.data_page_offset().saturating_sub(dictionary)))
+    column
+        .dictionary_page_offset()
+        .map_or(0, |dictionary| unsigned(column.data_page_offset().saturating_sub(dictionary)))
 }
 
 /// Estimates the bytes of a chunk's decoded array.
@@ -183,7 +187,9 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                 && end.is_some_and(|end| unsigned(end) <= size);
             if !is_inside {
                 let name = column.column_path();
-                return Err(format!("column `{name}` of row group {index} claims bytes outside of the object's {size}"));
+                return Err(format!(
+                    "column `{name}` of row group {index} claims bytes outside of the object's {size}"
+                ));
             }
             if let Some(pages) = pages.and_then(|leaves| leaves.get(leaf))
                 && !is_sound(pages.page_locations(), start..start + column.compressed_size(), num_rows)

@@ -41,14 +41,16 @@ impl RowGroupRead {
     ///
     /// [`Error::Decode`] when the footer or the offset index contradicts itself.
     pub(crate) fn try_new(
-        snapshot: &Arc<Snapshot>, row_group: RowGroupRef, projection: &Arc<[usize]>, runs: Option<&[Range<u32>]>,
+        snapshot: &Arc<Snapshot>,
+        row_group: RowGroupRef,
+        projection: &Arc<[usize]>,
+        runs: Option<&[Range<u32>]>,
         batch_rows: usize,
     ) -> Result<Self> {
         let fragment = snapshot.fragment(row_group);
         let roots: Vec<_> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
-        let num_rows = runs.map_or(row_group.num_rows as usize, |runs| {
-            runs.iter().map(|run| (run.end - run.start) as usize).sum()
-        });
+        let num_rows = runs
+            .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
         let (mut decoder, mut ranges) = (None, Vec::new());
         if !roots.is_empty() && num_rows > 0 {
             let failed = |source| decode_error(snapshot, row_group, source);
@@ -109,7 +111,11 @@ impl RowGroupRead {
 }
 
 fn decoder_for(
-    snapshot: &Snapshot, row_group: RowGroupRef, roots: Vec<usize>, runs: Option<&[Range<u32>]>, batch_rows: usize,
+    snapshot: &Snapshot,
+    row_group: RowGroupRef,
+    roots: Vec<usize>,
+    runs: Option<&[Range<u32>]>,
+    batch_rows: usize,
 ) -> Result<ParquetPushDecoder, ParquetError> {
     let reader = &snapshot.fragment(row_group).reader;
     let mut builder = ParquetPushDecoderBuilder::new_with_metadata(reader.clone())
@@ -118,8 +124,7 @@ fn decoder_for(
         .with_batch_size(batch_rows.max(1));
     if let Some(runs) = runs {
         let runs = runs.iter().map(|run| run.start as usize..run.end as usize);
-        builder =
-            builder.with_row_selection(RowSelection::from_consecutive_ranges(runs, row_group.num_rows as usize));
+        builder = builder.with_row_selection(RowSelection::from_consecutive_ranges(runs, row_group.num_rows as usize));
     }
     builder.build()
 }
@@ -175,9 +180,10 @@ impl Iterator for Batches {
         };
         self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
         let conformed = panics::caught(|| self.read.conform(&batch));
-        Some(conformed.unwrap_or_else(|said| {
-            Err(decode_error(&self.read.snapshot, self.read.row_group, damaged(&said)))
-        }))
+        Some(
+            conformed
+                .unwrap_or_else(|said| Err(decode_error(&self.read.snapshot, self.read.row_group, damaged(&said)))),
+        )
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, StructArray,
-    new_null_array,
+    Array, ArrayRef, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions,
+    StructArray, new_null_array,
 };
 use arrow_cast::CastOptions;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
     let metadata = first.reader.schema().metadata().clone();
-    let mut fields: Vec<(FieldRef, usize)> = first.reader.schema().fields().iter().map(|f| (Arc::clone(f), 0)).collect();
+    let mut fields: Vec<(FieldRef, usize)> =
+        first.reader.schema().fields().iter().map(|f| (Arc::clone(f), 0)).collect();
     let mut places: HashMap<String, usize> =
         fields.iter().enumerate().map(|(place, (field, _))| (field.name().clone(), place)).collect();
     let first_fields = first.reader.schema().fields().clone();
@@ -88,12 +89,20 @@ struct Clash {
 
 fn unify_fields(left: &Field, right: &Field) -> Result<Field, Clash> {
     let data_type = unify_types(left.data_type(), right.data_type()).map_err(|clash| match clash {
-        Some(Clash { column, left: l, right: r }) => Clash { column: format!("{}.{column}", left.name()), left: l, right: r },
+        Some(Clash { column, left: l, right: r }) => {
+            Clash { column: format!("{}.{column}", left.name()), left: l, right: r }
+        }
         None => Clash { column: left.name().clone(), left: left.data_type().clone(), right: right.data_type().clone() },
     })?;
     let mut unified = left.clone().with_data_type(data_type).with_nullable(left.is_nullable() || right.is_nullable());
     if left.metadata() != right.metadata() {
-        unified.set_metadata(left.metadata().iter().filter(|(k, v)| right.metadata().get(*k) == Some(v)).map(|(k, v)| (k.clone(), v.clone())).collect());
+        unified.set_metadata(
+            left.metadata()
+                .iter()
+                .filter(|(k, v)| right.metadata().get(*k) == Some(v))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
+        );
     }
     Ok(unified)
 }
@@ -163,7 +172,10 @@ fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
 ///
 /// [`Error::Cast`] for a value that does not fit, which widening rules out for sound files.
 pub(super) fn conform(
-    snapshot: &Snapshot, row_group: RowGroupRef, projection: &[usize], batch: &RecordBatch,
+    snapshot: &Snapshot,
+    row_group: RowGroupRef,
+    projection: &[usize],
+    batch: &RecordBatch,
 ) -> Result<RecordBatch> {
     let fragment = snapshot.fragment(row_group);
     let mut roots: Vec<usize> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
@@ -207,7 +219,12 @@ fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
                 None => Ok(new_null_array(field.data_type(), array.len())),
             };
             let children = fields.iter().map(child).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arc::new(StructArray::try_new_with_length(fields.clone(), children, array.nulls().cloned(), array.len())?))
+            Ok(Arc::new(StructArray::try_new_with_length(
+                fields.clone(),
+                children,
+                array.nulls().cloned(),
+                array.len(),
+            )?))
         }
         (DataType::List(_), DataType::List(item)) => cast_items::<i32>(array, item),
         (DataType::LargeList(_), DataType::LargeList(item)) => cast_items::<i64>(array, item),

@@ -118,7 +118,8 @@ impl Snapshot {
     /// [`Error::NotAState`] for other text, [`Error::ObjectChanged`], [`Error::StateMismatch`] when the dataset is
     /// another one by now.
     pub async fn reopen(json: &str, progress: &Progress) -> Result<Self> {
-        let saved: Saved = serde_json::from_str(json).map_err(|error| Error::NotAState { reason: error.to_string() })?;
+        let saved: Saved =
+            serde_json::from_str(json).map_err(|error| Error::NotAState { reason: error.to_string() })?;
         let stores = saved.stores.into_iter().map(|(key, options)| Store::try_new(key, &options));
         let object = |(store, path, url, size_bytes, e_tag): SavedObject| {
             let path = Path::parse(path).map_err(|error| Error::NotAState { reason: error.to_string() })?;
@@ -135,7 +136,9 @@ impl Snapshot {
 
     /// Reads the footers of known objects, given with their stores.
     pub(super) async fn of_objects(
-        stores: Vec<Store>, objects: Vec<(usize, Object)>, progress: &Progress,
+        stores: Vec<Store>,
+        objects: Vec<(usize, Object)>,
+        progress: &Progress,
     ) -> Result<Self> {
         let connections = stores.iter().map(Store::connect).collect::<Result<Vec<_>>>()?;
         progress.start(objects.len() as u64);

@@ -2,7 +2,8 @@
 //!
 //! A state holds everything that the order depends on, as resolved, so that loading it can tell a
 //! state of this dataset, query and setting from any other, and the one number that moves: the position.
-//! It does not hold the world size, the batch size or the number of workers, which may change.
+//! It does not hold the world size, the batch size or the number of workers, which may change; what a DataLoader
+//! worker adds to it is the loader's business.
 
 use std::fmt::Display;
 
@@ -27,9 +28,6 @@ pub struct State {
     pub epoch: u64,
     /// The positions below this one have been delivered, by all ranks together.
     pub position: u64,
-    /// The DataLoader worker that wrote the state, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worker: Option<WorkerState>,
 }
 
 /// The order of rows, as a state records it.
@@ -50,18 +48,6 @@ pub enum OrderState {
         /// What the two were derived from.
         shuffle_bytes: u64,
     },
-}
-
-/// Which DataLoader worker a state is of. A worker delivers every `num_workers`-th batch only.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkerState {
-    /// The position that all workers began at.
-    pub base: u64,
-    /// This worker, from 0.
-    pub index: u32,
-    /// How many workers there were.
-    pub num_workers: u32,
 }
 
 impl State {
@@ -164,7 +150,6 @@ mod tests {
             order: OrderState::Shuffled { seed: u64::MAX, num_lanes: 192, window_rows: 240, shuffle_bytes: 1 << 30 },
             epoch: 3,
             position: 76_800,
-            worker: None,
         }
     }
 
@@ -186,8 +171,7 @@ mod tests {
 
     #[test]
     fn a_state_survives_json() {
-        let worker = Some(WorkerState { base: 512, index: 1, num_workers: 4 });
-        let state = State { order: OrderState::Sequential, query: vec![], worker, ..shuffled() };
+        let state = State { order: OrderState::Sequential, query: vec![], ..shuffled() };
         assert!(state.to_json().contains(r#""order":{"kind":"sequential"}"#));
         assert_eq!(State::from_json(&state.to_json()), Ok(state));
     }
@@ -218,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_moves_is_no_difference() {
-        let later = State { epoch: 9, position: 0, worker: None, ..shuffled() };
+        let later = State { epoch: 9, position: 0, ..shuffled() };
         assert_eq!(shuffled().differences(&later), Vec::<String>::new());
     }
 

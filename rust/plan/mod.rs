@@ -32,7 +32,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use cursor::{OrderState, State, VERSION as STATE_VERSION, WorkerState};
+pub use cursor::{OrderState, State, VERSION as STATE_VERSION};
 pub use resolve::Mixing;
 pub use share::{BatchSlice, Remainder, Share, ShareError};
 pub use span::{Page, RowGroupLayout, Span, cut};

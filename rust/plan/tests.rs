@@ -1,6 +1,5 @@
 //! The fast path against the slow, obvious one.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::cast_possible_truncation, reason = "layouts are small")]
 
 mod golden;

@@ -60,7 +60,11 @@ impl Evaluator {
 
     /// Returns the kept rows of each of `row_groups`, in their order.
     pub(super) async fn evaluate(
-        &self, connections: &[Connection], row_groups: &[RowGroupRef], limits: Limits, progress: &Progress,
+        &self,
+        connections: &[Connection],
+        row_groups: &[RowGroupRef],
+        limits: Limits,
+        progress: &Progress,
     ) -> Result<Vec<RowSet>> {
         let memory = Arc::new(Semaphore::new(permits(limits.memory_bytes) as usize));
         let cores = Arc::new(Semaphore::new(limits.num_threads));
@@ -81,7 +85,11 @@ impl Evaluator {
     }
 
     async fn evaluate_one(
-        &self, connections: &[Connection], row_group: RowGroupRef, limits: Limits, memory: &Semaphore,
+        &self,
+        connections: &[Connection],
+        row_group: RowGroupRef,
+        limits: Limits,
+        memory: &Semaphore,
         cores: Arc<Semaphore>,
     ) -> Result<RowSet> {
         let fragment = self.snapshot.fragment(row_group);
@@ -93,7 +101,8 @@ impl Evaluator {
         let bytes = read_ranges(&connections[fragment.store], &fragment.object, read.ranges()).await?;
         let _core = cores.acquire_owned().await.map_err(|_| Error::Closed { reason: "cancelled" })?;
         let this = self.clone();
-        let evaluated = connections[fragment.store].io.spawn_blocking(move || this.evaluate_bytes(row_group, read, bytes));
+        let evaluated =
+            connections[fragment.store].io.spawn_blocking(move || this.evaluate_bytes(row_group, read, bytes));
         evaluated.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
     }
 

@@ -130,7 +130,8 @@ mod tests {
     fn floats_get_one_bit_pattern_for_each_value() {
         let nan = f64::from_bits(f64::NAN.to_bits() | (1 << 63));
         let array: ArrayRef = Arc::new(Float64Array::from(vec![nan, f64::NAN, -0.0, 0.0, -1.5]));
-        let bits: Vec<u64> = canonical(&array).as_primitive::<Float64Type>().values().iter().map(|x| x.to_bits()).collect();
+        let bits: Vec<u64> =
+            canonical(&array).as_primitive::<Float64Type>().values().iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, [f64::NAN, f64::NAN, 0.0, 0.0, -1.5].map(f64::to_bits));
     }
 }

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::split_conjunction;
 
-pub use self::rows::RowSet;
-pub(crate) use self::evaluate::Limits;
-pub(crate) use self::sql::unknown_column;
 use self::evaluate::Evaluator;
+pub(crate) use self::evaluate::Limits;
 use self::prune::{Pruner, Verdict};
+pub use self::rows::RowSet;
+pub(crate) use self::sql::unknown_column;
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::Result;
 use crate::metrics::{Metrics, Progress};
@@ -106,7 +106,8 @@ impl Selection {
     }
 
     fn new(snapshot: &Snapshot, rows: Vec<RowSet>, report: Report) -> Self {
-        let num_rows = rows.iter().zip(&snapshot.row_groups).map(|(set, of)| u64::from(set.count(0..of.num_rows))).sum();
+        let num_rows =
+            rows.iter().zip(&snapshot.row_groups).map(|(set, of)| u64::from(set.count(0..of.num_rows))).sum();
         Self { rows, num_rows, report }
     }
 
@@ -118,7 +119,10 @@ impl Selection {
     ///
     /// Those of reading, and [`Error::Evaluate`](crate::Error::Evaluate) where the filter fails on a value.
     pub(crate) async fn evaluate(
-        snapshot: &Arc<Snapshot>, filters: &[Filter], connections: Vec<Connection>, limits: Limits,
+        snapshot: &Arc<Snapshot>,
+        filters: &[Filter],
+        connections: Vec<Connection>,
+        limits: Limits,
         progress: &Progress,
     ) -> Result<Self> {
         if filters.is_empty() {
@@ -135,8 +139,10 @@ impl Selection {
         };
         progress.start(open.len() as u64);
         let metrics = Arc::new(Metrics::default());
-        let connections: Vec<_> =
-            connections.into_iter().map(|connection| Connection { metrics: Arc::clone(&metrics), ..connection }).collect();
+        let connections: Vec<_> = connections
+            .into_iter()
+            .map(|connection| Connection { metrics: Arc::clone(&metrics), ..connection })
+            .collect();
         let evaluator = Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         let targets: Vec<RowGroupRef> = open.iter().map(|&row_group| snapshot.row_groups[row_group]).collect();
         let found = evaluator.evaluate(&connections, &targets, limits, progress).await?;

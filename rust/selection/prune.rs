@@ -52,7 +52,8 @@ impl Pruner {
         let predicate = |expr: Expr| {
             let df_schema = DFSchema::try_from(Arc::clone(schema)).ok()?;
             let physical = sql::session().create_physical_expr(expr, &df_schema).ok()?;
-            let pruning = PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema)).try_build(physical).ok()?;
+            let pruning =
+                PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema)).try_build(physical).ok()?;
             (!pruning.always_true()).then_some(pruning)
         };
         let fails = if is_null_only_by_columns(filter, schema) {
@@ -107,7 +108,9 @@ impl Statistics<'_> {
 
     /// Applies `read` to the column's converter and casts the answer to the dataset's type.
     fn bounds(
-        &self, column: &Column, read: impl Fn(&StatisticsConverter<'_>, &[RowGroupMetaData]) -> Option<ArrayRef>,
+        &self,
+        column: &Column,
+        read: impl Fn(&StatisticsConverter<'_>, &[RowGroupMetaData]) -> Option<ArrayRef>,
     ) -> Option<ArrayRef> {
         let index = self.schema.index_of(&column.name).ok()?;
         let root = self.fragment.columns[index]?;

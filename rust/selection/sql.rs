@@ -217,7 +217,11 @@ fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
 
 /// Explains a failed coercion by the smallest part of `expr` that already fails alone.
 fn misfit(
-    sql: &str, schema: &SchemaRef, df_schema: &DFSchema, simplifier: &ExprSimplifier, expr: &Expr,
+    sql: &str,
+    schema: &SchemaRef,
+    df_schema: &DFSchema,
+    simplifier: &ExprSimplifier,
+    expr: &Expr,
     error: &DataFusionError,
 ) -> Error {
     let mut smallest = None;

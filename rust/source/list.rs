@@ -37,7 +37,11 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
     if connection.is_local {
         let path = file_path(&location.path);
         let metadata = std::fs::metadata(&path).map_err(|source| system_error(location, source))?;
-        return if metadata.is_dir() { list_folder(connection, location).await } else { head(connection, location).await };
+        return if metadata.is_dir() {
+            list_folder(connection, location).await
+        } else {
+            head(connection, location).await
+        };
     }
     if location.is_folder || !has_parquet_extension(location.path.as_ref()) && location.store_lists() {
         let listed = list_folder(connection, location).await;
@@ -84,7 +88,8 @@ fn named(location: &Location, size_bytes: Option<u64>, e_tag: Option<String>) ->
 async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
     let metas = list_all(connection, location).await?;
     let num_seen = metas.len();
-    let listed = keep(location, metas, |meta, relative| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref()));
+    let listed =
+        keep(location, metas, |meta, relative| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref()));
     if listed.is_empty() {
         if num_seen == 0 && !connection.is_local {
             return Err(not_found(location));
@@ -102,9 +107,8 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
     let matcher = matcher(location, pattern)?;
     let metas = list_all(connection, location).await?;
     let num_seen = metas.len();
-    let listed = keep(location, metas, |meta, relative| {
-        matcher.is_match(meta.location.as_ref()) && !is_hidden(relative)
-    });
+    let listed =
+        keep(location, metas, |meta, relative| matcher.is_match(meta.location.as_ref()) && !is_hidden(relative));
     if listed.is_empty() {
         let folder = location.store.url_of(&location.path);
         let reason = format!("{num_seen} objects are under `{folder}`, none of which fits the pattern");
@@ -210,7 +214,14 @@ mod tests {
 
     #[test]
     fn a_folder_lists_visible_parquet_in_natural_order() {
-        let keys = ["d/part-10.parquet", "d/part-2.parquet", "d/.hidden.parquet", "d/_temporary/0.parquet", "d/notes.txt", "d/sub/a.PQ"];
+        let keys = [
+            "d/part-10.parquet",
+            "d/part-2.parquet",
+            "d/.hidden.parquet",
+            "d/_temporary/0.parquet",
+            "d/notes.txt",
+            "d/sub/a.PQ",
+        ];
         assert_eq!(listed(&keys, "s3://b/d/").unwrap(), ["part-2.parquet", "part-10.parquet", "sub/a.PQ"]);
     }
 

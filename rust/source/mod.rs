@@ -48,7 +48,9 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         }
         // Listing reports every status as a generic error.
         _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
-        _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => Error::PermissionDenied { url, source: Box::new(source) },
+        _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => {
+            Error::PermissionDenied { url, source: Box::new(source) }
+        }
         _ => Error::Store { url, source: Box::new(source) },
     }
 }

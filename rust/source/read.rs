@@ -69,7 +69,11 @@ async fn read_part(connection: &Connection, object: &Object, range: Range<u64>) 
     check_unchanged(object, &result)?;
     let url = || object.url.clone();
     let num_wanted = range.end - range.start;
-    let bytes = collect(result).await.map_err(|source| Error::Read { url: url(), range: range.clone(), source: Box::new(source) })?;
+    let bytes = collect(result).await.map_err(|source| Error::Read {
+        url: url(),
+        range: range.clone(),
+        source: Box::new(source),
+    })?;
     connection.metrics.count(bytes.len() as u64);
     if bytes.len() as u64 != num_wanted {
         return Err(Error::ShortRead { url: url(), range, got: bytes.len() as u64 });
@@ -84,10 +88,9 @@ async fn slot(connection: &Connection) -> Result<SemaphorePermit<'_>> {
 
 async fn get(connection: &Connection, object: &Object, options: GetOptions) -> Result<GetResult> {
     connection.client.get_opts(&object.path, options).await.map_err(|source| match source {
-        object_store::Error::Precondition { .. } => Error::ObjectChanged {
-            url: object.url.clone(),
-            expected: object.e_tag.clone().unwrap_or_default(),
-        },
+        object_store::Error::Precondition { .. } => {
+            Error::ObjectChanged { url: object.url.clone(), expected: object.e_tag.clone().unwrap_or_default() }
+        }
         source => error(&object.url, source),
     })
 }
@@ -117,7 +120,8 @@ fn opaque(tag: &str) -> &str {
 
 /// Refuses an answer of another version of the object, for stores that ignore `If-Match`.
 fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
-    let is_other_tag = matches!((&object.e_tag, &result.meta.e_tag), (Some(ours), Some(theirs)) if opaque(ours) != opaque(theirs));
+    let is_other_tag =
+        matches!((&object.e_tag, &result.meta.e_tag), (Some(ours), Some(theirs)) if opaque(ours) != opaque(theirs));
     let is_other_size = object.size_bytes.is_some_and(|size| size != result.meta.size);
     if is_other_tag || is_other_size {
         let expected = object.e_tag.clone().unwrap_or_else(|| format!("size {}", object.size_bytes.unwrap_or(0)));
@@ -145,9 +149,11 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
     object.size_bytes = Some(result.meta.size);
     object.e_tag = result.meta.e_tag.clone().or(object.e_tag.take());
     let range = result.range.clone();
-    let bytes = collect(result)
-        .await
-        .map_err(|source| Error::Read { url: object.url.clone(), range: range.clone(), source: Box::new(source) })?;
+    let bytes = collect(result).await.map_err(|source| Error::Read {
+        url: object.url.clone(),
+        range: range.clone(),
+        source: Box::new(source),
+    })?;
     connection.metrics.count(bytes.len() as u64);
     if bytes.len() as u64 != range.end - range.start {
         return Err(Error::ShortRead { url: object.url.clone(), range, got: bytes.len() as u64 });

@@ -51,7 +51,10 @@ fn sharded_split(path: &str) -> Option<&str> {
 
 fn folder_split(path: &str) -> Option<&'static str> {
     let (folders, _) = path.rsplit_once('/')?;
-    KEYWORDS.iter().find(|(_, words)| folders.split('/').any(|folder| has_keyword(folder, words))).map(|(split, _)| *split)
+    KEYWORDS
+        .iter()
+        .find(|(_, words)| folders.split('/').any(|folder| has_keyword(folder, words)))
+        .map(|(split, _)| *split)
 }
 
 fn file_split(path: &str) -> Option<&'static str> {
@@ -79,13 +82,20 @@ mod tests {
 
     #[test]
     fn sharded_names_give_any_split() {
-        let found = splits(&["data/test-00000-of-00001.parquet", "data/extra-00000-of-00001-abc.parquet", "data/train-00000-of-00001.parquet"]);
+        let found = splits(&[
+            "data/test-00000-of-00001.parquet",
+            "data/extra-00000-of-00001-abc.parquet",
+            "data/train-00000-of-00001.parquet",
+        ]);
         assert_eq!(found, named(&[("train", &[2]), ("test", &[0]), ("extra", &[1])]));
     }
 
     #[test]
     fn folders_come_before_file_names() {
-        assert_eq!(splits(&["dev/test.parquet", "training/0.parquet"]), named(&[("train", &[1]), ("validation", &[0])]));
+        assert_eq!(
+            splits(&["dev/test.parquet", "training/0.parquet"]),
+            named(&[("train", &[1]), ("validation", &[0])])
+        );
         assert_eq!(splits(&["a/my-train_1.parquet", "a/eval.parquet"]), named(&[("train", &[0]), ("test", &[1])]));
     }
 

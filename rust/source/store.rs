@@ -92,7 +92,8 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
         let io = Io::current().unwrap();
-        let store = Self { key: StoreKey::S3("s3://memory".into()), options: BTreeMap::new(), connection: Mutex::new(None) };
+        let store =
+            Self { key: StoreKey::S3("s3://memory".into()), options: BTreeMap::new(), connection: Mutex::new(None) };
         *store.connection.lock().unwrap() = Some((std::process::id(), Connection::new(client, io, false)));
         store
     }

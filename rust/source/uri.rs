@@ -80,7 +80,9 @@ impl Location {
             "gs" | "gcs" => Self::remote(text, StoreKey::Gcs(format!("gs://{authority}")), key),
             _ if AZURE_SCHEMES.contains(&scheme.as_str()) => Self::remote(text, StoreKey::Azure(root), key),
             "http" | "https" => Self::http(text, root, key),
-            "hf" => Err(refused(text, "the Hugging Face Hub is not supported yet; download the files, or list their URLs")),
+            "hf" => {
+                Err(refused(text, "the Hugging Face Hub is not supported yet; download the files, or list their URLs"))
+            }
             _ => Err(refused(text, "expected a path, `file://`, `s3://`, `gs://`, `az://` or `http(s)://`")),
         }
     }
@@ -220,7 +222,8 @@ mod tests {
 
     #[test]
     fn what_cannot_work_says_what_would() {
-        for text in ["", "ftp://host/x", "s3://", "http://host/folder/", "https://host/*.parquet", "hf://datasets/a/b"] {
+        for text in ["", "ftp://host/x", "s3://", "http://host/folder/", "https://host/*.parquet", "hf://datasets/a/b"]
+        {
             assert!(matches!(Location::parse(text), Err(Error::Uri { .. })), "{text}");
         }
     }

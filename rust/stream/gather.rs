@@ -16,6 +16,9 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 /// One row: which source, and which row of it.
 pub(super) type SourceRow = (u32, u32);
 
+/// A range of values: which source, and which of its values.
+type SourceRange = (u32, Range<usize>);
+
 /// Returns `rows` of `sources` as one batch of `schema`.
 ///
 /// Copies every value once. The buffers are new and owned by nobody else.
@@ -24,7 +27,9 @@ pub(super) type SourceRow = (u32, u32);
 ///
 /// When the values of a column exceed what its offsets can address (2 GiB for strings and lists).
 pub(super) fn gather(
-    schema: &SchemaRef, sources: &[RecordBatch], rows: &[SourceRow],
+    schema: &SchemaRef,
+    sources: &[RecordBatch],
+    rows: &[SourceRow],
 ) -> Result<RecordBatch, ArrowError> {
     let columns = (0..schema.fields().len()).map(|column| {
         let arrays: Vec<ArrayData> = sources.iter().map(|source| source.column(column).to_data()).collect();
@@ -75,7 +80,10 @@ fn gather_array(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayRef, A
 }
 
 fn fixed_width(
-    sources: &[ArrayData], rows: &[SourceRow], width: usize, data_type: &DataType,
+    sources: &[ArrayData],
+    rows: &[SourceRow],
+    width: usize,
+    data_type: &DataType,
 ) -> Result<ArrayData, ArrowError> {
     let values = |source: &ArrayData| source.offset() * width;
     let buffer = copy_fixed(sources.iter().map(|s| &s.buffers()[0].as_slice()[values(s)..]), rows, width);
@@ -83,7 +91,10 @@ fn fixed_width(
 }
 
 fn fixed_size_lists(
-    sources: &[ArrayData], children: &[&ArrayData], rows: &[SourceRow], width: usize,
+    sources: &[ArrayData],
+    children: &[&ArrayData],
+    rows: &[SourceRow],
+    width: usize,
 ) -> Result<ArrayData, ArrowError> {
     let child_width = children[0].data_type().primitive_width().unwrap_or(0);
     let starts = sources.iter().zip(children).map(|(source, child)| {
@@ -127,7 +138,9 @@ fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow]) -> Buffer {
 
 /// Gathers strings or binary.
 fn bytes<O: ArrowNativeType>(
-    sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType,
+    sources: &[ArrayData],
+    rows: &[SourceRow],
+    data_type: &DataType,
 ) -> Result<ArrayData, ArrowError> {
     let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
     let (offsets, ranges) = offsets_of(&offsets, rows, 1)?;
@@ -140,7 +153,9 @@ fn bytes<O: ArrowNativeType>(
 
 /// Gathers lists; those of fixed-width values without nulls in one copy a row.
 fn lists<O: ArrowNativeType>(
-    sources: &[ArrayData], rows: &[SourceRow], item: &DataType,
+    sources: &[ArrayData],
+    rows: &[SourceRow],
+    item: &DataType,
 ) -> Result<ArrayData, ArrowError> {
     let has_nulls = sources.iter().any(|source| source.child_data()[0].null_count() > 0);
     let Some(width) = item.primitive_width().filter(|_| !has_nulls) else {
@@ -161,8 +176,10 @@ fn lists<O: ArrowNativeType>(
 
 /// Returns the new offsets, and for each row the source and the range of its values there.
 fn offsets_of<O: ArrowNativeType>(
-    offsets: &[&[O]], rows: &[SourceRow], width: usize,
-) -> Result<(Buffer, Vec<(u32, Range<usize>)>), ArrowError> {
+    offsets: &[&[O]],
+    rows: &[SourceRow],
+    width: usize,
+) -> Result<(Buffer, Vec<SourceRange>), ArrowError> {
     let mut out = MutableBuffer::with_capacity((rows.len() + 1) * size_of::<O>());
     out.push(O::default());
     let mut ranges = Vec::with_capacity(rows.len());
@@ -185,7 +202,7 @@ fn max_offset<O>() -> usize {
     if size_of::<O>() == 4 { i32::MAX as usize } else { isize::MAX as usize }
 }
 
-fn copy_ranges(values: &[&[u8]], ranges: &[(u32, Range<usize>)], width: usize) -> Buffer {
+fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     let total: usize = ranges.iter().map(|(_, range)| range.len() * width).sum();
     let mut out = MutableBuffer::with_capacity(total);
     for (source, range) in ranges {
@@ -203,14 +220,12 @@ fn trusted(builder: ArrayDataBuilder) -> ArrayData {
 
 /// Gathers any type by arrow's own copier, run by run.
 fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> Result<ArrayData, ArrowError> {
-    if let DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView | DataType::RunEndEncoded(..) = data_type {
+    if let DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView | DataType::RunEndEncoded(..) =
+        data_type
+    {
         return interleaved(sources, rows);
     }
-    let mut out = MutableArrayData::with_capacities(
-        sources.iter().collect(),
-        true,
-        Capacities::Array(rows.len()),
-    );
+    let mut out = MutableArrayData::with_capacities(sources.iter().collect(), true, Capacities::Array(rows.len()));
     let mut rows = rows.iter().copied().peekable();
     while let Some((source, start)) = rows.next() {
         let mut end = start + 1;

@@ -162,7 +162,10 @@ pub(super) struct Scheduler {
 impl Scheduler {
     /// Prepares the delivery of `share` of `plan` within `limit` bytes; decoded rows take about `row_bytes` each.
     pub(super) fn new(
-        plan: Arc<EpochPlan>, share: Share, limit: u64, row_bytes: u64,
+        plan: Arc<EpochPlan>,
+        share: Share,
+        limit: u64,
+        row_bytes: u64,
         cost: impl Fn(&Piece) -> PieceCost + Send + 'static,
     ) -> Self {
         Self {
@@ -400,17 +403,9 @@ impl Scheduler {
             }
         }
         if self.block > 0 {
-            self.note_wanted(&pieces, &rows);
+            note_wanted(&mut self.residents, &pieces, &rows);
         }
         (pieces, rows)
-    }
-
-    fn note_wanted(&mut self, pieces: &[PieceKey], rows: &[(u32, u32)]) {
-        for &(place, row) in rows {
-            if let Some(resident) = self.residents.get_mut(&pieces[place as usize]) {
-                resident.wanted.push(row);
-            }
-        }
     }
 
     fn next_fetch(&mut self) -> Result<Option<Task>, TooLarge> {
@@ -443,16 +438,10 @@ impl Scheduler {
 
     /// Gives up holding the window: keeps of every piece only what is already planned.
     fn go_short_of_memory(&mut self) {
-        let planned: Vec<(Vec<PieceKey>, Vec<(u32, u32)>)> = self
-            .batches
-            .iter()
-            .filter_map(|batch| match &batch.progress {
-                Progress::Planned { rows, .. } => Some((batch.pieces.clone(), rows.clone())),
-                _ => None,
-            })
-            .collect();
-        for (pieces, rows) in planned {
-            self.note_wanted(&pieces, &rows);
+        for batch in &self.batches {
+            if let Progress::Planned { rows, .. } = &batch.progress {
+                note_wanted(&mut self.residents, &batch.pieces, rows);
+            }
         }
         let keys: Vec<PieceKey> = self.residents.keys().copied().collect();
         for key in keys {
@@ -527,6 +516,15 @@ impl Scheduler {
 impl PlannedBatch {
     fn is_missing_pieces(&self) -> bool {
         matches!(self.progress, Progress::Planned { num_missing: 1.., .. })
+    }
+}
+
+/// Notes at each piece which of its rows are wanted: `rows` as (place in `pieces`, row).
+fn note_wanted(residents: &mut HashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &[(u32, u32)]) {
+    for &(place, row) in rows {
+        if let Some(resident) = residents.get_mut(&pieces[place as usize]) {
+            resident.wanted.push(row);
+        }
     }
 }
 

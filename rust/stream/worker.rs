@@ -50,7 +50,10 @@ pub(super) enum Delivered {
 
 impl Shared {
     pub(super) fn try_new(
-        reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions,
+        reader: &Arc<EpochReader>,
+        epoch: u64,
+        share: Share,
+        options: StreamOptions,
     ) -> Result<Arc<Self>> {
         let metrics = Arc::new(Metrics::default());
         let connections = reader.connect(&metrics)?;

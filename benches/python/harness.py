@@ -48,6 +48,8 @@ class Measurement:
     """After the first batch, whose rows do not count."""
     rows_per_second_of_all: float
     """From the call on."""
+    cpu_seconds: float
+    """Of all threads and ended worker processes, from the call to the last batch: hardly moved by other programs."""
     peak_bytes: int
     """Resident memory of the process at its highest, less what it held before the call."""
     checksum: int
@@ -64,6 +66,7 @@ def measure(reader: Reader, folder: Path, max_rows: int | None) -> Measurement:
     first_rows = 0
     first_batch_seconds = 0.0
     is_whole = True
+    cpu_before = _cpu_seconds()
     started = time.perf_counter()
     for batch in reader(folder):
         # A reader that hands out promises must keep them; a sum of every value would cost as much as the reading.
@@ -82,6 +85,7 @@ def measure(reader: Reader, folder: Path, max_rows: int | None) -> Measurement:
         first_batch_seconds=first_batch_seconds,
         rows_per_second=(num_rows - first_rows) / (seconds - first_batch_seconds),
         rows_per_second_of_all=num_rows / seconds,
+        cpu_seconds=_cpu_seconds() - cpu_before,
         peak_bytes=peak_bytes() - held_before,
         checksum=checksum,
         is_whole=is_whole,
@@ -103,6 +107,11 @@ def peak_bytes() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise FailedError("no VmHWM in /proc/self/status; the benchmarks need Linux")
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def cpus() -> list[int]:
@@ -134,25 +143,30 @@ class Run:
             raise FailedError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr.strip()[-3000:]}")
         return done.stdout
 
-    def compare(self, program: str, readers: Mapping[str, int | None], folder: Path) -> dict[str, list[Measurement]]:
+    def compare(
+        self, program: str, readers: Mapping[str, int | None], folder: Path, each_round: Callable[[], None]
+    ) -> dict[str, list[Measurement]]:
         """Measures the readers of a program in turns, so that what else the machine does meets all of them.
 
         Args:
             program: Name of the program in this folder.
             readers: Name to the rows that the reader is stopped after, or None.
             folder: Where the objects are.
+            each_round: Takes its turn before the readers.
 
         Raises:
             FailedError: A reader failed, or two that read whole epochs did not read the same values.
         """
         results: dict[str, list[Measurement]] = {name: [] for name in readers}
         for round_index in range(self.num_rounds):
+            print(f"  round {round_index + 1}", flush=True)
+            each_round()
             for name, max_rows in readers.items():
                 limit = [] if max_rows is None else [max_rows]
                 result = Measurement(**self.program(program, name, folder, *limit))
                 results[name].append(result)
                 rates = f"{result.rows_per_second:,.0f} rows/s, {result.rows_per_second_of_all:,.0f} in all"
-                print(f"  round {round_index + 1}: {name}: {rates}", flush=True)
+                print(f"    {name}: {rates}", flush=True)
         sums = {name: {result.checksum for result in found if result.is_whole} for name, found in results.items()}
         if len(set().union(*sums.values())) > 1:
             raise FailedError(f"the readers do not agree on what is in {folder}: {sums}")

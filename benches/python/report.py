@@ -41,6 +41,8 @@ NOTES = """\
   the batches, or torch does; the better counts.
 - **datasets**: `load_dataset(streaming=True)`, `shuffle(buffer_size=1000)`, `with_format("torch")`, in a `DataLoader`
   with no or two workers; the better counts. Worker processes do not count in its memory.
+- **CPU** is that of all threads from opening to the last batch. Other programs on the machine hardly move it, so it
+  compares what the readers cost even where the clock does not. Two workers' own is not seen: they have not ended.
 - **lance (converted)** reads a copy of the same rows in its own format.
 - **Memory of tokens**: the highest resident size of the process, less that before the call.
 - **Peak memory**: the highest resident size of the process over a shuffled epoch whose windows take half of the limit,

@@ -52,19 +52,22 @@ MEMORY_LIMITS = (256 * MIB, 1024 * MIB)
 
 def measure_tokens(run: Run) -> Parts:
     """Tokens to torch, beside the rivals and the bare decode."""
+    source = data.make("tokens", run.data)
     folder = data.repeated("tokens", run.data, REPEATS)
     tokens.convert_to_lance(folder)
-    decode = bare_decode(run, data.make("tokens", run.data))
     limits = {name: SLOW_ROWS if name.startswith("datasets") else None for name in tokens.READERS}
-    seen = run.compare("tokens.py", limits, folder)
+    decodes: dict[str, list[float]] = {}
+    seen = run.compare("tokens.py", limits, folder, each_round=lambda: bare_decode(run, source, decodes))
+    decode = {name: statistics.median(rates) for name, rates in decodes.items()}
     after = {name: harness.median(found, "rows_per_second") for name, found in seen.items()}
     whole = {name: harness.median(found, "rows_per_second_of_all") for name, found in seen.items()}
-    rows = [[f"parquet-rs, bare decode, {name}", "", count(rate), "", ""] for name, rate in decode.items()]
+    rows = [[f"parquet-rs, bare decode, {name}", "", count(rate), *[""] * 3] for name, rate in decode.items()]
     rows += [
         [
             name,
             count(after[name]),
             count(whole[name]) if limits[name] is None else "",
+            f"{statistics.median(result.cpu_seconds / result.rows for result in found) * 1e6:.0f}",
             f"{harness.median(found, 'first_batch_seconds'):.2f}",
             mib(harness.median(found, "peak_bytes")),
         ]
@@ -73,7 +76,14 @@ def measure_tokens(run: Run) -> Parts:
     shuffled = whole["forebay, shuffled"]
     by_hand = max(rate for name, rate in whole.items() if name.startswith("pyarrow"))
     rival = max(rate for name, rate in after.items() if name.startswith("datasets"))
-    header = ["reader", "rows/s after the first batch", "rows/s of the whole pass", "first batch, s", "memory"]
+    header = [
+        "reader",
+        "rows/s after the first batch",
+        "rows/s of the pass",
+        "CPU, µs a row",
+        "first batch, s",
+        "memory",
+    ]
     return [
         Table("Tokens to torch", header, rows),
         Bar("tokens, shuffled: a bare parquet-rs decode", shuffled / max(decode.values()), 0.7),
@@ -83,14 +93,15 @@ def measure_tokens(run: Run) -> Parts:
     ]
 
 
-def bare_decode(run: Run, folder: Path) -> dict[str, float]:
-    """Returns the rows per second of `benches/decode.rs`, by size of its batches."""
+def bare_decode(run: Run, folder: Path, decodes: dict[str, list[float]]) -> None:
+    """Adds the rows per second of `benches/decode.rs`, by size of its batches."""
     command = ["cargo", "bench", "--quiet", "--locked", "--bench", "decode", "--", str(folder), "--json"]
-    command += ["--threads", str(run.num_cores), "--passes", str(run.num_rounds)]
-    lines = [json.loads(line) for line in run.output(command, ROOT).splitlines() if line.startswith("{")]
-    for line in lines:
-        print(f"  bare decode, {line['name']}: {line['rows_per_second']:,.0f} rows/s", flush=True)
-    return {line["name"]: line["rows_per_second"] for line in lines}
+    command += ["--threads", str(run.num_cores), "--passes", "3"]
+    for line in run.output(command, ROOT).splitlines():
+        if line.startswith("{"):
+            seen = json.loads(line)
+            decodes.setdefault(seen["name"], []).append(seen["rows_per_second"])
+            print(f"    bare decode, {seen['name']}: {seen['rows_per_second']:,.0f} rows/s", flush=True)
 
 
 def measure_memory(run: Run) -> Parts:

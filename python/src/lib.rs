@@ -1,5 +1,7 @@
 //! The Python extension of Forebay: converts, calls the core, converts back.
 
+#[cfg(target_os = "linux")]
+mod alloc;
 mod batch;
 mod dataset;
 mod dlpack;
@@ -9,6 +11,10 @@ mod runtime;
 mod stream;
 
 use pyo3::prelude::*;
+
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: alloc::LargeBlocks = alloc::LargeBlocks;
 
 /// Registers the classes and functions of `forebay._lib`.
 #[pymodule]

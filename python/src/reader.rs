@@ -115,6 +115,8 @@ impl PyReader {
     fn stream(&self, py: Python<'_>, epoch: u64, share: ShareArguments) -> PyResult<PyStream> {
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
+        #[cfg(target_os = "linux")]
+        crate::alloc::set_memory_limit(self.options.memory_limit);
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
         let stream = self.reader.stream(epoch, share, self.options).map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema())))

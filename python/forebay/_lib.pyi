@@ -1,8 +1,10 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
+__all__ = ["Batch", "Column", "Dataset", "Reader", "Stream", "__version__", "list_splits", "plan_order"]
 __version__: str
 
+@final
 class Dataset:
     @staticmethod
     def open(
@@ -32,6 +34,7 @@ class Dataset:
     def reopen(snapshot: str, columns: Sequence[str], filters: Sequence[str], selection: bytes | None) -> Dataset: ...
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]: ...
 
+@final
 class Reader:
     @property
     def num_rows(self) -> int: ...
@@ -43,6 +46,7 @@ class Reader:
     def read_state(self, json: str) -> tuple[int, int]: ...
     def stream(self, epoch: int, share: Mapping[str, Any]) -> Stream: ...
 
+@final
 class Stream:
     def next(self) -> Batch | None: ...
     def position(self) -> int: ...
@@ -51,6 +55,7 @@ class Stream:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
+@final
 class Batch:
     @property
     def num_rows(self) -> int: ...
@@ -61,6 +66,7 @@ class Batch:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
 
+@final
 class Column:
     @property
     def name(self) -> str: ...

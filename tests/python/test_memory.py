@@ -19,9 +19,6 @@ ROW_TOKENS = 2048
 NOISE = 8 * MIB
 """What threads and sockets take beside the data, on top of the promised fifth."""
 
-TWO_ARENAS = {"MALLOC_ARENA_MAX": "2"}
-"""Settings under which glibc gives memory back instead of keeping it for each thread."""
-
 # `VmHWM` is set back after opening, so that the peak is that of the epoch.
 EPOCH = """
 import gc
@@ -80,24 +77,15 @@ def tokens(tmp_path_factory) -> Path:
     return folder
 
 
-def measure(folder: Path, how: str, limit: int, environment: dict[str, str]) -> tuple[int, int]:
+def measure(folder: Path, how: str, limit: int) -> tuple[int, int]:
     """Rows of an epoch, and the most memory that it took beside what the process held before."""
-    rows, before, peak = map(
-        int, run_python(EPOCH, folder, limit, how, 2, environment=environment, timeout=110).split()
-    )
+    rows, before, peak = map(int, run_python(EPOCH, folder, limit, how, 2, timeout=110).split())
     return rows, peak - before
 
 
 @pytest.mark.parametrize("how", ["in order", "shuffled", "filtered"])
 @pytest.mark.parametrize("limit_mib", [64, 128])
 def test_an_epoch_stays_within_the_memory_limit(tokens, how, limit_mib):
-    rows, used = measure(tokens, how, limit_mib * MIB, TWO_ARENAS)
+    rows, used = measure(tokens, how, limit_mib * MIB)
     assert rows == (NUM_ROWS if how != "filtered" else NUM_ROWS * 2 // 5)
     assert used <= limit_mib * MIB * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
-
-
-@pytest.mark.parametrize("how", ["shuffled", "filtered"])
-def test_the_default_allocator_does_not_multiply_the_memory_limit(tokens, how):
-    # With an arena for each thread, glibc keeps what was freed there: 85 to 97 MiB seen of 64, 139 on a busy machine.
-    _, used = measure(tokens, how, 64 * MIB, {})
-    assert used <= 64 * MIB * 2.5, f"{used / MIB:.0f} MiB"

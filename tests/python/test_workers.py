@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,3 +175,18 @@ def test_a_loader_state_is_refused_by_workers_with_another_batch_size(dataset: f
     second.load_state_dict(first.state_dict())
     with pytest.raises(fb.StateError, match=r"forebay\.cursor"):
         next(iter(second))
+
+
+def test_spawned_workers_open_the_same_objects_with_the_same_selection(stream: Callable[..., TorchStream]) -> None:
+    loaded = DataLoader(stream(), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    assert batches_of(loaded) == batches_of(stream())
+
+
+def test_a_pickled_dataset_keeps_columns_filters_order_and_selection(dataset: fb.Dataset) -> None:
+    selected = dataset.filter("id % 9 <> 4").select_columns("id").shuffle(3)
+    num_rows = len(selected)
+    copied = pickle.loads(pickle.dumps(selected))
+    assert copied.column_names == ["id"]
+    assert copied.explain()["selection_requests"] == 0, "the selection came along"
+    assert len(copied) == num_rows
+    assert ids_of(copied.batches(32)) == ids_of(selected.batches(32))

@@ -205,9 +205,7 @@ impl Scheduler {
         if let Some(task) = self.next_fetch()? {
             return Ok(Some(task));
         }
-        let next = self.next_gather().or_else(|| self.next_decode());
-        // Entering short memory queues compactions, which this call must not leave for the next event.
-        Ok(next.or_else(|| self.next_compact()))
+        Ok(self.next_gather().or_else(|| self.next_decode()))
     }
 
     /// Takes the next batch, if it is ready.
@@ -423,8 +421,11 @@ impl Scheduler {
             }
             if self.block == 0 {
                 self.go_short_of_memory();
-                return Ok(None);
+                if let Some(task) = self.next_compact() {
+                    return Ok(Some(task));
+                }
             }
+            // Nothing more can be given up: the first batch goes on, one piece at a time.
             self.budget.reserve(bytes);
         }
         self.queue.pop_front();

@@ -68,7 +68,9 @@ def measure(reader: Reader, folder: Path, max_rows: int | None) -> Measurement:
     is_whole = True
     cpu_before = _cpu_seconds()
     started = time.perf_counter()
-    for batch in reader(folder):
+    # Bound to a name, so that leaving the loop does not close it: `datasets` then sleeps for five seconds.
+    batches = reader(folder)
+    for batch in batches:
         # A reader that hands out promises must keep them; a sum of every value would cost as much as the reading.
         checksum += int(batch[:, ::CHECKED_STRIDE].sum())
         num_rows += len(batch)

@@ -32,8 +32,8 @@ NOTES = """\
   its own and the same cores; readers take turns. Those that make a whole pass must agree on a sum over all rows.
 - **After the first batch** leaves out opening and the filling of buffers, but flatters a reader that has decoded much
   by then: a scanner that reads ahead, a shuffle window. So the ratios take **the whole pass**, first batch included, of
-  Forebay and pyarrow. `datasets` is stopped after 8,192 rows, and its rate after the first batch is taken, which leaves
-  out the filling of its shuffle buffer.
+  Forebay and pyarrow. `datasets` is stopped after 32,768 rows, and its rate after the first batch is taken, which
+  leaves out the filling of its shuffle buffer and its sleep of five seconds when an epoch ends or is left.
 - **parquet-rs, bare decode**: `benches/decode.rs`. All threads decode row groups from memory and drop them, once over
   the 131,072 rows: no reading, batches, tensors or order. The better of two sizes of batch counts. It uses the
   allocator of the system.

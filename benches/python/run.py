@@ -44,7 +44,7 @@ PACKAGES = {
 REPEATS = 4
 """Times that the token objects are delivered in a pass, so that filling the windows is not most of it."""
 
-SLOW_ROWS = 8_192
+SLOW_ROWS = 32_768
 """Rows after which the readers that need minutes for a pass are stopped."""
 
 MEMORY_LIMITS = (256 * MIB, 1024 * MIB)

@@ -166,7 +166,7 @@ def test_shuffled_epochs_differ_and_unshuffled_ones_do_not(dataset: fb.Dataset) 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "1", True, None])
 def test_an_epoch_that_is_none_is_refused(dataset: fb.Dataset, epoch: Any) -> None:
-    with pytest.raises(fb.SettingError, match="epoch: expected an integer from 0"):
+    with pytest.raises(fb.SettingError, match="epoch: expected"):
         dataset.batches(1).set_epoch(epoch)
 
 

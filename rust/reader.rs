@@ -11,11 +11,10 @@ use crate::config;
 use crate::dataset::{Fragment, RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Share, Span, State};
+use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Span, State};
 use crate::query::Dataset;
 use crate::selection::{RowSet, Selection};
 use crate::source::Connection;
-use crate::stream::{BatchStream, PieceCost, StreamOptions};
 use crate::tensor::{self, Form};
 
 /// The order that is asked for; [`EpochReader`] resolves what is left open.
@@ -34,6 +33,15 @@ pub enum OrderSettings {
         /// The rows of a lane's window, instead of those derived.
         window_rows: Option<u64>,
     },
+}
+
+/// What a piece costs to hold, estimated from the footer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PieceCost {
+    /// Bytes fetched.
+    pub(crate) fetched: u64,
+    /// Bytes of the decoded arrays.
+    pub(crate) decoded: u64,
 }
 
 /// A dataset with its selection evaluated and its order resolved.
@@ -109,15 +117,6 @@ impl EpochReader {
     /// Returns the columns of the batches.
     pub fn schema(&self) -> &SchemaRef {
         self.dataset.schema()
-    }
-
-    /// Starts delivering `share` of epoch `epoch`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
-    pub fn stream(self: &Arc<Self>, epoch: u64, share: Share, options: StreamOptions) -> Result<BatchStream> {
-        BatchStream::start(self, epoch, share, options)
     }
 
     /// Returns the state of epoch `epoch` with everything below `position` delivered.

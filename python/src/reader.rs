@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay::plan::{EpochPlan, Order, Remainder, Share, Span};
 use forebay::tensor::Form;
-use forebay::{EpochReader, Error, StreamOptions};
+use forebay::{BatchStream, EpochReader, Error, StreamOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -118,7 +118,7 @@ impl PyReader {
         #[cfg(target_os = "linux")]
         crate::alloc::set_memory_limit(self.options.memory_limit);
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
-        let stream = self.reader.stream(epoch, share, self.options).map_err(|error| to_py(&error))?;
+        let stream = BatchStream::start(&self.reader, epoch, share, self.options).map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema())))
     }
 }

@@ -6,12 +6,13 @@
 //!     └──────────────────── memory given back ◄─────────────────┘
 //! ```
 //!
-//! [`scheduler`] decides, [`budget`] counts the bytes in hand, [`gather`] copies rows, and the threads
+//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`gather`] copies rows, and the threads
 //! here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
 //! process's IO runtime. Nothing outlives the stream.
 
 mod budget;
 mod gather;
+mod piece;
 mod scheduler;
 mod worker;
 
@@ -21,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 
-pub(crate) use self::scheduler::PieceCost;
 use self::worker::Shared;
 use crate::error::{Error, Result};
 use crate::plan::Share;
@@ -93,7 +93,7 @@ impl BatchStream {
     /// # Errors
     ///
     /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
-    pub(crate) fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
+    pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
         let shared = Shared::try_new(reader, epoch, share, options)?;
         let mut stream = Self {
             shared: Arc::clone(&shared),

@@ -15,11 +15,13 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use bytes::Bytes;
 
 use super::budget::Budget;
-use crate::dataset::RowGroupRead;
+use super::piece::{
+    Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, TooLarge, note_wanted, wanted_rows,
+};
 use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, RowRef, Share, Walk};
+use crate::reader::PieceCost;
 
 /// The part of the limit for the rows of one block, when the window does not fit.
 const BLOCK_SHARE: u64 = 4;
@@ -35,88 +37,6 @@ const MAX_READY_BATCHES: usize = 8;
 
 /// Rows planned ahead at most: bounds the bookkeeping, not the prefetch, which the budget bounds.
 const MAX_PLANNED_ROWS: usize = 1 << 18;
-
-/// What a piece costs to hold, estimated from the footer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PieceCost {
-    /// Bytes fetched.
-    pub(crate) fetched: u64,
-    /// Bytes of the decoded arrays.
-    pub(crate) decoded: u64,
-}
-
-/// One fetch of one piece; the block distinguishes repeated ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct PieceKey {
-    pub(super) piece: PieceId,
-    block: u32,
-}
-
-/// One thing for a worker to do.
-#[derive(Debug)]
-pub(super) enum Task {
-    /// Plan the read of a piece and start fetching it; then [`Scheduler::fetched`].
-    Fetch(PieceKey),
-    /// Turn bytes into arrays, of which only the rows `keep` are wanted; then [`Scheduler::decoded`].
-    Decode { key: PieceKey, fetched: Box<Fetched>, keep: Option<Arc<[u32]>> },
-    /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
-    Compact { key: PieceKey, batch: RecordBatch, keep: Arc<[u32]> },
-    /// Copy rows (source, row) together; then [`Scheduler::gathered`].
-    Gather { number: u64, sources: Vec<RecordBatch>, rows: Vec<(u32, u32)> },
-}
-
-/// The bytes of a piece, and how to read them.
-#[derive(Debug)]
-pub(super) struct Fetched {
-    pub(super) read: RowGroupRead,
-    pub(super) bytes: Vec<Bytes>,
-}
-
-/// A piece that cannot be held even alone.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLarge {
-    pub(super) piece: PieceId,
-    pub(super) needed_bytes: u64,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Queued,
-    Fetching,
-    Fetched(Box<Fetched>),
-    Decoding,
-    /// All rows of the piece, or those named, sorted.
-    Ready(RecordBatch, Option<Arc<[u32]>>),
-}
-
-#[derive(Debug)]
-struct Resident {
-    stage: Stage,
-    /// Bytes charged to the budget.
-    charge: u64,
-    /// Planned batches that are not gathered yet.
-    num_users: usize,
-    /// Those of them that wait for the piece.
-    waiting: Vec<u64>,
-    /// Rows that they want; kept only when the window does not fit.
-    wanted: Vec<u32>,
-    /// No batch planned from now on will want it.
-    is_finished: bool,
-}
-
-#[derive(Debug)]
-enum Progress {
-    Planned { rows: Vec<(u32, u32)>, num_missing: usize },
-    Gathering,
-    Ready(RecordBatch, u64),
-}
-
-#[derive(Debug)]
-struct PlannedBatch {
-    slice: BatchSlice,
-    pieces: Vec<PieceKey>,
-    progress: Progress,
-}
 
 /// How much a stream held and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -512,29 +432,6 @@ impl Scheduler {
         self.num_under_way += 1;
         Some(Task::Gather { number: self.num_delivered + index as u64, sources, rows })
     }
-}
-
-impl PlannedBatch {
-    fn is_missing_pieces(&self) -> bool {
-        matches!(self.progress, Progress::Planned { num_missing: 1.., .. })
-    }
-}
-
-/// Notes at each piece which of its rows are wanted: `rows` as (place in `pieces`, row).
-fn note_wanted(residents: &mut HashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &[(u32, u32)]) {
-    for &(place, row) in rows {
-        if let Some(resident) = residents.get_mut(&pieces[place as usize]) {
-            resident.wanted.push(row);
-        }
-    }
-}
-
-/// Returns the rows to keep of a piece of `num_rows`, sorted; `None` where dropping the others saves little.
-fn wanted_rows(wanted: &mut Vec<u32>, num_rows: usize) -> Option<Arc<[u32]>> {
-    let mut rows = std::mem::take(wanted);
-    rows.sort_unstable();
-    rows.dedup();
-    (rows.len() * 4 < num_rows * 3).then(|| rows.into())
 }
 
 fn memory_bytes(batch: &RecordBatch) -> u64 {

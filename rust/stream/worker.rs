@@ -10,7 +10,8 @@ use futures::FutureExt;
 use tokio::task::JoinSet;
 
 use super::gather::{compact, gather};
-use super::scheduler::{Fetched, PieceKey, Scheduler, Task, TooLarge};
+use super::piece::{Fetched, PieceKey, Task, TooLarge};
+use super::scheduler::Scheduler;
 use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;

@@ -10,9 +10,10 @@
 
 pub mod config;
 mod dataset;
+pub mod display;
 mod error;
 mod explain;
-mod forms;
+pub mod forms;
 mod io;
 mod metrics;
 mod panics;
@@ -22,7 +23,6 @@ mod reader;
 mod selection;
 mod source;
 mod stream;
-pub mod tensor;
 
 pub use arrow_schema::SchemaRef;
 

@@ -3,6 +3,7 @@
 //! Knows the selection, the spans and the resolved order; everything that epochs, ranks and resumes of
 //! one loader have in common.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_schema::{ArrowError, SchemaRef};
@@ -10,12 +11,12 @@ use arrow_schema::{ArrowError, SchemaRef};
 use crate::config;
 use crate::dataset::{Fragment, RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
+use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
 use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Span, State};
 use crate::query::Dataset;
 use crate::selection::{RowSet, Selection};
 use crate::source::Connection;
-use crate::tensor::{self, Form};
 
 /// The order that is asked for; [`EpochReader`] resolves what is left open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,24 +153,15 @@ impl EpochReader {
         if differences.is_empty() { Ok(state) } else { Err(Error::StateMismatch { differences }) }
     }
 
-    /// Returns how each column leaves in a batch of tensors.
+    /// Returns how each column leaves in batches for `target`; see [`forms`](crate::forms).
+    ///
+    /// `requests` names columns, and fields of structs behind a dot.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTensor`] for the first column that has no form: by its type, or because it may hold nulls, or because
-    /// the footers show lists of different lengths.
-    pub fn forms(&self) -> Result<Vec<Form>> {
-        let columns = self.dataset.projection().iter().zip(self.schema().fields());
-        columns
-            .map(|(&column, field)| {
-                let form = tensor::form_of(field)?;
-                if form == Form::Tensor {
-                    self.dataset.check_no_nulls(&self.selection, column, field)?;
-                    self.dataset.check_equal_lengths(&self.selection, column, field)?;
-                }
-                Ok(form)
-            })
-            .collect()
+    /// [`Error::NoTensor`] for the first column that has no form or not the one asked for, and [`Error::UnknownColumn`].
+    pub fn forms(&self, requests: &BTreeMap<String, Request>, target: Target) -> Result<Vec<Form>> {
+        self.dataset.forms(&self.selection, requests, target)
     }
 
     /// Returns the plan of `epoch`, kept for the next call.

@@ -11,6 +11,7 @@
 """
 
 from forebay._lib import Batch, __version__
+from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import (
     AccessDeniedError,
@@ -39,11 +40,14 @@ __all__ = [
     "DataError",
     "Dataset",
     "DatasetDict",
+    "DictionaryEncoded",
     "ForebayError",
+    "Masked",
     "MemoryLimitError",
     "NotFoundError",
     "ObjectChangedError",
     "QueryError",
+    "Ragged",
     "ReadOptions",
     "SchemaError",
     "SettingError",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from forebay import _lib
+from forebay import _lib, display
 from forebay.exceptions import SettingError
+from forebay.formats import check_forms, make_format
 from forebay.loader import Stream, current_world
 from forebay.options import (
     DEFAULT_MEMORY_LIMIT,
@@ -17,9 +19,11 @@ from forebay.options import (
     Remainder,
     ShareOptions,
     ShuffleOptions,
+    check_count,
 )
 
 if TYPE_CHECKING:
+    from forebay.formats import Format, FormatName
     from forebay.torch import TorchStream
 
 ROWS_PER_READ = 1024
@@ -113,9 +117,12 @@ class Dataset:
     Nothing but footers has been read. `len()` reads the predicate columns that statistics do not decide, once.
     """
 
-    def __init__(self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None) -> None:
+    def __init__(
+        self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None, format: Format | None = None
+    ) -> None:
         self._native = native
         self._shuffle = shuffle
+        self._format = format
 
     def filter(self, sql: str) -> Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
@@ -133,7 +140,7 @@ class Dataset:
         """
         if not isinstance(sql, str):
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
-        return Dataset(self._native.filter(sql), self._shuffle)
+        return Dataset(self._native.filter(sql), self._shuffle, self._format)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
@@ -142,7 +149,7 @@ class Dataset:
             ColumnNotFoundError: a name is not in the dataset.
         """
         names = [column_names] if isinstance(column_names, str) else list(column_names)
-        return Dataset(self._native.select_columns(names), self._shuffle)
+        return Dataset(self._native.select_columns(names), self._shuffle, self._format)
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps all columns but the named ones.
@@ -175,7 +182,36 @@ class Dataset:
             window_rows: Rows of a lane's window; derived by default.
         """
         options = ShuffleOptions(seed=seed, shuffle_bytes=shuffle_bytes, num_lanes=num_lanes, window_rows=window_rows)
-        return Dataset(self._native, options)
+        return Dataset(self._native, options, self._format)
+
+    def with_format(self, type: FormatName | None = None, *, forms: Mapping[str, str] | None = None) -> Dataset:
+        """Chooses what `batches`, `iter` and loops over the dataset yield.
+
+        | format | a batch | a row |
+        |---|---|---|
+        | `None` | `Batch`: Arrow, for every Arrow library | dict of Python values |
+        | `"torch"`, `"jax"`, `"tensorflow"` | dict of tensors | dict of tensors of one row |
+        | `"numpy"` | dict of arrays; dates and times as `datetime64`, `timedelta64` | dict of scalars and arrays |
+        | `"arrow"` | `pyarrow.Table` | table of one row |
+        | `"pandas"` | `pandas.DataFrame` | frame of one row |
+        | `"polars"` | `polars.DataFrame` | frame of one row |
+
+        Tensors and arrays share the batch's memory through DLPack; so do Arrow and Polars. pandas copies what it cannot
+        hold.
+
+        Args:
+            type: The format.
+            forms: Of single columns, as in `to_torch`; for tensors and arrays.
+
+        Raises:
+            SettingError: no such format, or its library is not installed.
+
+        Example:
+            >>> frame = next(iter(ds.with_format("pandas").batches(8)))
+            >>> frame.shape
+            (8, 11)
+        """
+        return Dataset(self._native, self._shuffle, make_format(type, forms))
 
     def batches(
         self,
@@ -187,18 +223,27 @@ class Dataset:
         world_size: int | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
-    ) -> Stream[_lib.Batch]:
-        """Streams Arrow batches, which every Arrow library takes without a copy.
+    ) -> Stream[Any]:
+        """Streams batches in the dataset's [format](#with_format): Arrow batches, which every Arrow library takes.
 
-        Arguments, order and state are those of `to_torch`.
+        Arguments, order and state are those of `to_torch`. Needs no torch.
+
+        Raises:
+            TensorError: a column has no form in the chosen format; here, not while iterating.
 
         Example:
             >>> import pyarrow as pa
-            >>> next(iter(ds.batches(32)))
-            Batch(32 rows, 7 columns)
+            >>> batch = next(iter(ds.select_columns(["path", "size"]).batches(32)))
+            >>> batch
+            Batch(32 rows, 2 columns)
+              path  Utf8   'src/0.rs', 'src/1.rs', 'src/2.rs', …
+              size  Int64  0, 3, 6, …
+            >>> pa.record_batch(batch).num_rows
+            32
         """
         share = _share(batch_size, rank, world_size, remainder, drop_last)
-        return Stream(self, share, ReadOptions(memory_limit=memory_limit, num_threads=num_threads), _identity)
+        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        return Stream(self, share, read, self._format)
 
     def to_torch(
         self,
@@ -210,10 +255,26 @@ class Dataset:
         world_size: int | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
+        forms: Mapping[str, str] | None = None,
     ) -> TorchStream:
-        """Streams batches as dicts: numbers and equal-length lists as tensors, strings and binary as lists.
+        """Streams batches as dicts of tensors and lists by column, into a `torch.utils.data.IterableDataset`.
 
-        Tensors share the batch's memory: no copy after the shuffle's. Dates and times are integers in their unit.
+        Tensors share the batch's memory: no copy after the shuffle's. What each type becomes:
+
+        | column | form |
+        |---|---|
+        | numbers, dates, times, durations | `(n,)`, natural dtype; times are integers in their [unit](#units) |
+        | Boolean | `(n,)` bool (one copy) |
+        | fixed-size lists, fixed-shape tensors, lists that are all of one length | `(n, k, ...)` |
+        | fixed-size binary | `(n, bytes)` uint8 |
+        | other lists, maps | `Ragged`: values, offsets |
+        | structs | dict of their fields |
+        | strings, binary, decimals, and lists of them | list of `str`, `bytes`, `decimal.Decimal`, lists |
+        | dictionaries | as their values |
+        | numbers, lists and structs that may be NULL | `Masked`: values, mask |
+
+        Lists are "of one length" and columns without NULLs where the footers of the kept row groups, or a filter, say
+        so: all batches of a stream have the same forms.
 
         Args:
             batch_size: Rows of a batch.
@@ -226,29 +287,72 @@ class Dataset:
             world_size: As `rank`.
             memory_limit: Bytes in flight, decoded and ready, all together. Never changes the order.
             num_threads: Threads that decode and gather; one for each core by default.
+            forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
+                checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
+                tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a
+                dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary and of numbers of that
+                width as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
 
         Raises:
-            TensorError: a column has no tensor form, may hold nulls, or is a list of different lengths; here, not while
-                iterating.
+            TensorError: a column has no form, or not the one asked for; here, not while iterating.
+            ColumnNotFoundError: `forms` names a column that is not there.
+
+        Example:
+            >>> batch = next(iter(ds.select_columns(["tokens", "text"]).to_torch(32)))
+            >>> batch["tokens"].shape, len(batch["text"])
+            (torch.Size([32, 4]), 32)
         """
         from forebay.torch import TorchStream
 
         share = _share(batch_size, rank, world_size, remainder, drop_last)
-        return TorchStream(self, share, ReadOptions(memory_limit=memory_limit, num_threads=num_threads))
+        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        return TorchStream(self, share, read, check_forms(forms))
 
-    def iter(self) -> Iterator[dict[str, Any]]:
-        """Yields rows as dicts of Python values, all rows of the dataset, in its order."""
+    def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
+        """Yields all rows of the dataset in its order, or batches of them, in the dataset's [format](#with_format).
+
+        Without a format rows are dicts of Python values, and batches dicts of lists; both need pyarrow.
+
+        Example:
+            >>> next(ds.select_columns(["path", "size"]).iter())
+            {'path': 'src/0.rs', 'size': 0}
+        """
+        chosen = None if self._format is None else self._format.prepare(self._make_reader(ReadOptions()))
+        batches = Dataset(self._native, self._shuffle).batches(
+            ROWS_PER_READ if batch_size is None else batch_size,
+            drop_last=drop_last_batch,
+            rank=0,
+            world_size=1,
+        )
+        if chosen is not None:
+            return chain.from_iterable(map(chosen.rows, batches)) if batch_size is None else map(chosen, batches)
         import pyarrow as pa
 
-        for batch in self.batches(ROWS_PER_READ, rank=0, world_size=1):
-            yield from pa.record_batch(batch).to_pylist()
+        records = map(pa.record_batch, batches)
+        if batch_size is None:
+            return chain.from_iterable(record.to_pylist() for record in records)
+        return (record.to_pydict() for record in records)
 
-    __iter__ = iter
+    def __iter__(self) -> Iterator[Any]:
+        return self.iter()
 
-    def take(self, n: int) -> list[dict[str, Any]]:
-        """Returns the first `n` rows as dicts."""
-        rows = self.iter()
-        return [row for _, row in zip(range(n), rows, strict=False)]
+    def take(self, n: int) -> list[Any]:
+        """Returns the first `n` rows in the dataset's [format](#with_format): dicts, without one."""
+        check_count("n", n, least=0)
+        return list(islice(self.iter(), n))
+
+    def head(self, n: int = 5) -> _lib.Batch:
+        """Returns the first `n` rows as one Arrow batch, which prints as a table.
+
+        Reads the first row groups only as far as needed.
+
+        Example:
+            >>> ds.select_columns(["path", "size"]).head(2).num_rows
+            2
+        """
+        check_count("n", n)
+        batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
+        return next(iter(batches), None) or self._native.empty_batch()
 
     @property
     def column_names(self) -> list[str]:
@@ -261,6 +365,19 @@ class Dataset:
         import pyarrow as pa
 
         return pa.schema(self._native)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """What the integers of dates, times and durations count, by column: `"D"`, `"s"`, `"ms"`, `"us"` or `"ns"`.
+
+        Points in time count from 1970-01-01 (UTC where the column has a time zone), times of day from midnight. Fields
+        of structs have their path: `"meta.created"`.
+
+        Example:
+            >>> ds.units
+            {'fetched': 'us', 'published': 'D'}
+        """
+        return self._native.units
 
     @property
     def num_rows(self) -> int:
@@ -295,9 +412,10 @@ class Dataset:
         return self.batches(ROWS_PER_READ * 8, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        shuffled = f", shuffle(seed={self._shuffle.seed})" if self._shuffle else ""
-        filters = "".join(f", filter({text!r})" for text in self._native.filters)
-        return f"Dataset({len(self.column_names)} columns{filters}{shuffled}): {', '.join(self.column_names)}"
+        return display.dataset_text(self)
+
+    def _repr_html_(self) -> str:
+        return display.dataset_html(self)
 
 
 class Explanation(dict[str, Any]):
@@ -330,10 +448,6 @@ def _bytes(count: int) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1024
     return f"{value:,.1f} TiB"
-
-
-def _identity(batch: _lib.Batch) -> _lib.Batch:
-    return batch
 
 
 def _share(

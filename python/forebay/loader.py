@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from forebay import display
 from forebay.exceptions import SettingError, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 
 if TYPE_CHECKING:
     from forebay import _lib
     from forebay.dataset import Dataset
+    from forebay.formats import Format
+
+SECONDS_TO_WAIT = 0.05
+"""How long another thread waits for a batch at a time; a cancelled iteration leaves it behind for no longer."""
 
 T = TypeVar("T")
 
@@ -25,13 +32,10 @@ class Stream(Generic[T]):
     iterator; the position counts batches that the loop has received, not those read ahead.
     """
 
-    def __init__(
-        self, dataset: Dataset, share: ShareOptions, read: ReadOptions, convert: Callable[[_lib.Batch], T]
-    ) -> None:
+    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, format: Format | None = None) -> None:
         self._dataset = dataset
         self._share = share
         self._read = read
-        self._convert = convert
         self._reader: _lib.Reader | None = None
         self._epoch = 0
         self._start = 0
@@ -40,6 +44,7 @@ class Stream(Generic[T]):
         self._worker_mark: dict[str, int] | None = None
         self._active: _lib.Stream | None = None
         self._last_stats: dict[str, float] = {}
+        self._format = None if format is None else format.prepare(self.reader)
 
     @property
     def reader(self) -> _lib.Reader:
@@ -70,12 +75,20 @@ class Stream(Generic[T]):
         return self.reader.num_dropped(self._native_share(0, 1))
 
     def __iter__(self) -> Iterator[T]:
-        return self._iterate(0, 1)
+        return self._deliver(*self._begin(0, 1))
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Iterates beside other tasks of a running event loop, which it does not block while it waits."""
+        return self._deliver_async(*self._begin(0, 1))
 
     def _iterate(self, worker: int, num_workers: int) -> Iterator[T]:
-        """Yields every `num_workers`-th batch from number `worker` on.
+        """Yields every `num_workers`-th batch from number `worker` on."""
+        return self._deliver(*self._begin(worker, num_workers))
 
-        Not a generator: a worker that has not delivered anything yet is asked for its state, too.
+    def _begin(self, worker: int, num_workers: int) -> tuple[int, dict[str, Any]]:
+        """Takes the start of the next iteration: its epoch and share.
+
+        Not when the first batch is asked for: a worker that has not delivered anything yet is asked for its state, too.
         """
         self._share.check_world()
         mark = self._mark(worker, num_workers)
@@ -92,23 +105,46 @@ class Stream(Generic[T]):
             share["worker"] = 0
         self._start, self._worker, self._worker_mark = 0, None, mark
         self._position = share["position"] if mark is None else self._next_position(share, 0)
-        return self._deliver(self._epoch, share)
+        return self._epoch, share
 
     def _deliver(self, epoch: int, share: dict[str, Any]) -> Iterator[T]:
+        with self._running(epoch, share) as stream:
+            for number in count(1):
+                batch = stream.next()
+                if batch is None:
+                    return
+                yield self._receive(batch, stream, share, number)
+
+    async def _deliver_async(self, epoch: int, share: dict[str, Any]) -> AsyncIterator[T]:
+        """As `_deliver`; only waiting happens in another thread, so that a cancelled wait loses no batch."""
+        import asyncio
+
+        with self._running(epoch, share) as stream:
+            for number in count(1):
+                while not stream.wait(0):
+                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
+                batch = stream.next()
+                if batch is None:
+                    return
+                yield self._receive(batch, stream, share, number)
+
+    @contextmanager
+    def _running(self, epoch: int, share: dict[str, Any]) -> Iterator[_lib.Stream]:
         stream = self.reader.stream(epoch, share)
         self._active = stream
         try:
-            num_batches = 0
-            while (batch := stream.next()) is not None:
-                num_batches += 1
-                value = self._convert(batch)
-                is_alone = share["num_workers"] == 1
-                self._position = stream.position() if is_alone else self._next_position(share, num_batches)
-                yield value
+            yield stream
         finally:
             self._last_stats = stream.stats()
             self._active = None
             stream.close()
+
+    def _receive(self, batch: _lib.Batch, stream: _lib.Stream, share: dict[str, Any], number: int) -> T:
+        """Converts the `number`-th batch, counted from 1, and moves the position behind it."""
+        value = batch if self._format is None else self._format(batch)
+        is_alone = share["num_workers"] == 1
+        self._position = stream.position() if is_alone else self._next_position(share, number)
+        return value  # type: ignore[return-value]
 
     @property
     def _step(self) -> int:
@@ -188,6 +224,9 @@ class Stream(Generic[T]):
             f"{type(self).__name__}(rank {share.rank} of {share.world_size}, batch_size={share.batch_size}, "
             f"epoch={self._epoch}, position={self._position})"
         )
+
+    def _repr_html_(self) -> str:
+        return display.stream_html(self, repr(self))
 
 
 def cursor(loader_state: Mapping[str, Any]) -> dict[str, Any]:

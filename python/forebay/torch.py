@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from forebay import display
+from forebay.formats import TensorFormat
 from forebay.loader import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from forebay import _lib
     from forebay.dataset import Dataset
     from forebay.options import ReadOptions, ShareOptions
 
 TorchBatch = dict[str, Any]
-"""Column name to tensor, or to a list of `str` or `bytes`."""
+"""Column name to tensor, list, dict, `Masked`, `Ragged` or `DictionaryEncoded`; see `Dataset.to_torch`."""
 
 
 class TorchStream(IterableDataset[TorchBatch]):
@@ -28,14 +28,15 @@ class TorchStream(IterableDataset[TorchBatch]):
     order.
     """
 
-    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions) -> None:
-        self._stream: Stream[TorchBatch] = Stream(dataset, share, read, _Convert())
-        # Refuse now what has no tensor form, not in step 10 000.
-        self._stream._convert = _Convert(self._stream.reader.forms())
+    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, forms: dict[str, str]) -> None:
+        self._stream: Stream[TorchBatch] = Stream(dataset, share, read, TensorFormat("torch", forms))
 
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
         return self._stream._iterate(*((0, 1) if info is None else (info.id, info.num_workers)))
+
+    def __aiter__(self) -> AsyncIterator[TorchBatch]:
+        return self._stream.__aiter__()
 
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank, all workers together."""
@@ -70,19 +71,5 @@ class TorchStream(IterableDataset[TorchBatch]):
     def __repr__(self) -> str:
         return f"Torch{self._stream!r}"
 
-
-class _Convert:
-    """Turns a batch into tensors and lists, by the forms found when the stream was made."""
-
-    def __init__(self, forms: list[str] | None = None) -> None:
-        self._forms = forms or []
-
-    def __call__(self, batch: _lib.Batch) -> TorchBatch:
-        converted: TorchBatch = {}
-        for index, (name, form) in enumerate(zip(batch.column_names, self._forms, strict=True)):
-            column = batch.column(index)
-            converted[name] = column.strings() if form == "strings" else _from_dlpack(column)
-        return converted
-
-
-_from_dlpack: Callable[[_lib.Column], torch.Tensor] = torch.utils.dlpack.from_dlpack
+    def _repr_html_(self) -> str:
+        return display.stream_html(self._stream, repr(self))

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_cast::can_cast_types;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
-use forebay::tensor;
+use forebay::{display, forms};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::PySchema;
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{to_array_pycapsules, to_schema_pycapsule};
 
 use crate::dlpack;
 use crate::error::to_py;
+use crate::forms::PyForms;
 
 /// One Arrow record batch.
 #[pyclass(name = "Batch", module = "forebay._lib", frozen)]
@@ -43,7 +44,17 @@ impl PyBatch {
     fn column(&self, index: usize) -> PyResult<PyColumn> {
         let schema = self.batch.schema();
         let field = schema.fields().get(index).ok_or_else(|| PyIndexError::new_err(index))?;
-        Ok(PyColumn { array: Arc::clone(self.batch.column(index)), field: Arc::clone(field) })
+        Ok(PyColumn::new(Arc::clone(self.batch.column(index)), Arc::clone(field)))
+    }
+
+    /// Columns by name in the forms that were chosen for them, tensors through `make_tensor`.
+    fn convert<'py>(
+        &self,
+        py: Python<'py>,
+        forms: &PyForms,
+        make_tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        forms.convert(py, &self.batch, make_tensor)
     }
 
     fn __len__(&self) -> usize {
@@ -51,7 +62,11 @@ impl PyBatch {
     }
 
     fn __repr__(&self) -> String {
-        format!("Batch({} rows, {} columns)", self.batch.num_rows(), self.batch.num_columns())
+        display::text(&self.batch)
+    }
+
+    fn _repr_html_(&self) -> String {
+        display::html(&self.batch)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
@@ -77,6 +92,12 @@ pub(crate) struct PyColumn {
     field: FieldRef,
 }
 
+impl PyColumn {
+    pub(crate) fn new(array: ArrayRef, field: FieldRef) -> Self {
+        Self { array, field }
+    }
+}
+
 #[pymethods]
 impl PyColumn {
     #[getter]
@@ -86,23 +107,6 @@ impl PyColumn {
 
     fn __len__(&self) -> usize {
         self.array.len()
-    }
-
-    /// Strings and binary as a list of `str` or `bytes`, with `None` for nulls; `None` for other types.
-    fn strings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        use arrow_array::cast::AsArray;
-        let array = &self.array;
-        let text = |value: Option<&str>| value.map(|value| PyString::new(py, value));
-        let data = |value: Option<&[u8]>| value.map(|value| PyBytes::new(py, value));
-        Ok(Some(match array.data_type() {
-            DataType::Utf8 => PyList::new(py, array.as_string::<i32>().iter().map(text))?,
-            DataType::LargeUtf8 => PyList::new(py, array.as_string::<i64>().iter().map(text))?,
-            DataType::Utf8View => PyList::new(py, array.as_string_view().iter().map(text))?,
-            DataType::Binary => PyList::new(py, array.as_binary::<i32>().iter().map(data))?,
-            DataType::LargeBinary => PyList::new(py, array.as_binary::<i64>().iter().map(data))?,
-            DataType::BinaryView => PyList::new(py, array.as_binary_view().iter().map(data))?,
-            _ => return Ok(None),
-        }))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
@@ -119,7 +123,7 @@ impl PyColumn {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         dlpack::check_request(stream.as_ref(), dl_device, copy)?;
-        let tensor = tensor::from_array(&self.field, &self.array).map_err(|error| to_py(&error))?;
+        let tensor = forms::dense(&self.field, &self.array).map_err(|error| to_py(&error))?;
         dlpack::to_capsule(py, tensor, max_version.is_some_and(|(major, _)| major >= 1))
     }
 

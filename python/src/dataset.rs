@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
 use forebay::{
     Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Selection, Snapshot, StreamOptions,
 };
@@ -11,6 +12,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::to_schema_pycapsule;
 
+use crate::batch::PyBatch;
 use crate::error::to_py;
 use crate::reader::PyReader;
 use crate::runtime::wait;
@@ -56,6 +58,40 @@ impl PyDataset {
     #[getter]
     fn column_names(&self) -> Vec<String> {
         self.dataset.schema().fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    #[getter]
+    fn column_types(&self) -> Vec<String> {
+        self.dataset.schema().fields().iter().map(|field| field.data_type().to_string()).collect()
+    }
+
+    #[getter]
+    fn num_objects(&self) -> usize {
+        self.dataset.snapshot().num_objects()
+    }
+
+    /// Number of rows of the objects, kept or not.
+    #[getter]
+    fn num_rows_total(&self) -> u64 {
+        self.dataset.snapshot().num_rows
+    }
+
+    /// Number of kept rows, if the filters have been evaluated.
+    #[getter]
+    fn num_rows_known(&self) -> Option<u64> {
+        self.dataset.known_selection().map(|selection| selection.num_rows())
+    }
+
+    /// A batch of no rows.
+    fn empty_batch(&self) -> PyBatch {
+        PyBatch::new(RecordBatch::new_empty(Arc::clone(self.dataset.schema())))
+    }
+
+    /// What dates, times and durations count, by column: `D`, `s`, `ms`, `us` or `ns`.
+    #[getter]
+    fn units(&self) -> BTreeMap<String, &'static str> {
+        let units = forebay::forms::units(self.dataset.schema().fields());
+        units.into_iter().map(|(path, unit)| (path, unit.code())).collect()
     }
 
     #[getter]

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use forebay::tensor::{Element, Tensor};
+use forebay::forms::{Element, Tensor};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -39,9 +39,8 @@ struct DlTensor {
 
 /// What the capsule owns: the buffer and the extents that `DlTensor` points into.
 struct Owner {
-    #[expect(dead_code, reason = "held for its buffer and its shape, which the tensor points to")]
+    #[expect(dead_code, reason = "held for its buffer, shape and strides, which the tensor points to")]
     tensor: Tensor,
-    strides: Vec<i64>,
 }
 
 #[repr(C)]
@@ -81,17 +80,18 @@ pub(crate) fn check_request(
 
 /// Returns a capsule over `tensor`, whose buffer lives until the consumer lets go.
 pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
-    let strides = row_major(&tensor.shape);
     let (code, bits) = match tensor.element {
         Element::Int(bits) => (0, bits),
         Element::UInt(bits) => (1, bits),
         Element::Float(bits) => (2, bits),
+        Element::BFloat16 => (4, 16),
         Element::Bool => (6, 8),
     };
     let data = tensor.values.as_ptr().cast_mut().cast();
     let ndim = i32::try_from(tensor.shape.len()).map_err(|_| PyBufferError::new_err("too many dimensions"))?;
-    let shape = tensor.shape.as_mut_ptr();
-    let mut owner = Box::new(Owner { tensor, strides });
+    let (shape, strides) = (tensor.shape.as_mut_ptr(), tensor.strides.as_mut_ptr());
+    // The vectors move into the box, their contents stay where they are.
+    let owner = Box::new(Owner { tensor });
     let view = DlTensor {
         data,
         device_type: CPU.0,
@@ -99,7 +99,7 @@ pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool)
         ndim,
         dtype: DataType { code, bits, lanes: 1 },
         shape,
-        strides: owner.strides.as_mut_ptr(),
+        strides,
         byte_offset: 0,
     };
     let owner = Box::into_raw(owner);
@@ -118,14 +118,6 @@ pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool)
             unsafe { free(managed) }
         })
     }
-}
-
-fn row_major(shape: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis].max(1);
-    }
-    strides
 }
 
 fn capsule<'py, T>(

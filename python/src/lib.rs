@@ -6,9 +6,12 @@ mod batch;
 mod dataset;
 mod dlpack;
 mod error;
+mod forms;
+mod objects;
 mod reader;
 mod runtime;
 mod stream;
+mod tensor;
 
 use pyo3::prelude::*;
 
@@ -25,6 +28,8 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::PyStream>()?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<batch::PyColumn>()?;
+    module.add_class::<forms::PyForms>()?;
+    module.add_class::<tensor::PyTensor>()?;
     module.add_function(wrap_pyfunction!(dataset::list_splits, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -1,15 +1,16 @@
 //! `forebay._lib.Reader`: a dataset made ready to deliver epochs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay::plan::{EpochPlan, Order, Remainder, Share, Span};
-use forebay::tensor::Form;
 use forebay::{BatchStream, EpochReader, Error, StreamOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::to_py;
+use crate::forms::PyForms;
 use crate::stream::PyStream;
 
 /// Selection, spans and resolved order of one loader.
@@ -92,14 +93,9 @@ impl PyReader {
         Ok(dict)
     }
 
-    /// `"tensor"` or `"strings"` for each column; raises for the first that has no form.
-    fn forms(&self, py: Python<'_>) -> PyResult<Vec<&'static str>> {
-        let forms = py.detach(|| self.reader.forms()).map_err(|error| to_py(&error))?;
-        let name = |form| match form {
-            Form::Tensor => "tensor",
-            Form::Strings => "strings",
-        };
-        Ok(forms.into_iter().map(name).collect())
+    /// How the columns leave in batches for a library; raises for the first that has no form, or not the one asked for.
+    fn forms(&self, py: Python<'_>, requests: BTreeMap<String, String>, target: &str) -> PyResult<PyForms> {
+        py.detach(|| PyForms::choose(&self.reader, &requests, target))
     }
 
     fn state(&self, epoch: u64, position: u64) -> String {

@@ -1,6 +1,7 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use forebay::{BatchStream, Polled, SchemaRef};
 use pyo3::exceptions::PyValueError;
@@ -49,6 +50,12 @@ impl PyStream {
                 Polled::Pending => py.check_signals()?,
             }
         }
+    }
+
+    /// Waits for something to take; `false` when there is nothing after `seconds`.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.with(py, |stream| stream.wait(timeout))
     }
 
     fn position(&self, py: Python<'_>) -> PyResult<u64> {

@@ -24,6 +24,8 @@ pub struct Fragment {
     pub(crate) reader: ArrowReaderMetadata,
     /// For each column of the dataset, the root column here; `None` where it is missing, and so NULL.
     pub(crate) columns: Arc<[Option<usize>]>,
+    /// The place of each root column's first leaf, and the number of leaves.
+    first_leaves: Arc<[u32]>,
     pub(crate) footer_digest: [u8; 32],
 }
 
@@ -50,22 +52,23 @@ impl Fragment {
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
         }
-        Ok(Self { object, store, reader, columns: Arc::default(), footer_digest: footer.digest })
+        let first_leaves = first_leaves(&reader);
+        Ok(Self { object, store, reader, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
     }
 
-    fn row_group(&self, index: u32) -> &RowGroupMetaData {
+    /// Returns a row group's part of the footer.
+    pub(crate) fn row_group(&self, index: u32) -> &RowGroupMetaData {
         self.reader.metadata().row_group(index as usize)
     }
 
+    /// Returns the places of a root column's leaves, which lie together.
+    pub(crate) fn leaves(&self, root: usize) -> Range<usize> {
+        self.first_leaves[root] as usize..self.first_leaves[root + 1] as usize
+    }
+
     /// Returns the leaf columns of a root column, in a row group.
-    fn leaves_of(&self, root: usize, row_group: u32) -> impl Iterator<Item = &ColumnChunkMetaData> {
-        let schema = self.reader.parquet_schema();
-        self.row_group(row_group)
-            .columns()
-            .iter()
-            .enumerate()
-            .filter(move |(leaf, _)| schema.get_column_root_idx(*leaf) == root)
-            .map(|(_, column)| column)
+    fn leaves_of(&self, root: usize, row_group: u32) -> &[ColumnChunkMetaData] {
+        &self.row_group(row_group).columns()[self.leaves(root)]
     }
 
     /// Returns how many values of the dataset's column are NULL in a row group, at any depth; `None` if nobody counted.
@@ -74,17 +77,16 @@ impl Fragment {
         let Some(root) = self.columns[column] else {
             return u64::try_from(self.row_group(index).num_rows()).ok();
         };
-        self.leaves_of(root, index)
-            .map(|leaf| match leaf.column_descr().max_def_level() {
-                0 => Some(0),
-                _ => leaf.statistics()?.null_count_opt(),
-            })
-            .sum()
+        let count = |leaf: &ColumnChunkMetaData| match leaf.column_descr().max_def_level() {
+            0 => Some(0),
+            _ => leaf.statistics()?.null_count_opt(),
+        };
+        self.leaves_of(root, index).iter().map(count).sum()
     }
 
     /// Returns the number of leaf values of the dataset's column in a row group; `None` where it is missing.
     pub(crate) fn num_leaf_values(&self, column: usize, row_group: usize) -> Option<u64> {
-        let leaf = self.leaves_of(self.columns[column]?, u32::try_from(row_group).ok()?).next()?;
+        let leaf = self.leaves_of(self.columns[column]?, u32::try_from(row_group).ok()?).first()?;
         u64::try_from(leaf.num_values()).ok()
     }
 
@@ -136,6 +138,20 @@ impl Fragment {
             leaf.page_locations().iter().map(page).collect()
         })
     }
+}
+
+/// Returns the place of each root column's first leaf, and the number of leaves.
+fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
+    let schema = reader.parquet_schema();
+    let num_roots = schema.root_schema().get_fields().len();
+    let mut first_leaves = vec![0_u32; num_roots + 1];
+    for leaf in 0..schema.num_columns() {
+        first_leaves[schema.get_column_root_idx(leaf) + 1] += 1;
+    }
+    for root in 0..num_roots {
+        first_leaves[root + 1] += first_leaves[root];
+    }
+    first_leaves.into()
 }
 
 fn unsigned(bytes: i64) -> u64 {

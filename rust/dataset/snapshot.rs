@@ -91,6 +91,11 @@ impl Snapshot {
         Self::of_objects(stores, objects, progress).await
     }
 
+    /// Returns the number of objects.
+    pub fn num_objects(&self) -> usize {
+        self.fragments.len()
+    }
+
     /// Returns the names of the splits under `request`, at the cost of listing it.
     ///
     /// # Errors

@@ -136,6 +136,15 @@ impl BatchStream {
         }
     }
 
+    /// Waits until [`poll`](Self::poll) has something to say; `false` if it has not after `timeout`.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        // Of another process's stream nothing will ever come, but an error does at once.
+        let is_ready = self.process != std::process::id() || self.shared.wait(timeout);
+        self.waited += start.elapsed();
+        is_ready
+    }
+
     /// Returns the cursor: the position behind the last delivered batch.
     pub fn position(&self) -> u64 {
         self.position

@@ -128,9 +128,16 @@ impl Scheduler {
         Ok(self.next_gather().or_else(|| self.next_decode()))
     }
 
+    /// Returns whether the next batch is ready.
+    pub(super) fn has_ready(&self) -> bool {
+        self.batches.front().is_some_and(|batch| matches!(batch.progress, Progress::Ready(..)))
+    }
+
     /// Takes the next batch, if it is ready.
     pub(super) fn deliver(&mut self) -> Option<(RecordBatch, BatchSlice)> {
-        let Some(PlannedBatch { progress: Progress::Ready(..), .. }) = self.batches.front() else { return None };
+        if !self.has_ready() {
+            return None;
+        }
         let planned = self.batches.pop_front()?;
         let Progress::Ready(batch, bytes) = planned.progress else { return None };
         self.num_delivered += 1;

@@ -104,6 +104,16 @@ impl Shared {
         }
     }
 
+    /// Waits until [`Self::deliver`] would not have to, at most for `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        let is_pending = |state: &mut State| {
+            let has_nothing = !state.scheduler.has_ready() && state.error.is_none();
+            has_nothing && !state.is_closed && !state.scheduler.is_done()
+        };
+        let waited = self.delivery.wait_timeout_while(self.lock(), timeout, is_pending);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).abort_all();

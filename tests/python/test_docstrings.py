@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import doctest
 import importlib
 from typing import TYPE_CHECKING
@@ -32,13 +33,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "licence": ["MIT"] * NUM_ROWS,
             "text": [f"fn main() {{}} // {row}" for row in rows],
             "tokens": pa.array([[row] * 4 for row in rows], pa.list_(pa.int32())),
+            "licence_id": [row if row % 3 else None for row in rows],
+            "kind": pa.array([("lib", "bin")[row % 2] for row in rows]).dictionary_encode(),
+            "published": [dt.date(2026, 1, 1)] * NUM_ROWS,
+            "fetched": pa.array([dt.datetime(2026, 11, 21, 10)] * NUM_ROWS, pa.timestamp("us")),
         }
     )
     pq.write_table(table, folder / "train.parquet", row_group_size=100)
     return folder
 
 
-@pytest.mark.parametrize("module", ["dataset", "loader", "torch"])
+@pytest.mark.parametrize("module", ["columns", "dataset", "loader", "torch"])
 def test_examples_print_what_they_say(module: str, corpus: Path) -> None:
     found = importlib.import_module(f"forebay.{module}")
     names = vars(found) | {"corpus": corpus, "ds": fb.load_dataset(corpus, split="train")}

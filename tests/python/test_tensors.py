@@ -130,24 +130,10 @@ def test_lists_of_one_length_are_matrices(tmp_path, kind, element, filtered):
 def test_fixed_lists_of_lists_are_tensors_of_three_dimensions(tmp_path, inner):
     values = numbers("float32", NUM_ROWS, 6)
     rows = list_array(values, inner)
-    got = joined(opened(tmp_path, pa.table({"x": pa.FixedSizeListArray.from_arrays(rows, 4)})))
+    ds = opened(tmp_path, pa.table({"x": pa.FixedSizeListArray.from_arrays(rows, 4)}))
+    got = torch.cat([batch["x"] for batch in ds.to_torch(BATCH, forms={"x": "tensor"})])
     assert got.shape == (NUM_ROWS // 4, 4, 6)
     assert np.array_equal(got.numpy(), values.reshape(-1, 4, 6))
-
-
-@pytest.mark.parametrize("outer", [pa.list_, pa.large_list])
-def test_other_lists_of_lists_are_refused_at_the_call(tmp_path, outer):
-    ds = opened(tmp_path, pa.table({"x": pa.array([[[1, 2]], [[3, 4]]], outer(pa.list_(pa.int32())))}))
-    with pytest.raises(fb.TensorError, match="`x`.*List"):
-        ds.to_torch(2)
-
-
-def test_empty_lists_are_a_tensor_or_called_so(tmp_path):
-    ds = opened(tmp_path, pa.table({"x": pa.array([[]] * 10, pa.list_(pa.int32()))}))
-    try:
-        assert joined(ds).shape == (10, 0)
-    except fb.TensorError as error:
-        assert "empty" in str(error)  # noqa: PT017 - a tensor is fine, too
 
 
 def values_address(column: pa.Array) -> int:
@@ -276,76 +262,6 @@ def test_batches_are_dicts_in_the_order_of_the_columns(tmp_path):
     ds = opened(tmp_path, pa.table({"b": [1], "a": ["x"], "c": [1.5]}))
     assert list(next(iter(ds.to_torch(1)))) == ["b", "a", "c"]
     assert list(next(iter(ds.select_columns(["c", "a"]).to_torch(1)))) == ["c", "a"]
-
-
-REFUSED = {
-    "nulls": (pa.array([1, None, 3]), "Int64", "1 nulls.*`x IS NOT NULL`"),
-    "nulls in a list": (pa.array([[1, 2], None]), "List", "null|missing"),
-    "null items": (pa.array([[1, None], [2, 3]]), "List", "null|missing"),
-    "ragged lists": (pa.array([[1, 2], [3]]), "List", "length"),
-    "lists of text": (pa.array([["a"], ["b"]]), "List", "batches"),
-    "a struct": (pa.array([{"a": 1}]), "Struct", ""),
-    "a decimal": (pa.array([1], pa.decimal128(10, 2)), "Decimal128", ""),
-    "a map": (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())), "Map", ""),
-    "nothing but nulls": (pa.array([None, None]), "Null", ""),
-}
-
-
-@pytest.mark.parametrize(("column", "kind", "says"), REFUSED.values(), ids=REFUSED)
-def test_what_has_no_tensor_form_is_refused_at_the_call(tmp_path, column, kind, says):
-    table = pa.table({"fine": range(len(column)), "x": column})
-    ds = opened(tmp_path, table)
-    with pytest.raises(fb.TensorError, match=f"(?s)`x`.*`{kind}.*(?:{says})"):
-        ds.to_torch(2)
-    assert pa.table(ds)["x"].to_pylist() == table["x"].to_pylist()
-    assert next(iter(ds.remove_columns("x").to_torch(2)))["fine"].tolist() == list(range(min(2, len(column))))
-
-
-def test_nulls_that_a_filter_leaves_out_are_no_obstacle(tmp_path):
-    ds = opened(tmp_path, pa.table({"x": [1, None, 3, None, 5], "id": range(5)}))
-    for sql in ("x IS NOT NULL", "x > 0", "x IS NOT NULL AND id >= 0", "x BETWEEN 0 AND 9"):
-        assert joined(ds.filter(sql)).tolist() == [1, 3, 5], sql
-    for sql in ("id >= 0", "x IS NOT NULL OR id > 1", "x IS NULL"):
-        with pytest.raises(fb.TensorError, match="`x`"):
-            ds.filter(sql).to_torch(2)
-
-
-def test_nulls_in_row_groups_that_are_left_out_are_no_obstacle(tmp_path):
-    values = [None] * 120 + list(range(120))
-    ds = opened(tmp_path, pa.table({"x": pa.array(values, pa.int64()), "id": range(240)})).filter("id >= 120")
-    assert joined(ds).tolist() == list(range(120))
-
-
-def test_a_nullable_column_without_nulls_is_a_tensor_and_uncounted_ones_are_refused(tmp_path):
-    table = pa.table({"x": list(range(10))})
-    assert joined(opened(tmp_path, table)).tolist() == list(range(10))
-    ds = opened(tmp_path, table, write_statistics=False)
-    with pytest.raises(fb.TensorError, match="`x`.*do not count its nulls"):
-        ds.to_torch(2)
-    assert joined(ds.filter("x IS NOT NULL")).tolist() == list(range(10))
-    required = table.cast(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
-    assert joined(opened(tmp_path, required, write_statistics=False)).tolist() == list(range(10))
-
-
-def test_lists_whose_length_differs_in_a_later_row_group_are_refused_at_the_call(tmp_path):
-    rows = [[1, 2]] * 120 + [[1, 2, 3]] * 120
-    ds = opened(tmp_path, pa.table({"x": pa.array(rows, pa.list_(pa.int32()))}))
-    with pytest.raises(fb.TensorError, match="`x`.*length"):
-        ds.to_torch(8)
-
-
-def test_a_filter_may_leave_lists_of_one_length(tmp_path):
-    rows = [[i] * (2 if i % 2 else 3) for i in range(240)]
-    table = pa.table({"x": pa.array(rows, pa.list_(pa.int32())), "length": [len(row) for row in rows]})
-    got = joined(opened(tmp_path, table).filter("length = 2"))
-    assert got.tolist() == [row for row in rows if len(row) == 2]
-
-
-def test_ragged_lists_that_footers_do_not_show_are_refused_in_the_batch_with_their_name(tmp_path):
-    rows = [[1], [2, 3, 4]] * 60  # two items on average
-    ds = opened(tmp_path, pa.table({"x": pa.array(rows, pa.list_(pa.int32()))}))
-    with pytest.raises(fb.TensorError, match=r"`x`.*`List.*differ in length"):
-        list(ds.to_torch(8))
 
 
 def test_dates_before_the_epoch_are_negative(tmp_path):

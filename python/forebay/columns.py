@@ -1,0 +1,117 @@
+"""The forms of columns that are not one tensor: values with a mask, lists of different lengths, dictionaries.
+
+All are named tuples, so that whatever walks nested batches (`DataLoader(pin_memory=True)`, `accelerate`, tree maps)
+takes them as they are. Arrays are those of the library the batch was made for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Masked(NamedTuple):
+    """Values of which some are NULL.
+
+    `mask` is a Boolean array `(n,)`, true where there is a value; for fixed-size lists with NULL items it has the shape
+    of `values`. What stands in `values` where the mask is false is not specified.
+
+    Example:
+        >>> batch = next(iter(ds.select_columns("licence_id").to_torch(32)))
+        >>> values, mask = batch["licence_id"]
+        >>> values.masked_fill(~mask, -1).shape
+        torch.Size([32])
+    """
+
+    values: Any
+    """The form of the column without its NULLs: a tensor, `Ragged`, a dict of a struct's fields."""
+    mask: Any
+
+    def row(self, index: int) -> Any:
+        """Returns the value of a row, or None."""
+        present = self.mask[index]
+        if present.ndim:
+            return Masked(self.values[index], present)
+        return row_of(self.values, index) if present else None
+
+    def rows(self, start: int, stop: int) -> Masked:
+        """Returns a range of rows, without a copy."""
+        return Masked(rows_of(self.values, start, stop), self.mask[start:stop])
+
+
+class Ragged(NamedTuple):
+    """Lists of different lengths: the items of all rows, one after another, and where each row's begin.
+
+    Row `i` has the items `values[offsets[i]:offsets[i + 1]]`. A row that is NULL has none.
+
+    Example:
+        >>> tokens = next(iter(ds.select_columns("tokens").to_torch(32, forms={"tokens": "ragged"})))["tokens"]
+        >>> tokens.offsets.shape, tokens.offsets.dtype
+        (torch.Size([33]), torch.int64)
+        >>> tokens.row(0).equal(tokens.values[: tokens.offsets[1]])
+        True
+    """
+
+    values: Any
+    """The items in their own form: a tensor, `Ragged` for lists of lists, a dict for lists of structs; bytes."""
+    offsets: Any
+    """int64 `(n + 1,)`, from 0."""
+
+    def row(self, index: int) -> Any:
+        """Returns the items of a row, without a copy."""
+        return rows_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
+
+    def rows(self, start: int, stop: int) -> Ragged:
+        """Returns a range of rows; only offsets are copied."""
+        offsets = self.offsets[start : stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        return Ragged(rows_of(self.values, first, last), offsets - first)
+
+
+class DictionaryEncoded(NamedTuple):
+    """Values by their place in a dictionary.
+
+    The dictionary is that of this batch: the same index may mean another value in the next one.
+
+    Example:
+        >>> column = next(iter(ds.select_columns("kind").to_torch(32, forms={"kind": "dictionary"})))["kind"]
+        >>> column.row(0) in column.values
+        True
+    """
+
+    indices: Any
+    """Integers `(n,)` of the dictionary's own width."""
+    values: Any
+    """The form of the dictionary."""
+
+    def row(self, index: int) -> Any:
+        """Returns the value of a row."""
+        return row_of(self.values, int(self.indices[index]))
+
+    def rows(self, start: int, stop: int) -> DictionaryEncoded:
+        """Returns a range of rows, without a copy."""
+        return DictionaryEncoded(self.indices[start:stop], self.values)
+
+
+def row_of(column: Any, index: int) -> Any:
+    """Returns one row of a column in any form."""
+    if isinstance(column, Masked | Ragged | DictionaryEncoded):
+        return column.row(index)
+    if isinstance(column, dict):
+        return {name: row_of(child, index) for name, child in column.items()}
+    return column[index]
+
+
+def rows_of(column: Any, start: int, stop: int) -> Any:
+    """Returns a range of rows of a column in any form."""
+    if isinstance(column, Masked | Ragged | DictionaryEncoded):
+        return column.rows(start, stop)
+    if isinstance(column, dict):
+        return {name: rows_of(child, start, stop) for name, child in column.items()}
+    return column[start:stop]
+
+
+def nested(values: Any, offsets: Any) -> Any:
+    """Returns lists as a `torch.nested` tensor of the jagged layout, without a copy."""
+    import torch
+
+    return torch.nested.nested_tensor_from_jagged(values, offsets)

@@ -1,0 +1,58 @@
+"""Datasets and streams as people read them."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay.dataset import Dataset
+    from forebay.loader import Stream
+
+MAX_COLUMNS = 20
+"""Columns listed by name."""
+
+
+def dataset_text(dataset: Dataset) -> str:
+    """Returns what is kept of how much, with the columns and their types."""
+    columns = _columns(dataset)
+    width = max((len(name) for name, _ in columns), default=0)
+    lines = [f"Dataset({_summary(dataset)})", *(f"  {name:{width}}  {kind}" for name, kind in columns)]
+    return "\n".join(lines + [f"  {line}" for line in _query(dataset)])
+
+
+def dataset_html(dataset: Dataset) -> str:
+    """Returns the same as a table."""
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td></tr>" for name, kind in _columns(dataset))
+    query = "".join(f"<br><code>{escape(line)}</code>" for line in _query(dataset))
+    head = "<thead><tr><th>column</th><th>type</th></tr></thead>"
+    return f"<table>{head}<tbody>{rows}</tbody></table><p>Dataset: {escape(_summary(dataset))}{query}</p>"
+
+
+def stream_html(stream: Stream[Any], text: str) -> str:
+    """Returns a stream's line above what it streams."""
+    return f"<p><code>{escape(text)}</code></p>{dataset_html(stream._dataset)}"
+
+
+def _columns(dataset: Dataset) -> list[tuple[str, str]]:
+    columns = list(zip(dataset.column_names, dataset._native.column_types, strict=True))
+    hidden = len(columns) - MAX_COLUMNS
+    return columns if hidden <= 1 else [*columns[:MAX_COLUMNS], ("...", f"{hidden} more columns")]
+
+
+def _summary(dataset: Dataset) -> str:
+    native = dataset._native
+    known, total = native.num_rows_known, native.num_rows_total
+    rows = f"{total:,} rows" if known == total else f"{'?' if known is None else f'{known:,}'} of {total:,} rows"
+    objects = "1 object" if native.num_objects == 1 else f"{native.num_objects:,} objects"
+    columns = "1 column" if len(dataset.column_names) == 1 else f"{len(dataset.column_names):,} columns"
+    return f"{rows}, {columns}, {objects}"
+
+
+def _query(dataset: Dataset) -> list[str]:
+    lines = [f"filter({text!r})" for text in dataset._native.filters]
+    if dataset._shuffle is not None:
+        lines.append(f"shuffle(seed={dataset._shuffle.seed})")
+    if dataset._format is not None:
+        lines.append(repr(dataset._format))
+    return lines

@@ -1,0 +1,174 @@
+"""What batches and rows become: Arrow, or the arrays and frames of the library that the user works with.
+
+Each format is a small picklable object that turns a `Batch` into the library's batch and takes that apart into rows. A
+library is imported when its format is chosen.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+from forebay.columns import row_of
+from forebay.exceptions import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forebay import _lib
+
+FormatName = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow"]
+"""The names that `Dataset.with_format` takes; those of Hugging Face."""
+
+
+class Format(Protocol):
+    """Turns batches into those of a library."""
+
+    def prepare(self, reader: _lib.Reader) -> Format:
+        """Returns the format for the columns of `reader`, or refuses them."""
+
+    def __call__(self, batch: _lib.Batch) -> Any:
+        """Returns the library's batch."""
+
+    def rows(self, batch: _lib.Batch) -> Iterator[Any]:
+        """Yields the rows of a batch."""
+
+
+def make_format(name: str | None, forms: Mapping[str, str] | None = None) -> Format | None:
+    """Returns the format of a name; `None` is that of Arrow batches and Python rows.
+
+    Raises:
+        SettingError: no such format, its library is not installed, or it knows no forms.
+    """
+    if name is not None and name not in get_args(FormatName):
+        raise SettingError(f"format: expected one of {', '.join(get_args(FormatName))} or None, got {name!r}")
+    if name in ("torch", "numpy", "jax", "tensorflow"):
+        return TensorFormat(name, check_forms(forms))
+    if forms is not None:
+        raise SettingError(f"forms: batches of tensors have them (torch, numpy, jax, tensorflow), not {name!r}")
+    if name is None:
+        return None
+    library = _import("pyarrow" if name == "arrow" else name, name)
+    return FrameFormat(library.__name__)
+
+
+def check_forms(forms: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the forms asked for as a dict of texts, or refuses them."""
+    if forms is None:
+        return {}
+    try:
+        asked: dict[Any, Any] = dict(forms)
+    except (TypeError, ValueError):
+        raise SettingError(f'forms: expected a dict such as {{"tokens": "ragged"}}, got {forms!r}') from None
+    for column, form in asked.items():
+        if not isinstance(column, str) or not isinstance(form, str):
+            raise SettingError(f"forms: expected names of columns and forms, got {column!r}: {form!r}")
+    return asked
+
+
+class TensorFormat:
+    """Dicts of tensors, lists, `Masked`, `Ragged` and `DictionaryEncoded`, by column."""
+
+    def __init__(self, library: str, requests: dict[str, str]) -> None:
+        self._library = library
+        self._requests = requests
+        self._forms: _lib.Forms | None = None
+        self._make_tensor = _tensor_maker(library)
+
+    def prepare(self, reader: _lib.Reader) -> TensorFormat:
+        """Chooses the form of each column: what has none is refused now, not in step 10 000."""
+        prepared = TensorFormat(self._library, self._requests)
+        prepared._forms = reader.forms(self._requests, self._library)
+        return prepared
+
+    def __call__(self, batch: _lib.Batch) -> dict[str, Any]:
+        """Returns the columns by name. Tensors share the batch's memory."""
+        assert self._forms is not None, "a format is prepared before its first batch"  # noqa: S101
+        return batch.convert(self._forms, self._make_tensor)
+
+    def rows(self, batch: _lib.Batch) -> Iterator[dict[str, Any]]:
+        """Yields dicts of one row of each column; None where it is NULL."""
+        columns = self(batch)
+        for index in range(len(batch)):
+            yield row_of(columns, index)
+
+    def __repr__(self) -> str:
+        forms = f", forms={self._requests}" if self._requests else ""
+        return f"with_format({self._library!r}{forms})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._library, self._requests, self._forms)
+
+
+def _restore(library: str, requests: dict[str, str], forms: _lib.Forms | None) -> TensorFormat:
+    restored = TensorFormat(library, requests)
+    restored._forms = forms
+    return restored
+
+
+class FrameFormat:
+    """Tables of pyarrow, frames of pandas or Polars; rows are tables of one row."""
+
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._module = importlib.import_module(library)
+
+    def prepare(self, reader: _lib.Reader) -> FrameFormat:  # noqa: ARG002 - tables hold all types
+        """Returns itself."""
+        return self
+
+    def __call__(self, batch: _lib.Batch) -> Any:
+        """Returns a `pyarrow.Table` or `polars.DataFrame` without a copy, or a `pandas.DataFrame`."""
+        if self._library == "pyarrow":
+            return self._module.table(batch)
+        if self._library == "polars":
+            return self._module.DataFrame(batch)
+        import pyarrow as pa
+
+        return pa.record_batch(batch).to_pandas()
+
+    def rows(self, batch: _lib.Batch) -> Iterator[Any]:
+        """Yields tables of one row."""
+        table = self(batch)
+        for index in range(len(batch)):
+            yield table.iloc[[index]] if self._library == "pandas" else table.slice(index, 1)
+
+    def __repr__(self) -> str:
+        return f"with_format({self._library.removeprefix('py')!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrameFormat, (self._library,)
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SettingError(f"format: {name!r} needs the package `{module}`: {error}") from error
+
+
+def _tensor_maker(library: str) -> Callable[[_lib.Tensor], Any]:
+    """Returns what makes a library's tensor of ours, through DLPack."""
+    if library == "torch":
+        from_dlpack: Callable[[_lib.Tensor], Any] = _import("torch.utils.dlpack", library).from_dlpack
+        return from_dlpack
+    if library == "jax":
+        return _jax_array(_import("jax", library))
+    if library == "tensorflow":
+        dlpack = _import("tensorflow", library).experimental.dlpack
+        return lambda tensor: dlpack.from_dlpack(tensor.__dlpack__())
+    numpy = _import("numpy", library)
+
+    def make_array(tensor: _lib.Tensor) -> Any:
+        array = numpy.from_dlpack(tensor)
+        kind = tensor.time_type
+        if kind is None:
+            return array
+        # Days are 32 bits in Arrow and 64 in NumPy.
+        return array.view(kind) if array.itemsize == numpy.dtype(kind).itemsize else array.astype(kind)
+
+    return make_array
+
+
+def _jax_array(jax: Any) -> Callable[[_lib.Tensor], Any]:
+    return lambda tensor: jax.numpy.from_dlpack(tensor)

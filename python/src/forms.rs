@@ -1,0 +1,122 @@
+//! `forebay._lib.Forms`: the forms of a stream's columns; batches in these forms, as Python objects.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use forebay::forms::{self, Form, Part, Request, Target};
+use forebay::{EpochReader, Error};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+use crate::error::to_py;
+use crate::objects::to_list;
+use crate::tensor::PyTensor;
+
+/// The form of each column, chosen once for all batches.
+#[pyclass(name = "Forms", module = "forebay._lib", frozen)]
+pub(crate) struct PyForms {
+    forms: Vec<Form>,
+}
+
+impl PyForms {
+    pub(crate) fn choose(reader: &EpochReader, requests: &BTreeMap<String, String>, target: &str) -> PyResult<Self> {
+        let choose = || {
+            let parse = |(path, name): (&String, &String)| Ok((path.clone(), name.parse::<Request>()?));
+            let requests = requests.iter().map(parse).collect::<Result<BTreeMap<_, _>, Error>>()?;
+            let target = match target {
+                "torch" => Target::Torch,
+                "numpy" => Target::NumPy,
+                _ => Target::Other,
+            };
+            reader.forms(&requests, target)
+        };
+        Ok(Self { forms: choose().map_err(|error| to_py(&error))? })
+    }
+
+    /// Returns the columns of `batch` by name, tensors through `make_tensor`.
+    pub(crate) fn convert<'py>(
+        &self,
+        py: Python<'py>,
+        batch: &RecordBatch,
+        make_tensor: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let schema = batch.schema();
+        if schema.fields().len() != self.forms.len() {
+            return Err(PyValueError::new_err("these forms are of other columns"));
+        }
+        let columns = schema.fields().iter().zip(batch.columns()).zip(&self.forms);
+        let parts = py.detach(|| {
+            columns
+                .map(|((field, array), form)| Ok((field.name().clone(), forms::convert(field, array, form)?)))
+                .collect::<Result<Vec<_>, Error>>()
+        });
+        fields(py, parts.map_err(|error| to_py(&error))?, make_tensor)
+    }
+}
+
+#[pymethods]
+impl PyForms {
+    /// Forms from the text that `__reduce__` wrote.
+    #[staticmethod]
+    fn from_json(text: &str) -> PyResult<Self> {
+        let forms = serde_json::from_str(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { forms })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let text = serde_json::to_string(&self.forms).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok((py.get_type::<Self>().getattr("from_json")?, (text,)))
+    }
+}
+
+fn fields<'py>(
+    py: Python<'py>,
+    parts: Vec<(String, Part)>,
+    make_tensor: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, part) in parts {
+        dict.set_item(name, value(py, part, make_tensor)?)?;
+    }
+    Ok(dict)
+}
+
+fn value<'py>(py: Python<'py>, part: Part, make_tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = |tensor| make_tensor.call1((PyTensor::new(tensor, None),));
+    match part {
+        Part::Tensor(field, tensor) => {
+            let unit = forms::Unit::of(field.data_type());
+            make_tensor.call1((PyTensor::new(tensor, unit),))
+        }
+        Part::Objects(field, array) => Ok(to_list(py, &field, &array)?.into_any()),
+        Part::Ragged(values, offsets) => {
+            pair(py, &RAGGED, "Ragged", (value(py, *values, make_tensor)?, tensor(offsets)?))
+        }
+        Part::Nested(values, offsets) => {
+            pair(py, &NESTED, "nested", (value(py, *values, make_tensor)?, tensor(offsets)?))
+        }
+        Part::Struct(parts) => Ok(fields(py, parts, make_tensor)?.into_any()),
+        Part::Indices(indices, values) => {
+            pair(py, &INDICES, "DictionaryEncoded", (tensor(indices)?, value(py, *values, make_tensor)?))
+        }
+        Part::Masked(values, mask) => pair(py, &MASKED, "Masked", (value(py, *values, make_tensor)?, tensor(mask)?)),
+    }
+}
+
+static RAGGED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static NESTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static INDICES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Calls a class or function of `forebay.columns` with two arguments.
+fn pair<'py>(
+    py: Python<'py>,
+    cell: &PyOnceLock<Py<PyAny>>,
+    name: &str,
+    pair: (Bound<'py, PyAny>, Bound<'py, PyAny>),
+) -> PyResult<Bound<'py, PyAny>> {
+    let import = || Ok::<_, PyErr>(py.import("forebay.columns")?.getattr(name)?.unbind());
+    cell.get_or_try_init(py, import)?.bind(py).call1(pair)
+}

@@ -1,0 +1,103 @@
+//! Columns as lists of Python objects, `None` for NULL.
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef};
+use arrow_cast::display::array_value_to_string;
+use arrow_schema::{DataType, FieldRef};
+use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use crate::batch::PyColumn;
+
+/// Returns the values of a column: strings, binary, decimals and lists of them; pyarrow converts the other types.
+pub(crate) fn to_list<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
+    if let Some(list) = own(py, array)? {
+        return Ok(list);
+    }
+    let arrow = py.import("pyarrow").map_err(|error| {
+        let (name, data_type) = (field.name(), field.data_type());
+        let said = PyImportError::new_err(format!(
+            "column `{name}` of type `{data_type}` as Python objects needs pyarrow: `pip install 'forebay[arrow]'`"
+        ));
+        said.set_cause(py, Some(error));
+        said
+    })?;
+    let column = PyColumn::new(ArrayRef::clone(array), FieldRef::clone(field));
+    Ok(arrow.call_method1("array", (column,))?.call_method0("to_pylist")?.cast_into()?)
+}
+
+/// Returns the values of the types that need no pyarrow.
+fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyList>>> {
+    let text = |value: Option<&str>| value.map(|value| PyString::new(py, value));
+    let data = |value: Option<&[u8]>| value.map(|value| PyBytes::new(py, value));
+    Ok(Some(match array.data_type() {
+        DataType::Null => PyList::new(py, (0..array.len()).map(|_| py.None()))?,
+        DataType::Utf8 => PyList::new(py, array.as_string::<i32>().iter().map(text))?,
+        DataType::LargeUtf8 => PyList::new(py, array.as_string::<i64>().iter().map(text))?,
+        DataType::Utf8View => PyList::new(py, array.as_string_view().iter().map(text))?,
+        DataType::Binary => PyList::new(py, array.as_binary::<i32>().iter().map(data))?,
+        DataType::LargeBinary => PyList::new(py, array.as_binary::<i64>().iter().map(data))?,
+        DataType::BinaryView => PyList::new(py, array.as_binary_view().iter().map(data))?,
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            decimals(py, array)?
+        }
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            return rows(py, array, list.values(), |row| {
+                (list.offsets()[row] as usize, list.offsets()[row + 1] as usize)
+            });
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            let at = |row: usize| usize::try_from(list.offsets()[row]).unwrap_or(0);
+            return rows(py, array, list.values(), |row| (at(row), at(row + 1)));
+        }
+        DataType::FixedSizeList(_, len) => {
+            let len = usize::try_from(*len).unwrap_or(0);
+            return rows(py, array, array.as_fixed_size_list().values(), |row| (row * len, (row + 1) * len));
+        }
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let Some(values) = own(py, dictionary.values())? else { return Ok(None) };
+            let keys = dictionary.normalized_keys();
+            let item = |row: usize| {
+                if array.is_null(row) { Ok(py.None()) } else { values.get_item(keys[row]).map(Bound::unbind) }
+            };
+            PyList::new(py, (0..array.len()).map(item).collect::<PyResult<Vec<_>>>()?)?
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Returns the rows of a list column: slices of its items.
+fn rows<'py>(
+    py: Python<'py>,
+    array: &ArrayRef,
+    items: &ArrayRef,
+    range: impl Fn(usize) -> (usize, usize),
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    // Items before the first row and behind the last one belong to others.
+    let (first, last) = if array.is_empty() { (0, 0) } else { (range(0).0, range(array.len() - 1).1) };
+    let Some(items) = own(py, &items.slice(first, last - first))? else { return Ok(None) };
+    let row = |row: usize| {
+        let (start, end) = range(row);
+        if array.is_null(row) { py.None() } else { items.get_slice(start - first, end - first).into_any().unbind() }
+    };
+    Ok(Some(PyList::new(py, (0..array.len()).map(row).collect::<Vec<_>>())?))
+}
+
+fn decimals<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
+    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let import = || Ok::<_, PyErr>(py.import("decimal")?.getattr("Decimal")?.unbind());
+    let decimal = DECIMAL.get_or_try_init(py, import)?.bind(py);
+    let value = |row: usize| {
+        if array.is_null(row) {
+            return Ok(py.None());
+        }
+        let text = array_value_to_string(array, row).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(decimal.call1((text,))?.unbind())
+    };
+    PyList::new(py, (0..array.len()).map(value).collect::<PyResult<Vec<_>>>()?)
+}

@@ -1,0 +1,46 @@
+//! `forebay._lib.Tensor`: one tensor of a batch, on its way to a library through DLPack.
+
+use forebay::forms::{Tensor, Unit};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::dlpack;
+
+/// A tensor that any library takes with its `from_dlpack`, without a copy.
+#[pyclass(name = "Tensor", module = "forebay._lib", frozen)]
+pub(crate) struct PyTensor {
+    tensor: Tensor,
+    unit: Option<Unit>,
+}
+
+impl PyTensor {
+    pub(crate) fn new(tensor: Tensor, unit: Option<Unit>) -> Self {
+        Self { tensor, unit }
+    }
+}
+
+#[pymethods]
+impl PyTensor {
+    /// NumPy's type of dates, times and durations, which are integers in the tensor.
+    #[getter]
+    fn time_type(&self) -> Option<String> {
+        self.unit.and_then(Unit::numpy_type)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        dlpack::check_request(stream.as_ref(), dl_device, copy)?;
+        dlpack::to_capsule(py, self.tensor.clone(), max_version.is_some_and(|(major, _)| major >= 1))
+    }
+}

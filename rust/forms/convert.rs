@@ -1,0 +1,443 @@
+//! Turns arrays into the parts that a form says.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Float32Type, Float64Type, Int64Type};
+use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait};
+use arrow_buffer::{Buffer, NullBuffer};
+use arrow_schema::{DataType, Field, FieldRef};
+use serde::Deserialize;
+
+use super::Form;
+use super::tensor::{Element, Tensor, dimension, values_of};
+use crate::error::{Error, Result};
+
+/// A column of a batch, taken apart.
+#[derive(Debug)]
+pub enum Part {
+    /// A tensor; the field says what its elements count.
+    Tensor(FieldRef, Tensor),
+    /// Values for Python to hold one by one.
+    Objects(FieldRef, ArrayRef),
+    /// Items of all rows, and where each row's begin and the last one's end.
+    Ragged(Box<Self>, Tensor),
+    /// As [`Part::Ragged`], for a `torch.nested` tensor.
+    Nested(Box<Self>, Tensor),
+    /// The fields of a struct.
+    Struct(Vec<(String, Self)>),
+    /// Indices into a dictionary, and the dictionary.
+    Indices(Tensor, Box<Self>),
+    /// Values, and which of them there are.
+    Masked(Box<Self>, Tensor),
+}
+
+/// Returns `array` in the form that was chosen for it.
+///
+/// # Errors
+///
+/// [`Error::NoTensor`] where a value has no place in the form: a null that the footer denies, lists of different lengths.
+pub fn convert(field: &FieldRef, array: &ArrayRef, form: &Form) -> Result<Part> {
+    part(field, array, form, None)
+}
+
+/// Returns the tensor over `array`, without a copy (Booleans: one).
+///
+/// # Errors
+///
+/// [`Error::NoTensor`] for types that are not one dense tensor, for nulls, and for lists of different lengths.
+pub fn dense(field: &Field, array: &ArrayRef) -> Result<Tensor> {
+    dense_where(field, array, None)
+}
+
+/// Returns whether values of a type become Python objects by default.
+pub(super) fn has_objects(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Null
+            | DataType::Utf8
+            | DataType::LargeUtf8
+            | DataType::Binary
+            | DataType::LargeBinary
+            | DataType::Decimal32(..)
+            | DataType::Decimal64(..)
+            | DataType::Decimal128(..)
+            | DataType::Decimal256(..)
+    )
+}
+
+/// Converts values that may be null only where `absent` says so: below a NULL there is nothing to look at.
+fn part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
+    match form {
+        Form::Masked(values) => {
+            let nulls = NullBuffer::union(array.logical_nulls().as_ref(), absent);
+            let mask = Tensor::mask(nulls.as_ref(), vec![dimension(array.len())]);
+            Ok(Part::Masked(Box::new(part(field, array, values, nulls.as_ref())?), mask))
+        }
+        Form::MaskedElements => {
+            let nulls = NullBuffer::union(elements(array).as_ref(), expanded(absent, array).as_ref());
+            let values = dense_where(field, array, nulls.as_ref())?;
+            let mask = Tensor::mask(nulls.as_ref(), physical_shape(array));
+            let mask = shaped(field, mask)?;
+            Ok(Part::Masked(Box::new(Part::Tensor(Arc::clone(field), values)), mask))
+        }
+        Form::Tensor => {
+            let absent = expanded(absent, array);
+            Ok(Part::Tensor(Arc::clone(field), dense_where(field, array, absent.as_ref())?))
+        }
+        Form::Objects => Ok(Part::Objects(Arc::clone(field), Arc::clone(array))),
+        form => {
+            check_present(field, array, absent)?;
+            present_part(field, array, form, absent)
+        }
+    }
+}
+
+/// Converts what has been checked for nulls.
+fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuffer>) -> Result<Part> {
+    match (form, array.data_type()) {
+        (Form::Cast(element), _) => Ok(Part::Tensor(Arc::clone(field), cast(field, array, *element)?)),
+        (Form::Bytes, data_type) => {
+            let (offsets, bytes) = match data_type {
+                DataType::Utf8 => bytes_of(array.as_string::<i32>().offsets(), array.as_string::<i32>().values()),
+                DataType::LargeUtf8 => bytes_of(array.as_string::<i64>().offsets(), array.as_string::<i64>().values()),
+                DataType::Binary => bytes_of(array.as_binary::<i32>().offsets(), array.as_binary::<i32>().values()),
+                DataType::LargeBinary => {
+                    bytes_of(array.as_binary::<i64>().offsets(), array.as_binary::<i64>().values())
+                }
+                _ => return Err(mismatch(field)),
+            };
+            let bytes = Tensor::row_major(Element::UInt(8), vec![dimension(bytes.len())], bytes);
+            Ok(Part::Ragged(Box::new(Part::Tensor(Arc::clone(field), bytes)), offsets))
+        }
+        (Form::Ragged(items), _) => {
+            let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
+            // Only the rows of fixed-size lists have items where they are NULL.
+            let is_fixed = matches!(array.data_type(), DataType::FixedSizeList(..));
+            let absent = if is_fixed { expanded(absent, array) } else { None };
+            Ok(Part::Ragged(Box::new(part(&item, &values, items, absent.as_ref())?), offsets))
+        }
+        (Form::Nested, _) => {
+            let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
+            Ok(Part::Nested(Box::new(part(&item, &values, &Form::Tensor, None)?), offsets))
+        }
+        (Form::Struct(forms), DataType::Struct(fields)) => {
+            let array = array.as_struct();
+            // What is below a NULL struct is absent, too.
+            let absent = NullBuffer::union(absent, array.nulls());
+            let children = fields.iter().zip(array.columns()).zip(forms);
+            let parts = children
+                .map(|((field, child), form)| Ok((field.name().clone(), part(field, child, form, absent.as_ref())?)));
+            Ok(Part::Struct(parts.collect::<Result<_>>()?))
+        }
+        (Form::Decoded(values), DataType::Dictionary(_, value_type)) => {
+            let decoded = arrow_cast::cast(array, value_type).map_err(|error| no_tensor(field, error.to_string()))?;
+            part(&with_type(field, value_type), &decoded, values, array.logical_nulls().as_ref())
+        }
+        (Form::Indices(values), DataType::Dictionary(_, value_type)) => {
+            let dictionary = array.as_any_dictionary();
+            let indices = dictionary.keys().slice(0, array.len());
+            let index_field = Field::new(field.name(), indices.data_type().clone(), true);
+            let indices = dense_where(&index_field, &indices, array.nulls())?;
+            let values = part(&with_type(field, value_type), dictionary.values(), values, None)?;
+            Ok(Part::Indices(indices, Box::new(values)))
+        }
+        _ => Err(mismatch(field)),
+    }
+}
+
+/// Returns the field of the values of a dictionary column.
+fn with_type(field: &Field, data_type: &DataType) -> FieldRef {
+    Field::new(field.name(), data_type.clone(), field.is_nullable()).into()
+}
+
+/// Returns the items of lists or the entries of maps, without those before and behind, and the offsets into them.
+fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
+    Some(match array.data_type() {
+        DataType::List(item) => {
+            let list = array.as_list::<i32>();
+            let (first, len, offsets) = rebased(list.offsets());
+            (Arc::clone(item), list.values().slice(first, len), offsets)
+        }
+        DataType::LargeList(item) => {
+            let list = array.as_list::<i64>();
+            let (first, len, offsets) = rebased(list.offsets());
+            (Arc::clone(item), list.values().slice(first, len), offsets)
+        }
+        DataType::Map(entries, _) => {
+            let map = array.as_map();
+            let (first, len, offsets) = rebased(map.offsets());
+            let values: ArrayRef = Arc::new(map.entries().slice(first, len));
+            (Arc::clone(entries), values, offsets)
+        }
+        DataType::FixedSizeList(item, len) => {
+            let list = array.as_fixed_size_list();
+            let len = i64::from(*len);
+            let offsets = (0..=dimension(list.len())).map(|row| row * len).collect();
+            (Arc::clone(item), Arc::clone(list.values()), Tensor::int64(offsets))
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the first item, their number, and the offsets from the first on as int64.
+fn rebased<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize, Tensor) {
+    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+    let rebased = offsets.iter().map(|offset| dimension(offset.as_usize() - first)).collect();
+    (first, last - first, Tensor::int64(rebased))
+}
+
+fn bytes_of<O: OffsetSizeTrait>(offsets: &[O], values: &Buffer) -> (Tensor, Buffer) {
+    let (first, len, offsets) = rebased(offsets);
+    (offsets, values.slice_with_length(first, len))
+}
+
+/// Returns the dense tensor of an array in which only the elements of `absent` may be null.
+fn dense_where(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> Result<Tensor> {
+    let rows = dimension(array.len());
+    match array.data_type() {
+        DataType::FixedSizeList(item, _) => {
+            let list = array.as_fixed_size_list();
+            check_present(field, array, rows_of(absent, array).as_ref())?;
+            let inner = dense_where(item, list.values(), absent).map_err(|error| renamed(error, field))?;
+            let shape = [rows, i64::from(list.value_length())].into_iter().chain(inner.shape[1..].iter().copied());
+            shaped(field, Tensor::row_major(inner.element, shape.collect(), inner.values))
+        }
+        DataType::List(item) => equal_lists(field, item, array.as_list::<i32>()),
+        DataType::LargeList(item) => equal_lists(field, item, array.as_list::<i64>()),
+        data_type => {
+            check_present(field, array, absent)?;
+            match (Element::of(field), data_type) {
+                (Some(element), _) => Ok(Tensor::row_major(element, vec![rows], values_of(array, element))),
+                (None, DataType::FixedSizeBinary(width)) => {
+                    let data = array.to_data();
+                    let size = usize::try_from(*width).unwrap_or(0);
+                    let bytes = data.buffers()[0].slice_with_length(data.offset() * size, data.len() * size);
+                    Ok(Tensor::row_major(Element::UInt(8), vec![rows, i64::from(*width)], bytes))
+                }
+                _ => Err(no_tensor(
+                    field,
+                    "it is not a column of numbers; `to_torch` has other forms for it, and `batches()` Arrow's",
+                )),
+            }
+        }
+    }
+}
+
+fn equal_lists<O: OffsetSizeTrait>(field: &Field, item: &FieldRef, list: &GenericListArray<O>) -> Result<Tensor> {
+    let num_nulls = list.null_count();
+    if num_nulls > 0 {
+        return Err(has_nulls(field, num_nulls));
+    }
+    let len = equal_length(field, list.offsets(), list.len())?;
+    let first = list.value_offsets()[0].as_usize();
+    let items = list.values().slice(first, len * list.len());
+    let inner = dense_where(item, &items, None).map_err(|error| renamed(error, field))?;
+    let shape = [dimension(list.len()), dimension(len)].into_iter().chain(inner.shape[1..].iter().copied()).collect();
+    Ok(Tensor::row_major(inner.element, shape, inner.values))
+}
+
+/// Returns the one length of all rows.
+fn equal_length<O: OffsetSizeTrait>(field: &Field, offsets: &[O], num_rows: usize) -> Result<usize> {
+    let length = |row: usize| offsets[row + 1].as_usize() - offsets[row].as_usize();
+    let len = if num_rows == 0 { 0 } else { length(0) };
+    match (1..num_rows).find(|&row| length(row) != len) {
+        None => Ok(len),
+        Some(row) => {
+            let other = length(row);
+            let name = field.name();
+            Err(no_tensor(
+                field,
+                format!(
+                    "its rows differ in length (here {len} and {other}); ask for `forms={{\"{name}\": \"ragged\"}}`, or \
+                     pad them when writing"
+                ),
+            ))
+        }
+    }
+}
+
+/// The shape of a fixed-shape tensor, as its field's metadata says it.
+#[derive(Deserialize)]
+struct FixedShape {
+    shape: Vec<i64>,
+    permutation: Option<Vec<usize>>,
+}
+
+/// Returns a tensor `(n, k)` in the shape of a fixed-shape tensor column; others as they are.
+fn shaped(field: &Field, flat: Tensor) -> Result<Tensor> {
+    if field.extension_type_name() != Some("arrow.fixed_shape_tensor") {
+        return Ok(flat);
+    }
+    let wrong = |said: String| no_tensor(field, format!("its extension metadata is not valid: {said}"));
+    let metadata = field.extension_type_metadata().unwrap_or_default();
+    let FixedShape { shape, permutation } = serde_json::from_str(metadata).map_err(|error| wrong(error.to_string()))?;
+    let axes = permutation.unwrap_or_else(|| (0..shape.len()).collect());
+    let mut sorted = axes.clone();
+    sorted.sort_unstable();
+    let is_whole = shape.iter().product::<i64>() == flat.shape[1..].iter().product::<i64>();
+    if !is_whole || shape.iter().any(|&extent| extent < 0) || sorted != (0..shape.len()).collect::<Vec<_>>() {
+        return Err(wrong(metadata.to_owned()));
+    }
+    let physical = [flat.shape[0]].into_iter().chain(shape).collect();
+    let tensor = Tensor::row_major(flat.element, physical, flat.values);
+    let axes = || [0].into_iter().chain(axes.iter().map(|axis| axis + 1));
+    let shape = axes().map(|axis| tensor.shape[axis]).collect();
+    let strides = axes().map(|axis| tensor.strides[axis]).collect();
+    Ok(Tensor { shape, strides, ..tensor })
+}
+
+/// Returns the extents of an array of fixed-size lists, rows first.
+fn physical_shape(array: &ArrayRef) -> Vec<i64> {
+    let mut shape = vec![dimension(array.len())];
+    let mut data_type = array.data_type();
+    loop {
+        match data_type {
+            DataType::FixedSizeList(item, len) => {
+                shape.push(i64::from(*len));
+                data_type = item.data_type();
+            }
+            DataType::FixedSizeBinary(width) => {
+                shape.push(i64::from(*width));
+                return shape;
+            }
+            _ => return shape,
+        }
+    }
+}
+
+/// Returns the nulls of each element of fixed-size lists, those of whole lists included.
+fn elements(array: &ArrayRef) -> Option<NullBuffer> {
+    let DataType::FixedSizeList(_, len) = array.data_type() else { return array.logical_nulls() };
+    let list = array.as_fixed_size_list();
+    let len = usize::try_from(*len).unwrap_or(0);
+    let items = elements(list.values());
+    // Items that are lists have several elements each.
+    let per_row = items.as_ref().map_or(len, |items| items.len() / list.len().max(1));
+    let rows = list.nulls().map(|nulls| nulls.expand(per_row));
+    NullBuffer::union(rows.as_ref(), items.as_ref())
+}
+
+/// Returns the nulls of rows as those of their elements.
+fn expanded(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer> {
+    let per_row = elements_in_a_row(array.data_type());
+    absent.map(|absent| if per_row == 1 { absent.clone() } else { absent.expand(per_row) })
+}
+
+/// Returns which rows of `array` have only absent elements.
+fn rows_of(absent: Option<&NullBuffer>, array: &ArrayRef) -> Option<NullBuffer> {
+    let absent = absent?;
+    let per_row = elements_in_a_row(array.data_type()).max(1);
+    Some((0..array.len()).map(|row| (row * per_row..(row + 1) * per_row).any(|at| absent.is_valid(at))).collect())
+}
+
+fn elements_in_a_row(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::FixedSizeList(item, len) => usize::try_from(*len).unwrap_or(0) * elements_in_a_row(item.data_type()),
+        _ => 1,
+    }
+}
+
+/// Takes bytes as numbers, or converts decimals.
+fn cast(field: &Field, array: &ArrayRef, element: Element) -> Result<Tensor> {
+    let rows = dimension(array.len());
+    let size = element.size_bytes();
+    match array.data_type() {
+        DataType::FixedSizeBinary(width) => {
+            let width = usize::try_from(*width).unwrap_or(0);
+            let data = array.to_data();
+            let bytes = data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width);
+            let shape = if width == size { vec![rows] } else { vec![rows, dimension(width / size)] };
+            Ok(Tensor::row_major(element, shape, aligned(bytes, size)))
+        }
+        DataType::Binary => {
+            let array = array.as_binary::<i32>();
+            equal_bytes(field, array.offsets(), array.values(), element)
+        }
+        DataType::LargeBinary => {
+            let array = array.as_binary::<i64>();
+            equal_bytes(field, array.offsets(), array.values(), element)
+        }
+        _ if Element::of(field).is_some() => Ok(Tensor::row_major(element, vec![rows], values_of(array, element))),
+        _ => Ok(Tensor::row_major(element, vec![rows], decimals(field, array, element)?)),
+    }
+}
+
+fn equal_bytes<O: OffsetSizeTrait>(field: &Field, offsets: &[O], values: &Buffer, element: Element) -> Result<Tensor> {
+    let (num_rows, size) = (offsets.len() - 1, element.size_bytes());
+    let len = equal_length(field, offsets, num_rows)?;
+    if !len.is_multiple_of(size) {
+        return Err(no_tensor(field, format!("its rows of {len} bytes are no whole number of {element}")));
+    }
+    let bytes = values.slice_with_length(offsets[0].as_usize(), len * num_rows);
+    let shape = vec![dimension(num_rows), dimension(len / size)];
+    Ok(Tensor::row_major(element, shape, aligned(bytes, size)))
+}
+
+/// Returns bytes that begin where elements of `size` bytes may.
+fn aligned(bytes: Buffer, size: usize) -> Buffer {
+    if bytes.as_ptr().addr().is_multiple_of(size) { bytes } else { Buffer::from_slice_ref(bytes.as_slice()) }
+}
+
+/// Converts decimals: to floats, rounded, or to how many units of the last digit they are.
+fn decimals(field: &Field, array: &ArrayRef, element: Element) -> Result<Buffer> {
+    let cast_to = |to: &DataType| {
+        let options = arrow_cast::CastOptions { safe: false, ..arrow_cast::CastOptions::default() };
+        arrow_cast::cast_with_options(array, to, &options).map_err(|error| no_tensor(field, error.to_string()))
+    };
+    Ok(match element {
+        Element::Float(32) => cast_to(&DataType::Float32)?.as_primitive::<Float32Type>().values().inner().clone(),
+        Element::Float(64) => cast_to(&DataType::Float64)?.as_primitive::<Float64Type>().values().inner().clone(),
+        _ => {
+            let scale = match array.data_type() {
+                DataType::Decimal32(_, scale)
+                | DataType::Decimal64(_, scale)
+                | DataType::Decimal128(_, scale)
+                | DataType::Decimal256(_, scale) => *scale,
+                _ => return Err(mismatch(field)),
+            };
+            let wide = cast_to(&DataType::Decimal128(38, scale))?;
+            let wide = wide.as_primitive::<Decimal128Type>();
+            let narrow = wide.try_unary::<_, Int64Type, _>(|value| {
+                i64::try_from(value)
+                    .map_err(|_| no_tensor(field, format!("{value} units of its last digit do not fit int64")))
+            })?;
+            narrow.values().inner().clone()
+        }
+    })
+}
+
+/// Refuses nulls but where `absent` has them.
+fn check_present(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> Result<()> {
+    let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+    let Some(nulls) = nulls else { return Ok(()) };
+    let is_absent = |row: usize| absent.is_some_and(|absent| absent.is_null(row));
+    match (0..nulls.len()).filter(|&row| nulls.is_null(row) && !is_absent(row)).count() {
+        0 => Ok(()),
+        count => Err(has_nulls(field, count)),
+    }
+}
+
+fn has_nulls(field: &Field, count: usize) -> Error {
+    let name = field.name();
+    no_tensor(field, format!("this batch has {count} nulls; filter with `{name} IS NOT NULL`, or use `batches()`"))
+}
+
+fn no_tensor(field: &Field, hint: impl Into<String>) -> Error {
+    Error::NoTensor { column: field.name().clone(), data_type: Box::new(field.data_type().clone()), hint: hint.into() }
+}
+
+/// Returns an error of a list's items as one of the list, whose name people know.
+fn renamed(error: Error, field: &Field) -> Error {
+    match error {
+        Error::NoTensor { hint, .. } => no_tensor(field, hint),
+        other => other,
+    }
+}
+
+fn mismatch(field: &Field) -> Error {
+    no_tensor(field, "it has another type than when its form was chosen")
+}
+
+#[cfg(test)]
+mod tests;

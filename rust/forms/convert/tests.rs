@@ -1,0 +1,169 @@
+use std::sync::Arc;
+
+use arrow_array::types::{Float32Type, Int32Type};
+use arrow_array::{
+    BinaryArray, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListArray, Int8Array, Int32Array, ListArray,
+    StringArray, StructArray,
+};
+use arrow_schema::Fields;
+
+use super::*;
+
+fn field(array: &dyn Array) -> FieldRef {
+    Arc::new(Field::new("x", array.data_type().clone(), true))
+}
+
+fn tensor(array: impl Array + 'static) -> Result<Tensor> {
+    dense(&field(&array), &(Arc::new(array) as ArrayRef))
+}
+
+fn parts(array: impl Array + 'static, form: &Form) -> Result<Part> {
+    convert(&field(&array), &(Arc::new(array) as ArrayRef), form)
+}
+
+/// Returns the bytes of a tensor, the values of a part.
+fn values(part: &Part) -> &[u8] {
+    match part {
+        Part::Tensor(_, tensor) => tensor.values.as_slice(),
+        Part::Masked(values, _) | Part::Ragged(values, _) => self::values(values),
+        other => panic!("no one tensor: {other:?}"),
+    }
+}
+
+#[test]
+fn numbers_share_the_columns_buffer_even_when_sliced() {
+    let array = Int32Array::from(vec![1, 2, 3, 4]);
+    let tensor = tensor(array.slice(1, 2)).unwrap();
+    assert_eq!((tensor.element, &tensor.shape[..]), (Element::Int(32), &[2][..]));
+    assert_eq!(tensor.values.as_ptr(), array.values()[1..].as_ptr().cast());
+}
+
+#[test]
+fn lists_of_one_length_are_a_matrix_without_a_copy() {
+    let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
+        Some(vec![Some(1), Some(2)]),
+        Some(vec![Some(3), Some(4)]),
+        Some(vec![Some(5), Some(6)]),
+    ]);
+    let sliced = tensor(lists.slice(1, 2)).unwrap();
+    assert_eq!(sliced.shape, [2, 2]);
+    assert_eq!(sliced.values.typed_data::<i32>(), [3, 4, 5, 6]);
+    let fixed = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>([Some(vec![Some(1.0), Some(2.0)])], 2);
+    assert_eq!(tensor(fixed).unwrap().shape, [1, 2]);
+}
+
+#[test]
+fn what_has_no_tensor_form_says_why() {
+    let ragged = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1)]), Some(vec![])]);
+    assert!(tensor(ragged).unwrap_err().to_string().contains("differ in length"));
+    assert!(tensor(Int32Array::from(vec![Some(1), None])).unwrap_err().to_string().contains("1 nulls"));
+    assert!(tensor(StringArray::from(vec!["a"])).is_err());
+}
+
+#[test]
+fn booleans_become_bytes_and_only_ones_are_true() {
+    assert_eq!(tensor(BooleanArray::from(vec![true, false, true]).slice(1, 2)).unwrap().values.as_slice(), [0, 1]);
+    let metadata = [("ARROW:extension:name".to_owned(), "arrow.bool8".to_owned())].into();
+    let field = Field::new("x", DataType::Int8, false).with_metadata(metadata);
+    let clean: ArrayRef = Arc::new(Int8Array::from(vec![0, 1]));
+    let shared = dense(&field, &clean).unwrap();
+    assert_eq!(shared.element, Element::Bool);
+    assert_eq!(shared.values.as_ptr(), clean.to_data().buffers()[0].as_ptr());
+    let other: ArrayRef = Arc::new(Int8Array::from(vec![0, -1, 2]));
+    assert_eq!(dense(&field, &other).unwrap().values.as_slice(), [0, 1, 1]);
+}
+
+#[test]
+fn a_mask_says_which_values_there_are() {
+    let array = Int32Array::from(vec![Some(7), None, Some(9)]);
+    let Part::Masked(values, mask) = parts(array.clone(), &Form::Tensor.masked()).unwrap() else { panic!() };
+    assert_eq!(mask.values.as_slice(), [1, 0, 1]);
+    assert_eq!(self::values(&values).as_ptr(), array.values().inner().as_ptr());
+    assert!(parts(array, &Form::Tensor).is_err());
+}
+
+#[test]
+fn elements_are_masked_where_they_or_their_list_are_null() {
+    let lists = [Some(vec![Some(1), None]), None, Some(vec![Some(3), Some(4)])];
+    let array = FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(lists, 2);
+    let Part::Masked(_, mask) = parts(array, &Form::MaskedElements).unwrap() else { panic!() };
+    assert_eq!((&mask.shape[..], mask.values.as_slice()), (&[3, 2][..], &[1, 0, 0, 0, 1, 1][..]));
+}
+
+#[test]
+fn ragged_lists_are_their_items_and_offsets_from_zero() {
+    let lists = [Some(vec![Some(9)]), Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
+    let array = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);
+    let form = Form::Ragged(Box::new(Form::Tensor)).masked();
+    let Part::Masked(part, mask) = parts(array.slice(1, 3), &form).unwrap() else { panic!() };
+    assert_eq!(mask.values.as_slice(), [1, 0, 1]);
+    let Part::Ragged(items, offsets) = *part else { panic!() };
+    assert_eq!(offsets.values.typed_data::<i64>(), [0, 2, 2, 3]);
+    let Part::Tensor(_, items) = *items else { panic!() };
+    assert_eq!(items.values.typed_data::<i32>(), [1, 2, 3]);
+}
+
+#[test]
+fn below_a_null_struct_nothing_is_missed() {
+    let child = Field::new("a", DataType::Int32, false);
+    let fields = Fields::from(vec![child]);
+    let inner: ArrayRef = Arc::new(Int32Array::from(vec![1, 0]));
+    let array = StructArray::new(fields, vec![inner], Some(NullBuffer::from(vec![true, false])));
+    let form = Form::Struct(vec![Form::Tensor]).masked();
+    let Part::Masked(part, _) = parts(array, &form).unwrap() else { panic!() };
+    let Part::Struct(fields) = *part else { panic!() };
+    assert_eq!(fields[0].0, "a");
+}
+
+#[test]
+fn bytes_are_taken_as_numbers_where_they_fit() {
+    let floats = [1.5_f32, -2.0].map(f32::to_le_bytes).concat();
+    let array = BinaryArray::from(vec![&floats[..], &floats[..]]);
+    let Part::Tensor(_, tensor) = parts(array, &Form::Cast(Element::Float(32))).unwrap() else { panic!() };
+    assert_eq!(tensor.shape, [2, 2]);
+    assert_eq!(tensor.values.typed_data::<f32>(), [1.5, -2.0, 1.5, -2.0]);
+    let odd = parts(BinaryArray::from(vec![&b"abc"[..]]), &Form::Cast(Element::Int(16)));
+    assert!(odd.unwrap_err().to_string().contains("3 bytes"));
+}
+
+#[test]
+fn decimals_are_rounded_or_counted_or_refused() {
+    let array = Decimal128Array::from(vec![1999, -5]).with_precision_and_scale(30, 2).unwrap();
+    let floats = parts(array.clone(), &Form::Cast(Element::Float(64))).unwrap();
+    assert_eq!(values(&floats), [19.99_f64, -0.05].map(f64::to_le_bytes).concat());
+    let units = parts(array, &Form::Cast(Element::Int(64))).unwrap();
+    assert_eq!(values(&units), [1999_i64, -5].map(i64::to_le_bytes).concat());
+    let huge = Decimal128Array::from(vec![i128::MAX / 2]).with_precision_and_scale(38, 0).unwrap();
+    assert!(parts(huge, &Form::Cast(Element::Int(64))).is_err());
+}
+
+#[test]
+fn dictionaries_are_decoded_or_taken_apart() {
+    let keys = Int8Array::from(vec![1, 0, 1]);
+    let array = DictionaryArray::new(keys, Arc::new(Int32Array::from(vec![10, 20])) as ArrayRef);
+    let decoded = parts(array.clone(), &Form::Decoded(Box::new(Form::Tensor))).unwrap();
+    assert_eq!(values(&decoded), [20_i32, 10, 20].map(i32::to_le_bytes).concat());
+    let Part::Indices(indices, dictionary) = parts(array, &Form::Indices(Box::new(Form::Tensor))).unwrap() else {
+        panic!()
+    };
+    assert_eq!((indices.element, indices.values.as_slice()), (Element::Int(8), &[1, 0, 1][..]));
+    assert_eq!(values(&dictionary), [10_i32, 20].map(i32::to_le_bytes).concat());
+}
+
+#[test]
+fn fixed_shapes_are_strided_by_their_permutation() {
+    let items = Int32Array::from((0..12).collect::<Vec<_>>());
+    let item = Arc::new(Field::new("item", DataType::Int32, false));
+    let array: ArrayRef = Arc::new(FixedSizeListArray::new(item, 6, Arc::new(items), None));
+    let metadata = |shape: &str| {
+        let name = ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned());
+        [name, ("ARROW:extension:metadata".to_owned(), shape.to_owned())].into()
+    };
+    let field = Field::new("x", array.data_type().clone(), false);
+    let permuted = field.clone().with_metadata(metadata(r#"{"shape":[2,3],"permutation":[1,0]}"#));
+    let tensor = dense(&permuted, &array).unwrap();
+    assert_eq!((&tensor.shape[..], &tensor.strides[..]), (&[2, 3, 2][..], &[6, 1, 3][..]));
+    for wrong in [r#"{"shape":[2,2]}"#, r#"{"shape":[2,3],"permutation":[0,0]}"#, "{}", r#"{"shape":[-2,-3]}"#] {
+        assert!(dense(&field.clone().with_metadata(metadata(wrong)), &array).is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What footers and filters prove of a column before anything is read: no nulls here, lists of one length.
+//!
+//! A footer counts the values of a leaf that are not there, at whatever level; newer ones count by level.
+
+use std::ops::Range;
+
+use arrow_schema::{DataType, Field};
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+
+use crate::dataset::Fragment;
+use crate::query::Dataset;
+use crate::selection::{RowSet, Selection};
+
+/// What is known of a column, or of a part of it.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    /// Unless it is proven that no kept row has a NULL here.
+    pub(super) may_be_null: bool,
+    /// Of the fields of a struct, of the items of a list, of the entries of a map.
+    pub(super) children: Vec<Self>,
+    /// All kept row groups hold as many items as lists of one length would.
+    pub(super) has_one_length: bool,
+    /// Some row group that is kept as a whole does not.
+    pub(super) has_other_lengths: bool,
+}
+
+impl Evidence {
+    /// Returns whether the column, or anything in it, may be NULL.
+    pub(super) fn may_hold_null(&self) -> bool {
+        self.may_be_null || self.children.iter().any(Self::may_hold_null)
+    }
+
+    fn new(field: &Field) -> Self {
+        let children = children_of(field.data_type()).iter().map(|child| Self::new(child)).collect();
+        Self { may_be_null: false, children, has_one_length: false, has_other_lengths: false }
+    }
+
+    /// Takes in what a row group says through `node`.
+    fn see(&mut self, node: &Node, row_group: &RowGroupMetaData) {
+        self.may_be_null |= node.may_be_null(row_group);
+        for (child, node) in self.children.iter_mut().zip(&node.children) {
+            child.see(node, row_group);
+        }
+    }
+}
+
+impl Dataset {
+    /// Returns what the kept row groups' footers and the filters prove of the dataset's column `column`.
+    pub(super) fn evidence(&self, selection: &Selection, column: usize) -> Evidence {
+        let snapshot = self.snapshot();
+        let field = &snapshot.schema.fields()[column];
+        let mut evidence = Evidence::new(field);
+        let mut length = None;
+        let mut last_node: Option<(*const Fragment, Node)> = None;
+        evidence.has_one_length = true;
+        for (index, row_group) in snapshot.row_groups.iter().enumerate() {
+            if *selection.rows(index) == RowSet::None {
+                continue;
+            }
+            let fragment = snapshot.fragment(*row_group);
+            let (_, node) = match last_node.take() {
+                Some((of, node)) if std::ptr::eq(of, fragment) => last_node.insert((of, node)),
+                _ => last_node.insert((fragment, Node::of_column(field, fragment, column))),
+            };
+            evidence.see(node, fragment.row_group(row_group.index));
+            let num_items = fragment.num_leaf_values(column, row_group.index as usize).unwrap_or(0);
+            let num_rows = u64::from(row_group.num_rows);
+            let here = num_items / num_rows;
+            if !num_items.is_multiple_of(num_rows) || *length.get_or_insert(here) != here {
+                evidence.has_one_length = false;
+                evidence.has_other_lengths |= *selection.rows(index) == RowSet::All;
+            }
+        }
+        evidence.has_one_length &= length.is_some();
+        if self.filters().iter().any(|filter| filter.rejects_null(column, snapshot)) {
+            evidence.may_be_null = false;
+        }
+        evidence
+    }
+}
+
+/// Where a part of a column lies in the leaves of one object.
+#[derive(Debug)]
+struct Node {
+    /// `None` where the object does not have it, and so it is NULL.
+    place: Option<Place>,
+    children: Vec<Self>,
+}
+
+#[derive(Debug)]
+struct Place {
+    is_nullable: bool,
+    /// The definition level of a value here that is not NULL.
+    level: usize,
+    leaves: Range<usize>,
+}
+
+impl Node {
+    fn of_column(field: &Field, fragment: &Fragment, column: usize) -> Self {
+        match fragment.columns[column] {
+            None => Self::missing(field),
+            Some(root) => {
+                let own = &fragment.reader.schema().fields()[root];
+                Self::new(field, own, fragment.leaves(root).start, 0)
+            }
+        }
+    }
+
+    /// Returns the node of the dataset's `field`, which is `own` in the object; leaves lie in the order of the fields.
+    fn new(field: &Field, own: &Field, first_leaf: usize, parent_level: usize) -> Self {
+        let level = parent_level + usize::from(own.is_nullable());
+        let own_children = children_of(own.data_type());
+        let children = match (field.data_type(), own.data_type()) {
+            (DataType::Struct(fields), DataType::Struct(own_fields)) => {
+                let child = |field: &Field| match own_fields.find(field.name()) {
+                    None => Self::missing(field),
+                    Some((place, own)) => {
+                        let before: usize = own_fields[..place].iter().map(|own| num_leaves(own.data_type())).sum();
+                        Self::new(field, own, first_leaf + before, level)
+                    }
+                };
+                fields.iter().map(|field| child(field)).collect()
+            }
+            // One level more says whether there is an item.
+            (data_type, _) => {
+                let pairs = children_of(data_type).into_iter().zip(own_children);
+                pairs.map(|(field, own)| Self::new(field, own, first_leaf, level + 1)).collect()
+            }
+        };
+        let leaves = first_leaf..first_leaf + num_leaves(own.data_type());
+        Self { place: Some(Place { is_nullable: own.is_nullable(), level, leaves }), children }
+    }
+
+    fn missing(field: &Field) -> Self {
+        Self { place: None, children: children_of(field.data_type()).into_iter().map(Self::missing).collect() }
+    }
+
+    fn may_be_null(&self, row_group: &RowGroupMetaData) -> bool {
+        let Some(Place { is_nullable, level, leaves }) = &self.place else { return true };
+        *is_nullable && !row_group.columns()[leaves.clone()].iter().any(|leaf| has_no_null(leaf, *level))
+    }
+}
+
+/// Returns whether a leaf's footer proves that nothing is NULL where values have the definition level `level`.
+fn has_no_null(leaf: &ColumnChunkMetaData, level: usize) -> bool {
+    if leaf.statistics().and_then(|statistics| statistics.null_count_opt()) == Some(0) {
+        return true;
+    }
+    let histogram = leaf.definition_level_histogram().map_or(&[][..], |histogram| histogram.values());
+    let is_whole = histogram.len() == usize::try_from(leaf.column_descr().max_def_level()).unwrap_or(0) + 1;
+    is_whole && level.checked_sub(1).and_then(|null| histogram.get(null)) == Some(&0)
+}
+
+/// Returns the fields of a struct, the item of a list, the entries of a map.
+fn children_of(data_type: &DataType) -> Vec<&Field> {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().map(AsRef::as_ref).collect(),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => vec![item.as_ref()],
+        DataType::Map(entries, _) => vec![entries.as_ref()],
+        _ => Vec::new(),
+    }
+}
+
+fn num_leaves(data_type: &DataType) -> usize {
+    let children = children_of(data_type);
+    if children.is_empty() { 1 } else { children.iter().map(|child| num_leaves(child.data_type())).sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn leaves_are_counted_in_the_order_of_the_fields() {
+        let text = |name: &str| Field::new(name, DataType::Utf8, true);
+        let tags = Field::new("tags", DataType::List(Arc::new(text("item"))), false);
+        let own = Field::new_struct("meta", vec![text("a"), tags, text("b")], true);
+        let wanted = Field::new_struct("meta", vec![text("b"), text("new"), text("a")], true);
+        let node = Node::new(&wanted, &own, 5, 0);
+        let places: Vec<_> =
+            node.children.iter().map(|child| child.place.as_ref().map(|p| (p.leaves.clone(), p.level))).collect();
+        assert_eq!(places, [Some((7..8, 2)), None, Some((5..6, 2))]);
+        assert_eq!(num_leaves(own.data_type()), 3);
+    }
+}

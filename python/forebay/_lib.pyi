@@ -101,6 +101,8 @@ class Forms:
 class Tensor:
     @property
     def time_type(self) -> str | None: ...
+    @property
+    def is_aligned(self) -> bool: ...
     def __dlpack__(
         self,
         *,

@@ -78,7 +78,10 @@ class TensorFormat:
     def prepare(self, reader: _lib.Reader) -> TensorFormat:
         """Chooses the form of each column: what has none is refused now, not in step 10 000."""
         prepared = TensorFormat(self._library, self._requests)
-        prepared._forms = reader.forms(self._requests, self._library)
+        target = self._library
+        if target == "jax" and not _import("jax", target).config.jax_enable_x64:
+            target = "jax32"
+        prepared._forms = reader.forms(self._requests, target)
         return prepared
 
     def __call__(self, batch: _lib.Batch) -> dict[str, Any]:
@@ -153,10 +156,12 @@ def _tensor_maker(library: str) -> Callable[[_lib.Tensor], Any]:
         from_dlpack: Callable[[_lib.Tensor], Any] = _import("torch.utils.dlpack", library).from_dlpack
         return from_dlpack
     if library == "jax":
-        return _jax_array(_import("jax", library))
+        jax = _import("jax.numpy", library)
+        return lambda tensor: jax.from_dlpack(tensor)
     if library == "tensorflow":
         dlpack = _import("tensorflow", library).experimental.dlpack
-        return lambda tensor: dlpack.from_dlpack(tensor.__dlpack__())
+        # TensorFlow takes any address, and aborts the process later at one that is not aligned.
+        return lambda tensor: dlpack.from_dlpack(tensor.__dlpack__(copy=None if tensor.is_aligned else True))
     numpy = _import("numpy", library)
 
     def make_array(tensor: _lib.Tensor) -> Any:
@@ -168,7 +173,3 @@ def _tensor_maker(library: str) -> Callable[[_lib.Tensor], Any]:
         return array.view(kind) if array.itemsize == numpy.dtype(kind).itemsize else array.astype(kind)
 
     return make_array
-
-
-def _jax_array(jax: Any) -> Callable[[_lib.Tensor], Any]:
-    return lambda tensor: jax.numpy.from_dlpack(tensor)

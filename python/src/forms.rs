@@ -28,6 +28,7 @@ impl PyForms {
             let target = match target {
                 "torch" => Target::Torch,
                 "numpy" => Target::NumPy,
+                "jax32" => Target::Jax32,
                 _ => Target::Other,
             };
             reader.forms(&requests, target)

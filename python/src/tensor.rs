@@ -27,6 +27,12 @@ impl PyTensor {
         self.unit.and_then(Unit::numpy_type)
     }
 
+    /// Whether it begins where any library takes it as it is.
+    #[getter]
+    fn is_aligned(&self) -> bool {
+        self.tensor.is_aligned()
+    }
+
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::CPU
     }
@@ -40,7 +46,9 @@ impl PyTensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        dlpack::check_request(stream.as_ref(), dl_device, copy)?;
-        dlpack::to_capsule(py, self.tensor.clone(), max_version.is_some_and(|(major, _)| major >= 1))
+        // A copy can be had here, for libraries that take tensors only where they are aligned.
+        dlpack::check_request(stream.as_ref(), dl_device, copy.filter(|copy| !copy))?;
+        let tensor = if copy == Some(true) { self.tensor.to_owned() } else { self.tensor.clone() };
+        dlpack::to_capsule(py, tensor, max_version.is_some_and(|(major, _)| major >= 1))
     }
 }

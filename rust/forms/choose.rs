@@ -59,8 +59,26 @@ pub enum Target {
     Torch,
     /// NumPy, which has no bfloat16.
     NumPy,
-    /// JAX or TensorFlow.
+    /// JAX as it is by default: it cuts 64-bit numbers to 32 bits.
+    Jax32,
+    /// JAX with 64-bit numbers, or TensorFlow.
     Other,
+}
+
+impl Target {
+    /// Returns what to do where the library does not hold `element`.
+    fn objection(self, element: Element) -> Option<&'static str> {
+        match self {
+            Self::NumPy if element == Element::BFloat16 => {
+                Some("NumPy has no bfloat16; ask for `forms={\"...\": \"uint16\"}`")
+            }
+            Self::Jax32 if element.size_bytes() == 8 => Some(
+                "JAX would cut its 64-bit numbers to 32 bits; call `jax.config.update(\"jax_enable_x64\", True)` first, or \
+                 leave the column out",
+            ),
+            _ => None,
+        }
+    }
 }
 
 impl Dataset {
@@ -213,8 +231,8 @@ impl Chooser<'_> {
     fn cast(&self, element: Element, path: &str, field: &Field, evidence: &Evidence) -> Result<Form> {
         let bytes = element.size_bytes();
         let refuse = |hint: String| Err(refuse(path, field, &hint));
-        if element == Element::BFloat16 && self.target == Target::NumPy {
-            return refuse("NumPy has no bfloat16; ask for 'uint16'".into());
+        if let Some(objection) = self.target.objection(element) {
+            return refuse(objection.into());
         }
         match field.data_type() {
             DataType::FixedSizeBinary(width) if usize::try_from(*width).unwrap_or(0).is_multiple_of(bytes) => {
@@ -245,10 +263,8 @@ impl Chooser<'_> {
     }
 
     fn check_element(&self, path: &str, field: &Field) -> Result<()> {
-        if self.target == Target::NumPy && innermost(field, true) == Some(Element::BFloat16) {
-            return Err(refuse(path, field, "NumPy has no bfloat16; ask for `forms={\"...\": \"uint16\"}`"));
-        }
-        Ok(())
+        let objection = innermost(field, true).and_then(|element| self.target.objection(element));
+        objection.map_or(Ok(()), |objection| Err(refuse(path, field, objection)))
     }
 }
 

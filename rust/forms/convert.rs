@@ -173,8 +173,8 @@ fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
         DataType::FixedSizeList(item, len) => {
             let list = array.as_fixed_size_list();
             let len = i64::from(*len);
-            let offsets = (0..=dimension(list.len())).map(|row| row * len).collect();
-            (Arc::clone(item), Arc::clone(list.values()), Tensor::int64(offsets))
+            let offsets = Tensor::int64((0..list.len() + 1).map(|row| dimension(row) * len));
+            (Arc::clone(item), Arc::clone(list.values()), offsets)
         }
         _ => return None,
     })
@@ -183,7 +183,7 @@ fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
 /// Returns the first item, their number, and the offsets from the first on as int64.
 fn rebased<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize, Tensor) {
     let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-    let rebased = offsets.iter().map(|offset| dimension(offset.as_usize() - first)).collect();
+    let rebased = offsets.iter().map(|offset| dimension(offset.as_usize() - first));
     (first, last - first, Tensor::int64(rebased))
 }
 

@@ -5,9 +5,12 @@ use std::fmt;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int8Type;
 use arrow_array::{Array, ArrayRef};
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
+
+/// Where TensorFlow and JAX want tensors to begin; the gather's buffers do.
+const ALIGNMENT: usize = 64;
 
 /// The type of a tensor's elements, with its width in bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,33 +108,49 @@ impl Tensor {
     }
 
     /// Returns the tensor `(n,)` of int64 of `values`.
-    pub(super) fn int64(values: Vec<i64>) -> Self {
-        Self::row_major(Element::Int(64), vec![dimension(values.len())], Buffer::from_vec(values))
+    pub(super) fn int64(values: impl ExactSizeIterator<Item = i64>) -> Self {
+        let shape = vec![dimension(values.len())];
+        Self::row_major(Element::Int(64), shape, values.collect::<MutableBuffer>().into())
     }
 
     /// Returns a mask of `shape`: true where there is a value.
     pub(super) fn mask(nulls: Option<&NullBuffer>, shape: Vec<i64>) -> Self {
-        let num_values = shape.iter().product::<i64>();
-        let bytes = match nulls {
-            Some(nulls) => nulls.iter().map(u8::from).collect(),
-            None => vec![1_u8; usize::try_from(num_values).unwrap_or(0)],
+        let num_values = usize::try_from(shape.iter().product::<i64>()).unwrap_or(0);
+        let values = match nulls {
+            Some(nulls) => bytes(nulls.iter().map(u8::from)),
+            None => bytes(std::iter::repeat_n(1, num_values)),
         };
-        Self::row_major(Element::Bool, shape, Buffer::from_vec(bytes))
+        Self::row_major(Element::Bool, shape, values)
     }
+
+    /// Returns whether the elements begin where any library takes them as they are.
+    pub fn is_aligned(&self) -> bool {
+        self.values.as_ptr().addr().is_multiple_of(ALIGNMENT)
+    }
+
+    /// Returns the tensor with elements of its own, aligned for any library.
+    #[must_use]
+    pub fn to_owned(&self) -> Self {
+        Self { values: Buffer::from_slice_ref(self.values.as_slice()), ..self.clone() }
+    }
+}
+
+/// Returns bytes in a buffer that is aligned for any library, which that of a vector is not.
+fn bytes(values: impl ExactSizeIterator<Item = u8>) -> Buffer {
+    values.collect::<MutableBuffer>().into()
 }
 
 /// Returns the elements of a flat array as they lie in memory; bits of Booleans as bytes.
 pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
     if let Some(bits) = array.as_boolean_opt() {
-        let bytes: Vec<u8> = bits.values().iter().map(u8::from).collect();
-        return Buffer::from_vec(bytes);
+        return bytes((0..bits.len()).map(|row| u8::from(bits.value(row))));
     }
     if element == Element::Bool
-        && let Some(bytes) = array.as_primitive_opt::<Int8Type>()
-        && bytes.values().iter().any(|byte| !matches!(byte, 0 | 1))
+        && let Some(truths) = array.as_primitive_opt::<Int8Type>()
+        && truths.values().iter().any(|truth| !matches!(truth, 0 | 1))
     {
         // Any value but 0 is true, but only 1 is in a tensor.
-        return Buffer::from_vec(bytes.values().iter().map(|byte| u8::from(*byte != 0)).collect::<Vec<_>>());
+        return bytes(truths.values().iter().map(|truth| u8::from(*truth != 0)));
     }
     let data = array.to_data();
     let size = element.size_bytes();

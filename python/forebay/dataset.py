@@ -20,6 +20,8 @@ from forebay.options import (
     ShareOptions,
     ShuffleOptions,
     check_count,
+    check_names,
+    check_text,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +94,10 @@ def load_dataset(
         ['path', 'size']
     """
     sources, options = _sources(source, storage_options)
+    if split is not None:
+        check_text("split", split)
+    if columns is not None:
+        columns = check_names("columns", columns)
     if split is None:
         names = _with_progress("opening", lambda tick: _lib.list_splits(sources, options, tick))
         return DatasetDict(
@@ -140,15 +146,16 @@ class Dataset:
         """
         if not isinstance(sql, str):
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
-        return Dataset(self._native.filter(sql), self._shuffle, self._format)
+        return Dataset(self._native.filter(check_text("filter", sql)), self._shuffle, self._format)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
 
         Raises:
             ColumnNotFoundError: a name is not in the dataset.
+            SettingError: a name is no text, or is given twice.
         """
-        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        names = check_names("column_names", column_names)
         return Dataset(self._native.select_columns(names), self._shuffle, self._format)
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
@@ -156,8 +163,9 @@ class Dataset:
 
         Raises:
             ColumnNotFoundError: a name is not in the dataset.
+            SettingError: a name is no text, or is given twice.
         """
-        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        names = check_names("column_names", column_names)
         self._native.select_columns(names)
         return self.select_columns([name for name in self.column_names if name not in names])
 
@@ -470,17 +478,22 @@ def _share(
 
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
-    options = {str(key): str(value) for key, value in (storage_options or {}).items()}
+    if not isinstance(storage_options, Mapping | None):
+        raise SettingError(f"storage_options: expected a dict of options, got {type(storage_options).__name__}")
+    options = {
+        check_text("storage_options", str(key)): check_text("storage_options", str(value))
+        for key, value in (storage_options or {}).items()
+    }
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
 
         uri, found = from_obstore(source)
         return [uri], found | options
     if isinstance(source, str | PathLike):
-        return [fspath(source)], options
+        return [check_text("source", fspath(source))], options
     try:
         # The names of a mapping would be taken for paths.
-        sources = [] if isinstance(source, Mapping) else [fspath(item) for item in source]
+        sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
     except TypeError:
         sources = []
     if not sources:

@@ -1,5 +1,6 @@
 """Settings that travel together, checked when they are made."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -67,6 +68,7 @@ class ShareOptions:
         check_count("rank", self.rank, least=0, most=(1 << 31) - 1)
         if self.rank >= self.world_size:
             raise SettingError(f"rank: expected below the world size of {self.world_size}, got {self.rank}")
+        check_flag("drop_last", self.drop_last)
         if self.remainder not in get_args(Remainder):
             raise SettingError(f"remainder: expected 'drop', 'pad' or 'keep', got {self.remainder!r}")
 
@@ -80,6 +82,32 @@ class ShareOptions:
                 f"rank: this stream was made as rank {self.rank} of {self.world_size}, but the process is rank {rank} "
                 f"of {world_size} now; make it after `init_process_group`, or pass `rank` and `world_size`"
             )
+
+
+def check_text(name: str, value: object) -> str:
+    """Refuses what is not text, or text that no encoding has: half of a surrogate pair."""
+    if not isinstance(value, str):
+        raise SettingError(f"{name}: expected text, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{name}: {value!r} is not valid Unicode: {error.reason}") from None
+    return value
+
+
+def check_names(name: str, values: object) -> list[str]:
+    """Returns a name, or several, as a list; refuses what is neither."""
+    if isinstance(values, str):
+        return [check_text(name, values)]
+    if not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
+        raise SettingError(f"{name}: expected a name or a list of names, got {values!r}")
+    return [check_text(name, value) for value in values]
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuses what is not True or False."""
+    if not isinstance(value, bool):
+        raise SettingError(f"{name}: expected True or False, got {value!r}")
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int = (1 << 63) - 1) -> None:

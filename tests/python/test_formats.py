@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import datetime as dt
+import importlib
 import pickle
 from typing import TYPE_CHECKING
 

@@ -8,6 +8,7 @@
 //! Dependencies point one way, right to left. [`plan`] decides which row stands where and does no IO; the
 //! stream carries it out within a memory limit. The Python package is a thin layer over this crate.
 
+mod cast;
 pub mod config;
 mod dataset;
 pub mod display;
@@ -26,6 +27,7 @@ mod stream;
 
 pub use arrow_schema::SchemaRef;
 
+pub use crate::cast::Conversion;
 pub use crate::dataset::{Fragment, OpenRequest, RowGroupRef, Snapshot};
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;

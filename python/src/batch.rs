@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
-use arrow_cast::can_cast_types;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
-use forebay::{display, forms};
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use forebay::{Conversion, SchemaRef, display, forms};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
-use pyo3_arrow::PySchema;
-use pyo3_arrow::error::PyArrowResult;
+use pyo3_arrow::error::{PyArrowError, PyArrowResult};
 use pyo3_arrow::ffi::{to_array_pycapsules, to_schema_pycapsule};
+use pyo3_arrow::{PyField, PySchema};
 
 use crate::dlpack;
 use crate::error::to_py;
@@ -79,9 +78,12 @@ impl PyBatch {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
-        check_castable(&self.batch.schema(), requested_schema.as_ref())?;
-        let field = struct_field(&self.batch.schema());
-        to_array_pycapsules(py, field, struct_array(self.batch.clone()).as_ref(), requested_schema)
+        let batch = match conversion(&self.batch.schema(), requested_schema.as_ref())? {
+            None => self.batch.clone(),
+            Some(conversion) => py.detach(|| conversion.convert(&self.batch)).map_err(|error| to_py(&error))?,
+        };
+        let field = struct_field(&batch.schema());
+        to_array_pycapsules(py, field, struct_array(batch).as_ref(), None)
     }
 }
 
@@ -137,8 +139,24 @@ impl PyColumn {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
-        to_array_pycapsules(py, Arc::clone(&self.field), &self.array, requested_schema)
+        let (mut array, mut field) = (Arc::clone(&self.array), Arc::clone(&self.field));
+        if let Some(capsule) = &requested_schema {
+            let wanted = PyField::from_arrow_pycapsule(capsule)?.into_inner();
+            // A column stands for itself: the consumer need not know what it is called.
+            let wanted = Field::clone(&wanted).with_name(field.name());
+            let conversion = Conversion::try_new(&one_column(&field), &one_column(&Arc::new(wanted)));
+            let conversion = conversion.map_err(|error| to_py(&error))?;
+            let batch = RecordBatch::try_new(one_column(&field), vec![array]).map_err(PyArrowError::from)?;
+            let converted = py.detach(|| conversion.convert(&batch)).map_err(|error| to_py(&error))?;
+            array = Arc::clone(converted.column(0));
+            field = Arc::clone(&conversion.schema().fields()[0]);
+        }
+        to_array_pycapsules(py, field, &array, None)
     }
+}
+
+fn one_column(field: &FieldRef) -> SchemaRef {
+    Arc::new(Schema::new(vec![Arc::clone(field)]))
 }
 
 /// Returns the field that describes batches of `schema` as structs.
@@ -152,28 +170,10 @@ pub(crate) fn struct_array(batch: RecordBatch) -> ArrayRef {
     Arc::new(StructArray::from(batch))
 }
 
-/// Refuses a requested schema that some column cannot be cast to, which consumers would take for granted.
-pub(crate) fn check_castable(schema: &Schema, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<()> {
-    let Some(capsule) = requested else { return Ok(()) };
+/// Returns how to turn batches of `schema` into those that a consumer asks for; `None` where it takes them as they are.
+pub(crate) fn conversion(schema: &Schema, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<Option<Conversion>> {
+    let Some(capsule) = requested else { return Ok(None) };
     // Through `PySchema`, which imports a copy: the capsule stays the caller's.
-    let requested = PySchema::from_arrow_pycapsule(capsule)?.into_inner();
-    for field in schema.fields() {
-        let Ok(wanted) = requested.field_with_name(field.name()) else { continue };
-        if !can_cast_types(field.data_type(), wanted.data_type()) || is_lossy(field.data_type(), wanted.data_type()) {
-            let (name, have, want) = (field.name(), field.data_type(), wanted.data_type());
-            return Err(PyTypeError::new_err(format!(
-                "column `{name}` is `{have}` and cannot be handed over as `{want}`"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Returns whether text would have to be parsed: what does not parse would silently become NULL.
-fn is_lossy(from: &DataType, to: &DataType) -> bool {
-    let is_text = |data_type: &DataType| matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-    let is_bytes = |data_type: &DataType| {
-        matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::Dictionary(..))
-    };
-    is_text(from) && !is_text(to) && !is_bytes(to)
+    let wanted = PySchema::from_arrow_pycapsule(capsule)?.into_inner();
+    Conversion::try_new(schema, &wanted).map(Some).map_err(|error| to_py(&error))
 }

@@ -10,7 +10,7 @@ use pyo3::types::{PyCapsule, PyDict};
 use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
-use crate::batch::{PyBatch, check_castable, struct_array, struct_field};
+use crate::batch::{PyBatch, conversion, struct_array, struct_field};
 use crate::error::to_py;
 use crate::runtime::TICK;
 
@@ -93,14 +93,18 @@ impl PyStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        // First: what is refused leaves the stream as it was.
+        let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let taken = py.detach(|| self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
-        check_castable(&self.schema, requested_schema.as_ref())?;
-        let field = struct_field(&self.schema);
-        let arrays = stream.map(|batch| match batch {
-            Ok(batch) => Ok(struct_array(batch)),
-            Err(error) => Err(arrow_schema::ArrowError::ExternalError(Box::new(error))),
+        let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
+        let arrays = stream.map(move |batch| {
+            let converted = batch.and_then(|batch| match &conversion {
+                None => Ok(batch),
+                Some(conversion) => conversion.convert(&batch),
+            });
+            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(Box::new(error)))
         });
-        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), requested_schema)
+        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
     }
 }

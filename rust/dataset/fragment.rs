@@ -42,9 +42,9 @@ impl Fragment {
         let metadata = Arc::new(footer.metadata);
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new()).map_err(|error| refuse(error.to_string()))?;
-        let plain = without_views(reader.schema());
-        if plain != **reader.schema() {
-            let options = ArrowReaderOptions::new().with_schema(Arc::new(plain));
+        let readable = readable(reader.schema());
+        if readable != **reader.schema() {
+            let options = ArrowReaderOptions::new().with_schema(Arc::new(readable));
             reader = load(options).map_err(|error| refuse(error.to_string()))?;
         }
         let mut names: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
@@ -233,26 +233,46 @@ fn is_sound(pages: &[PageLocation], chunk: Range<i64>, num_rows: i64) -> bool {
     true
 }
 
-/// Returns `schema` with plain types for views, which would pin whole pages in the shuffle.
-fn without_views(schema: &Schema) -> Schema {
-    let fields: Fields = schema.fields().iter().map(plain_field).collect();
+/// Returns `schema` with the types that batches have.
+///
+/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries of strings and binary
+/// are kept, with an index that holds the values of all row groups; others are their values, as the decoder has it.
+fn readable(schema: &Schema) -> Schema {
+    let fields: Fields = schema.fields().iter().map(readable_field).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
-fn plain_field(field: &FieldRef) -> FieldRef {
-    let plain = plain_type(field.data_type());
-    if plain == *field.data_type() { Arc::clone(field) } else { Arc::new(Field::clone(field).with_data_type(plain)) }
+fn readable_field(field: &FieldRef) -> FieldRef {
+    let data_type = readable_type(field.data_type());
+    if data_type == *field.data_type() {
+        Arc::clone(field)
+    } else {
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    }
 }
 
-fn plain_type(data_type: &DataType) -> DataType {
+fn readable_type(data_type: &DataType) -> DataType {
+    use DataType::{Binary, LargeBinary, LargeUtf8, Utf8};
     match data_type {
-        DataType::Utf8View => DataType::Utf8,
-        DataType::BinaryView => DataType::Binary,
-        DataType::List(item) => DataType::List(plain_field(item)),
-        DataType::LargeList(item) => DataType::LargeList(plain_field(item)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(plain_field(item), *len),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
-        DataType::Map(entries, is_sorted) => DataType::Map(plain_field(entries), *is_sorted),
+        DataType::Utf8View => Utf8,
+        DataType::BinaryView => Binary,
+        DataType::Dictionary(index, values) => match (&**index, readable_type(values)) {
+            (DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16, values)
+                if matches!(values, Utf8 | LargeUtf8 | Binary | LargeBinary) =>
+            {
+                DataType::Dictionary(Box::new(DataType::Int32), Box::new(values))
+            }
+            (index, values) if matches!(values, Utf8 | LargeUtf8 | Binary | LargeBinary) => {
+                DataType::Dictionary(Box::new(index.clone()), Box::new(values))
+            }
+            (_, values) => values,
+        },
+        DataType::RunEndEncoded(_, values) => readable_type(values.data_type()),
+        DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item)),
+        DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable_field).collect()),
+        DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries), *is_sorted),
         other => other.clone(),
     }
 }

@@ -3,15 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions,
-    StructArray, new_null_array,
-};
-use arrow_cast::CastOptions;
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
+use arrow_array::{RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 
 use super::{Fragment, RowGroupRef, Snapshot};
+use crate::cast;
 use crate::error::{Error, Result};
 
 /// Returns the schema that holds the values of all fragments, and sets each fragment's columns.
@@ -109,7 +105,9 @@ fn unify_fields(left: &Field, right: &Field) -> Result<Field, Clash> {
 
 /// Returns the narrowest type that holds the values of both; the inner clash where a child is to blame.
 fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Clash>> {
-    use DataType::{Binary, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List, Null, Struct, Utf8};
+    use DataType::{
+        Binary, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List, Map, Null, Struct, Utf8,
+    };
     if left == right {
         return Ok(left.clone());
     }
@@ -124,6 +122,7 @@ fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Cla
         (List(a) | LargeList(a), List(b) | LargeList(b)) => Ok(LargeList(item(a, b)?)),
         (FixedSizeList(a, n), FixedSizeList(b, m)) if n == m => Ok(FixedSizeList(item(a, b)?, *n)),
         (Struct(a), Struct(b)) => unify_structs(a, b).map(Struct).map_err(Some),
+        (Map(a, is_sorted), Map(b, other)) => Ok(Map(unify_entries(a, b)?, *is_sorted && *other)),
         _ => widen(left, right).ok_or(None),
     }
 }
@@ -139,6 +138,14 @@ fn unify_structs(left: &Fields, right: &Fields) -> Result<Fields, Clash> {
     let only_right = right.iter().filter(|field| left.find(field.name()).is_none());
     fields.extend(only_right.map(|field| Field::clone(field).with_nullable(true)));
     Ok(fields.into())
+}
+
+/// Unifies keys with keys and values with values, which writers name differently.
+fn unify_entries(left: &FieldRef, right: &FieldRef) -> Result<FieldRef, Option<Clash>> {
+    let (DataType::Struct(a), DataType::Struct(b)) = (left.data_type(), right.data_type()) else { return Err(None) };
+    let pairs = a.iter().zip(b).map(|(a, b)| unify_fields(a, b));
+    let entries = DataType::Struct(pairs.collect::<Result<Fields, _>>().map_err(Some)?);
+    Ok(Arc::new(Field::clone(left).with_data_type(entries)))
 }
 
 /// Returns the wider of two numbers of a kind, where it holds every value of the other.
@@ -187,7 +194,7 @@ pub(super) fn conform(
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         columns.push(match place {
             None => new_null_array(field.data_type(), batch.num_rows()),
-            Some(place) => cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
+            Some(place) => cast::widen(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,
                 column: field.name().clone(),
@@ -204,52 +211,6 @@ pub(super) fn conform(
         row_group: row_group.index as usize,
         source: Box::new(source.into()),
     })
-}
-
-/// Casts without losing a value: structs by name, lists by item, the rest as arrow does.
-fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    if array.data_type() == to {
-        return Ok(Arc::clone(array));
-    }
-    match (array.data_type(), to) {
-        (DataType::Struct(_), DataType::Struct(fields)) => {
-            let array = array.as_struct();
-            let child = |field: &FieldRef| match array.column_by_name(field.name()) {
-                Some(child) => cast(child, field.data_type()),
-                None => Ok(new_null_array(field.data_type(), array.len())),
-            };
-            let children = fields.iter().map(child).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arc::new(StructArray::try_new_with_length(
-                fields.clone(),
-                children,
-                array.nulls().cloned(),
-                array.len(),
-            )?))
-        }
-        (DataType::List(_), DataType::List(item)) => cast_items::<i32>(array, item),
-        (DataType::LargeList(_), DataType::LargeList(item)) => cast_items::<i64>(array, item),
-        (DataType::List(_), DataType::LargeList(item)) => {
-            let item_type = array.as_list::<i32>().value_type();
-            let large = DataType::LargeList(Arc::new(Field::clone(item).with_data_type(item_type)));
-            cast(&arrow_cast::cast_with_options(array, &large, &STRICT)?, to)
-        }
-        (DataType::FixedSizeList(_, _), DataType::FixedSizeList(item, len)) => {
-            let list = array.as_fixed_size_list();
-            let items = cast(list.values(), item.data_type())?;
-            Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *len, items, list.nulls().cloned())?))
-        }
-        _ => arrow_cast::cast_with_options(array, to, &STRICT),
-    }
-}
-
-const STRICT: CastOptions<'static> =
-    CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
-
-fn cast_items<O: OffsetSizeTrait>(array: &ArrayRef, item: &FieldRef) -> Result<ArrayRef, ArrowError> {
-    let list: &GenericListArray<O> = array.as_list();
-    let items = cast(list.values(), item.data_type())?;
-    let cast = GenericListArray::try_new(Arc::clone(item), list.offsets().clone(), items, list.nulls().cloned())?;
-    Ok(Arc::new(cast))
 }
 
 #[cfg(test)]

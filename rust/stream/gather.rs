@@ -220,9 +220,7 @@ fn trusted(builder: ArrayDataBuilder) -> ArrayData {
 
 /// Gathers any type by arrow's own copier, run by run.
 fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> Result<ArrayData, ArrowError> {
-    if let DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView | DataType::RunEndEncoded(..) =
-        data_type
-    {
+    if has_value_table(data_type) {
         return interleaved(sources, rows);
     }
     let mut out = MutableArrayData::with_capacities(sources.iter().collect(), true, Capacities::Array(rows.len()));
@@ -237,7 +235,22 @@ fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> R
     Ok(out.freeze())
 }
 
+/// Returns whether a type holds a dictionary at any depth.
+fn has_value_table(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(..) => true,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_value_table(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_value_table(field.data_type())),
+        _ => false,
+    }
+}
+
 /// Gathers types whose sources have value tables of their own, which `interleave` merges.
+///
+/// [`MutableArrayData`] would append the tables of all sources, until the index overflows.
 fn interleaved(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
     let arrays: Vec<ArrayRef> = sources.iter().map(|source| make_array(source.clone())).collect();
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();

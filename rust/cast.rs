@@ -1,0 +1,294 @@
+//! Casts that keep every value: to the types of a dataset, and to those that an Arrow consumer asks for.
+//!
+//! Structs are matched by the names of their fields, lists and maps by what they hold. What is left is arrow's to cast,
+//! and a value that does not fit is an error, never NULL.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions,
+    StructArray, new_null_array,
+};
+use arrow_cast::display::array_value_to_string;
+use arrow_cast::{CastOptions, can_cast_types};
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+
+use crate::error::{Error, Result};
+use crate::panics;
+
+const STRICT: CastOptions<'static> =
+    CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
+
+/// How a single column without children is cast.
+type CastLeaf = fn(&ArrayRef, &DataType) -> Result<ArrayRef, ArrowError>;
+
+/// Casts to a wider type. Fields that a struct lacks are NULL.
+pub(crate) fn widen(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    cast(array, to, strict)
+}
+
+fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    arrow_cast::cast_with_options(array, to, &STRICT)
+}
+
+/// Casts, and casts back to see whether every value is still what it was.
+fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let there = strict(array, to)?;
+    if *array.data_type() == DataType::Null {
+        return Ok(there);
+    }
+    let back = strict(&there, array.data_type())?;
+    if back.to_data() == array.to_data() {
+        return Ok(there);
+    }
+    let differs = |row: &usize| array.slice(*row, 1).to_data() != back.slice(*row, 1).to_data();
+    let row = (0..array.len()).find(differs).unwrap_or(0);
+    let value = array_value_to_string(array, row)?;
+    Err(ArrowError::CastError(format!("`{value}` has no equal in `{to}`")))
+}
+
+fn cast(array: &ArrayRef, to: &DataType, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+    if array.data_type() == to {
+        return Ok(Arc::clone(array));
+    }
+    match (array.data_type(), to) {
+        (DataType::Struct(_), DataType::Struct(fields)) => Ok(Arc::new(cast_struct(array.as_struct(), fields, leaf)?)),
+        (DataType::Map(_, _), DataType::Map(entries, is_sorted)) => cast_map(array.as_map(), entries, *is_sorted, leaf),
+        (from, to) => match (item_of(from), item_of(to)) {
+            (Some(_), Some(item)) => cast_list(array, to, item, leaf),
+            _ => leaf(array, to),
+        },
+    }
+}
+
+fn cast_struct(array: &StructArray, fields: &Fields, leaf: CastLeaf) -> Result<StructArray, ArrowError> {
+    let child = |field: &FieldRef| match array.column_by_name(field.name()) {
+        Some(child) => cast(child, field.data_type(), leaf),
+        None => Ok(new_null_array(field.data_type(), array.len())),
+    };
+    let children = fields.iter().map(child).collect::<Result<Vec<_>, _>>()?;
+    StructArray::try_new_with_length(fields.clone(), children, array.nulls().cloned(), array.len())
+}
+
+/// Casts keys and values, whatever they are called.
+fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+    let DataType::Struct(fields) = entries.data_type() else {
+        return Err(ArrowError::SchemaError("the entries of a map are no struct".into()));
+    };
+    let columns = array.entries().columns().iter().zip(fields);
+    let columns = columns.map(|(child, field)| cast(child, field.data_type(), leaf)).collect::<Result<Vec<_>, _>>()?;
+    let cast = StructArray::try_new(fields.clone(), columns, array.entries().nulls().cloned())?;
+    let map = MapArray::try_new(Arc::clone(entries), array.offsets().clone(), cast, array.nulls().cloned(), is_sorted)?;
+    Ok(Arc::new(map))
+}
+
+/// Casts the items in the list they are in, then the list.
+fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+    let same_list: ArrayRef = match array.data_type() {
+        DataType::List(_) => Arc::new(with_items::<i32>(array, item, leaf)?),
+        DataType::LargeList(_) => Arc::new(with_items::<i64>(array, item, leaf)?),
+        DataType::FixedSizeList(_, len) => {
+            let list = array.as_fixed_size_list();
+            let items = cast(list.values(), item.data_type(), leaf)?;
+            let nulls = list.nulls().cloned();
+            Arc::new(FixedSizeListArray::try_new_with_length(Arc::clone(item), *len, items, nulls, list.len())?)
+        }
+        // Nothing that is read: list views come as lists.
+        other => return Err(ArrowError::NotYetImplemented(format!("casting from `{other}`"))),
+    };
+    if same_list.data_type() == to { Ok(same_list) } else { strict(&same_list, to) }
+}
+
+fn with_items<O: OffsetSizeTrait>(
+    array: &ArrayRef,
+    item: &FieldRef,
+    leaf: CastLeaf,
+) -> Result<GenericListArray<O>, ArrowError> {
+    let list: &GenericListArray<O> = array.as_list();
+    let items = cast(list.values(), item.data_type(), leaf)?;
+    GenericListArray::try_new(Arc::clone(item), list.offsets().clone(), items, list.nulls().cloned())
+}
+
+fn item_of(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item) => Some(item),
+        _ => None,
+    }
+}
+
+/// Turns batches of one schema into those of another that an Arrow consumer asked for, if that loses nothing.
+#[derive(Debug, Clone)]
+pub struct Conversion {
+    schema: SchemaRef,
+    /// For each column of `schema`, the place among the columns there are.
+    places: Vec<usize>,
+}
+
+impl Conversion {
+    /// Matches the columns of `wanted` by name, and checks that each has values of the same kind.
+    ///
+    /// Another width, unit, scale, offset, index, order of columns or way to hold text is a matter of values, which
+    /// [`Self::convert`] checks one by one. A field's extension type is kept where the consumer asks for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`], naming the column and both types.
+    pub fn try_new(have: &Schema, wanted: &Schema) -> Result<Self> {
+        let places = places(have.fields(), wanted.fields()).map_err(refused)?;
+        let mut fields = Vec::with_capacity(places.len());
+        for (field, &place) in wanted.fields().iter().zip(&places) {
+            fields.push(agree(have.field(place), field, field.name()).map_err(refused)?);
+        }
+        let mut metadata = have.metadata().clone();
+        metadata.extend(wanted.metadata().clone());
+        Ok(Self { schema: Arc::new(Schema::new_with_metadata(fields, metadata)), places })
+    }
+
+    /// Returns the schema of the batches that [`Self::convert`] returns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Returns the rows of `batch` as the consumer wants them. Columns of the wanted type are not copied.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for the first value that the wanted type does not hold.
+    pub fn convert(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let columns = self.schema.fields().iter().zip(&self.places).map(|(field, &place)| {
+            // Casting is a library's work on any type: a panic of it must not end in the consumer's C code.
+            let done = panics::caught(|| cast(batch.column(place), field.data_type(), exact));
+            let column = done.map_err(ArrowError::ComputeError).flatten();
+            column.map_err(|error| refused(format!("column `{}` as `{}`: {error}", field.name(), field.data_type())))
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|error| refused(error.to_string()))
+    }
+}
+
+fn refused(reason: String) -> Error {
+    Error::Setting { name: "requested_schema", reason }
+}
+
+/// Returns where each wanted field is; all must be wanted.
+fn places(have: &Fields, wanted: &Fields) -> Result<Vec<usize>, String> {
+    let names =
+        |fields: &Fields| fields.iter().map(|field| format!("`{}`", field.name())).collect::<Vec<_>>().join(", ");
+    let place = |field: &FieldRef| have.find(field.name()).map(|(place, _)| place);
+    let places: Option<Vec<usize>> = wanted.iter().map(place).collect();
+    let mut seen = places.clone().unwrap_or_default();
+    seen.sort_unstable();
+    seen.dedup();
+    match places {
+        Some(places) if seen.len() == have.len() && places.len() == have.len() => Ok(places),
+        _ => {
+            Err(format!("the columns are {}, not {}; select columns with `select_columns`", names(have), names(wanted)))
+        }
+    }
+}
+
+/// Returns the field to hand over: the wanted type, and the metadata of both.
+fn agree(have: &Field, wanted: &Field, path: &str) -> Result<Field, String> {
+    let clash = || {
+        let (have, wanted) = (have.data_type(), wanted.data_type());
+        format!("column `{path}` is `{have}` and cannot be handed over as `{wanted}`")
+    };
+    if let (Some(extension), Some(other)) = (have.extension_type_name(), wanted.extension_type_name())
+        && extension != other
+    {
+        return Err(format!("column `{path}` is of the extension type `{extension}`, not `{other}`"));
+    }
+    let child = |a: &FieldRef, b: &FieldRef| agree(a, b, &format!("{path}.{}", b.name())).map(Arc::new);
+    let data_type = match (have.data_type(), wanted.data_type()) {
+        (DataType::Struct(fields), DataType::Struct(others)) => {
+            let places = places(fields, others).map_err(|reason| format!("column `{path}`: {reason}"))?;
+            let fields = others.iter().zip(places).map(|(other, place)| child(&fields[place], other));
+            DataType::Struct(fields.collect::<Result<Fields, String>>()?)
+        }
+        (DataType::Map(entries, _), DataType::Map(others, is_sorted)) => {
+            let (DataType::Struct(fields), DataType::Struct(wanted)) = (entries.data_type(), others.data_type()) else {
+                return Err(clash());
+            };
+            let pairs = fields.iter().zip(wanted).map(|(field, other)| child(field, other));
+            let pairs = DataType::Struct(pairs.collect::<Result<Fields, String>>()?);
+            DataType::Map(Arc::new(Field::clone(others).with_data_type(pairs)), *is_sorted)
+        }
+        (DataType::FixedSizeList(_, len), DataType::FixedSizeList(_, other)) if len != other => return Err(clash()),
+        (from, to) => match (item_of(from), item_of(to)) {
+            (Some(item), Some(other)) => with_item(to, child(item, other)?),
+            _ if is_castable(from, to) => to.clone(),
+            _ => return Err(clash()),
+        },
+    };
+    let mut metadata = have.metadata().clone();
+    if wanted.extension_type_name().is_none() {
+        metadata.remove(EXTENSION_TYPE_NAME_KEY);
+        metadata.remove(EXTENSION_TYPE_METADATA_KEY);
+    }
+    metadata.extend(wanted.metadata().clone());
+    Ok(Field::clone(wanted).with_data_type(data_type).with_metadata(metadata))
+}
+
+/// Returns the list type `list` of other items.
+fn with_item(list: &DataType, item: FieldRef) -> DataType {
+    match list {
+        DataType::LargeList(_) => DataType::LargeList(item),
+        DataType::FixedSizeList(_, len) => DataType::FixedSizeList(item, *len),
+        DataType::ListView(_) => DataType::ListView(item),
+        DataType::LargeListView(_) => DataType::LargeListView(item),
+        _ => DataType::List(item),
+    }
+}
+
+/// What values are, apart from how they are stored.
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Null,
+    Boolean,
+    Number,
+    Decimal,
+    Date,
+    Time,
+    Instant,
+    /// A timestamp without a zone: of which instant, nobody knows.
+    WallClock,
+    Duration,
+    Bytes,
+}
+
+fn kind(data_type: &DataType) -> Option<Kind> {
+    Some(match data_type {
+        DataType::Null => Kind::Null,
+        DataType::Boolean => Kind::Boolean,
+        number if number.is_integer() || number.is_floating() => Kind::Number,
+        decimal if decimal.is_decimal() => Kind::Decimal,
+        DataType::Date32 | DataType::Date64 => Kind::Date,
+        DataType::Time32(_) | DataType::Time64(_) => Kind::Time,
+        DataType::Timestamp(_, zone) => zone.as_ref().map_or(Kind::WallClock, |_| Kind::Instant),
+        DataType::Duration(_) => Kind::Duration,
+        DataType::Utf8
+        | DataType::LargeUtf8
+        | DataType::Utf8View
+        | DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => Kind::Bytes,
+        DataType::Dictionary(_, values) => return kind(values),
+        DataType::RunEndEncoded(_, values) => return kind(values.data_type()),
+        _ => return None,
+    })
+}
+
+/// Returns whether both hold values of a kind, and arrow casts there and back.
+fn is_castable(from: &DataType, to: &DataType) -> bool {
+    let has_kind = kind(from).is_some_and(|have| have == Kind::Null || kind(to) == Some(have));
+    from == to || (has_kind && can_cast_types(from, to) && (*from == DataType::Null || can_cast_types(to, from)))
+}

@@ -9,7 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder};
+use parquet::file::metadata::{
+    FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataPushDecoder,
+};
 use sha2::{Digest, Sha256};
 
 use crate::config;
@@ -55,13 +57,32 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     }
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
     let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
+    let tail_start = size - tail.len() as u64;
+    let mut known = vec![(tail_start..size, tail)];
+    let metadata = match parse(connection, object, size, &mut known, PageIndexPolicy::Optional).await {
+        // An index that cannot be parsed is none: the pages are found without it.
+        Err(Error::NotParquet { .. }) => parse(connection, object, size, &mut known, PageIndexPolicy::Skip).await?,
+        parsed => parsed?,
+    };
+    Ok(Footer { metadata: with_row_count(metadata), digest })
+}
+
+/// Parses a footer, and the index where it is asked for; `known` holds what was read of the object.
+async fn parse(
+    connection: &Connection,
+    object: &Object,
+    size: u64,
+    known: &mut Vec<(Range<u64>, Bytes)>,
+    offset_index: PageIndexPolicy,
+) -> Result<ParquetMetaData> {
     let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
     let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
         .map_err(|error| not_parquet(error.to_string()))?
         .with_column_index_policy(PageIndexPolicy::Skip)
-        .with_offset_index_policy(PageIndexPolicy::Optional);
-    let tail_start = size - tail.len() as u64;
-    decoder.push_range(tail_start..size, tail).map_err(|error| not_parquet(error.to_string()))?;
+        .with_offset_index_policy(offset_index);
+    for (range, bytes) in known.iter() {
+        decoder.push_range(range.clone(), bytes.clone()).map_err(|error| not_parquet(error.to_string()))?;
+    }
     loop {
         // Parsing may take long for wide files, and may panic on hostile ones: not on the runtime's thread.
         let parse = move || {
@@ -73,15 +94,37 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
             connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
         decoder = returned;
         match parsed.map_err(|error| not_parquet(error.to_string()))? {
-            DecodeResult::Data(metadata) => return Ok(Footer { metadata, digest }),
+            DecodeResult::Data(metadata) => return Ok(metadata),
             DecodeResult::NeedsData(ranges) => {
                 check_inside(object, &ranges, size)?;
                 let bytes = read_ranges(connection, object, &ranges).await?;
+                known.extend(ranges.iter().cloned().zip(bytes.iter().cloned()));
                 decoder.push_ranges(ranges, bytes).map_err(|error| not_parquet(error.to_string()))?;
             }
             DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
         }
     }
+}
+
+/// Returns the footer with the number of rows that its row groups have, which some writers leave at 0: the decoder makes
+/// no batch larger than that.
+fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
+    let num_rows = metadata.row_groups().iter().fold(0_i64, |sum, group| sum.saturating_add(group.num_rows()));
+    let file = metadata.file_metadata();
+    if file.num_rows() == num_rows {
+        return metadata;
+    }
+    let file = FileMetaData::new(
+        file.version(),
+        num_rows,
+        file.created_by().map(str::to_owned),
+        file.key_value_metadata().cloned(),
+        file.schema_descr_ptr(),
+        file.column_orders().cloned(),
+    );
+    let mut parts = metadata.into_builder();
+    let (row_groups, offset_index) = (parts.take_row_groups(), parts.take_offset_index());
+    ParquetMetaDataBuilder::new(file).set_row_groups(row_groups).set_offset_index(offset_index).build()
 }
 
 /// Checks the file's end and returns the length of the footer with all that follows it.

@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::basic::Type as PhysicalType;
+use parquet::basic::{LogicalType, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
+use parquet::schema::types::ColumnDescPtr;
 
 use super::footer::Footer;
 use crate::error::{Error, Result};
@@ -22,6 +24,8 @@ pub struct Fragment {
     pub(crate) store: usize,
     /// Footer, offset index, and the Arrow types to decode to.
     pub(crate) reader: ArrowReaderMetadata,
+    /// Those types, with the extension types that Parquet's own types stand for.
+    pub(super) schema: SchemaRef,
     /// For each column of the dataset, the root column here; `None` where it is missing, and so NULL.
     pub(crate) columns: Arc<[Option<usize>]>,
     /// The place of each root column's first leaf, and the number of leaves.
@@ -47,13 +51,16 @@ impl Fragment {
             let options = ArrowReaderOptions::new().with_schema(Arc::new(readable));
             reader = load(options).map_err(|error| refuse(error.to_string()))?;
         }
+        let mut leaves = reader.parquet_schema().columns().iter();
+        let fields = with_extensions(reader.schema().fields(), &mut leaves);
+        let schema = Arc::new(Schema::new_with_metadata(fields, reader.schema().metadata().clone()));
         let mut names: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
         }
         let first_leaves = first_leaves(&reader);
-        Ok(Self { object, store, reader, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
+        Ok(Self { object, store, reader, schema, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
     }
 
     /// Returns a row group's part of the footer.
@@ -231,6 +238,41 @@ fn is_sound(pages: &[PageLocation], chunk: Range<i64>, num_rows: i64) -> bool {
         (end, row) = (page_end, first_row);
     }
     true
+}
+
+/// Returns `fields` with Arrow's extension types where Parquet has a type of its own for the values; `leaves` are the
+/// Parquet columns below them, in order.
+fn with_extensions<'a>(fields: &Fields, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> Fields {
+    fields.iter().map(|field| with_extension(field, leaves)).collect()
+}
+
+fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::List(item) => DataType::List(with_extension(item, leaves)),
+        DataType::LargeList(item) => DataType::LargeList(with_extension(item, leaves)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(with_extension(item, leaves), *len),
+        DataType::Map(entries, is_sorted) => DataType::Map(with_extension(entries, leaves), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(with_extensions(fields, leaves)),
+        leaf => {
+            let name = match (leaf, leaves.next().and_then(|column| column.logical_type_ref())) {
+                (DataType::FixedSizeBinary(16), Some(LogicalType::Uuid)) => "arrow.uuid",
+                (DataType::Utf8 | DataType::LargeUtf8, Some(LogicalType::Json)) => "arrow.json",
+                _ => return Arc::clone(field),
+            };
+            if field.extension_type_name().is_some() {
+                return Arc::clone(field);
+            }
+            let mut metadata = field.metadata().clone();
+            metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name.into());
+            metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), String::new());
+            return Arc::new(Field::clone(field).with_metadata(metadata));
+        }
+    };
+    if data_type == *field.data_type() {
+        Arc::clone(field)
+    } else {
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    }
 }
 
 /// Returns `schema` with the types that batches have.

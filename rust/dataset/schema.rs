@@ -19,14 +19,13 @@ use crate::error::{Error, Result};
 /// [`Error::SchemaMismatch`], naming both objects, the column and both types.
 pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
-    let metadata = first.reader.schema().metadata().clone();
-    let mut fields: Vec<(FieldRef, usize)> =
-        first.reader.schema().fields().iter().map(|f| (Arc::clone(f), 0)).collect();
+    let metadata = first.schema.metadata().clone();
+    let mut fields: Vec<(FieldRef, usize)> = first.schema.fields().iter().map(|f| (Arc::clone(f), 0)).collect();
     let mut places: HashMap<String, usize> =
         fields.iter().enumerate().map(|(place, (field, _))| (field.name().clone(), place)).collect();
-    let first_fields = first.reader.schema().fields().clone();
+    let first_fields = first.schema.fields().clone();
     for (index, fragment) in fragments.iter().enumerate().skip(1) {
-        let schema = fragment.reader.schema();
+        let schema = &fragment.schema;
         if *schema.fields() == first_fields {
             continue;
         }
@@ -66,7 +65,7 @@ fn set_columns(fragments: &mut [Fragment], fields: &[(FieldRef, usize)], first_f
     };
     let mut first_columns: Option<Arc<[Option<usize>]>> = None;
     for fragment in fragments {
-        let schema = fragment.reader.schema();
+        let schema = &fragment.schema;
         let columns = if schema.fields() == first_fields {
             Arc::clone(first_columns.get_or_insert_with(|| columns_of(schema)))
         } else {

@@ -121,9 +121,7 @@ def random_array(rng: np.random.Generator, kind: pa.DataType, length: int, null_
             items = random_array(rng, kind.value_type, num_items, null_fraction)
             if "View" in make.__name__:
                 starts, sizes = offsets[:-1], np.diff(offsets)
-                return make.from_arrays(
-                    pa.array(starts, offset), pa.array(sizes, offset), items, type=kind, mask=mask
-                )
+                return make.from_arrays(pa.array(starts, offset), pa.array(sizes, offset), items, type=kind, mask=mask)
             return make.from_arrays(pa.array(offsets, offset), items, type=kind, mask=mask)
     if pa.types.is_dictionary(kind):
         values = random_array(rng, kind.value_type, 100, 0.0).unique()

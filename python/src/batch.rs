@@ -9,7 +9,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
-use pyo3_arrow::ffi::{to_array_pycapsules, to_schema_pycapsule};
+use pyo3_arrow::ffi::{ArrayIterator, to_array_pycapsules, to_schema_pycapsule, to_stream_pycapsule};
 use pyo3_arrow::{PyField, PySchema};
 
 use crate::dlpack;
@@ -25,6 +25,14 @@ pub(crate) struct PyBatch {
 impl PyBatch {
     pub(crate) fn new(batch: RecordBatch) -> Self {
         Self { batch }
+    }
+
+    /// Returns the batch as a consumer asks for it.
+    fn converted(&self, py: Python<'_>, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<RecordBatch> {
+        match conversion(&self.batch.schema(), requested)? {
+            None => Ok(self.batch.clone()),
+            Some(conversion) => py.detach(|| conversion.convert(&self.batch)).map_err(|error| to_py(&error)),
+        }
     }
 }
 
@@ -78,12 +86,22 @@ impl PyBatch {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyTuple>> {
-        let batch = match conversion(&self.batch.schema(), requested_schema.as_ref())? {
-            None => self.batch.clone(),
-            Some(conversion) => py.detach(|| conversion.convert(&self.batch)).map_err(|error| to_py(&error))?,
-        };
+        let batch = self.converted(py, requested_schema.as_ref())?;
         let field = struct_field(&batch.schema());
         to_array_pycapsules(py, field, struct_array(batch).as_ref(), None)
+    }
+
+    /// A stream of this one batch, for consumers that take nothing else.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        let batch = self.converted(py, requested_schema.as_ref())?;
+        let field = struct_field(&batch.schema());
+        let arrays = std::iter::once(Ok(struct_array(batch)));
+        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
     }
 }
 

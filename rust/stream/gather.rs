@@ -13,6 +13,8 @@ use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
+use super::dictionary::{has_dictionary, with_unique_values};
+
 /// One row: which source, and which row of it.
 pub(super) type SourceRow = (u32, u32);
 
@@ -220,7 +222,7 @@ fn trusted(builder: ArrayDataBuilder) -> ArrayData {
 
 /// Gathers any type by arrow's own copier, run by run.
 fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> Result<ArrayData, ArrowError> {
-    if has_value_table(data_type) {
+    if has_dictionary(data_type) {
         return interleaved(sources, rows);
     }
     let mut out = MutableArrayData::with_capacities(sources.iter().collect(), true, Capacities::Array(rows.len()));
@@ -235,19 +237,6 @@ fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> R
     Ok(out.freeze())
 }
 
-/// Returns whether a type holds a dictionary at any depth.
-fn has_value_table(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(..) => true,
-        DataType::List(item)
-        | DataType::LargeList(item)
-        | DataType::FixedSizeList(item, _)
-        | DataType::Map(item, _) => has_value_table(item.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_value_table(field.data_type())),
-        _ => false,
-    }
-}
-
 /// Gathers types whose sources have value tables of their own, which `interleave` merges.
 ///
 /// [`MutableArrayData`] would append the tables of all sources, until the index overflows.
@@ -255,5 +244,6 @@ fn interleaved(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, A
     let arrays: Vec<ArrayRef> = sources.iter().map(|source| make_array(source.clone())).collect();
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
     let indices: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
-    Ok(arrow_select::interleave::interleave(&arrays, &indices)?.to_data())
+    let gathered = arrow_select::interleave::interleave(&arrays, &indices)?.to_data();
+    if sources.len() == 1 { Ok(gathered) } else { with_unique_values(gathered) }
 }

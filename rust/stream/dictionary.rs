@@ -1,0 +1,116 @@
+//! Makes the value tables of dictionaries unique, which consumers such as pandas take for granted.
+//!
+//! A batch has rows of many row groups, each with a table of its own; arrow appends these, with what they share twice.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowDictionaryKeyType, ByteArrayType};
+use arrow_array::{Array, ArrayRef, DictionaryArray, UInt64Array, downcast_dictionary_array, make_array};
+use arrow_buffer::ArrowNativeType;
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType};
+
+/// Returns whether a type holds a dictionary at any depth.
+pub(super) fn has_dictionary(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(..) => true,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_dictionary(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_dictionary(field.data_type())),
+        _ => false,
+    }
+}
+
+/// Returns `data` with no value twice in any of its dictionaries.
+///
+/// # Errors
+///
+/// None that arrow does not find in sound arrays.
+pub(super) fn with_unique_values(data: ArrayData) -> Result<ArrayData, ArrowError> {
+    if !has_dictionary(data.data_type()) {
+        return Ok(data);
+    }
+    if let DataType::Dictionary(..) = data.data_type() {
+        let array = make_array(data);
+        let array: &dyn Array = array.as_ref();
+        return downcast_dictionary_array! {
+            array => Ok(unique(array)?.to_data()),
+            _ => Ok(array.to_data())
+        };
+    }
+    let children = data.child_data().iter().cloned().map(with_unique_values).collect::<Result<Vec<_>, _>>()?;
+    data.into_builder().child_data(children).build()
+}
+
+fn unique<K: ArrowDictionaryKeyType>(array: &DictionaryArray<K>) -> Result<DictionaryArray<K>, ArrowError> {
+    use arrow_array::types::{BinaryType, LargeBinaryType, LargeUtf8Type, Utf8Type};
+    let Some((places, firsts)) = (match array.values().data_type() {
+        DataType::Utf8 => repeated::<Utf8Type>(array.values()),
+        DataType::LargeUtf8 => repeated::<LargeUtf8Type>(array.values()),
+        DataType::Binary => repeated::<BinaryType>(array.values()),
+        DataType::LargeBinary => repeated::<LargeBinaryType>(array.values()),
+        _ => None,
+    }) else {
+        return Ok(array.clone());
+    };
+    let keys = array.keys().unary_opt(|key| K::Native::from_usize(places[key.as_usize()]));
+    DictionaryArray::try_new(keys, arrow_select::take::take(array.values(), &firsts, None)?)
+}
+
+/// Returns each value's place among the different ones, and where each of these stands first; `None` if all differ.
+fn repeated<T: ByteArrayType>(values: &ArrayRef) -> Option<(Vec<usize>, UInt64Array)> {
+    let mut known: HashMap<Option<&[u8]>, usize> = HashMap::with_capacity(values.len());
+    let mut firsts = Vec::with_capacity(values.len());
+    let values = values.as_bytes::<T>();
+    let places = (0..values.len())
+        .map(|index| {
+            let value: Option<&[u8]> = values.is_valid(index).then(|| values.value(index).as_ref());
+            match known.entry(value) {
+                Entry::Occupied(place) => *place.get(),
+                Entry::Vacant(vacant) => {
+                    firsts.push(index as u64);
+                    *vacant.insert(firsts.len() - 1)
+                }
+            }
+        })
+        .collect();
+    (firsts.len() < values.len()).then(|| (places, firsts.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Int32Array, StringArray, StructArray};
+    use arrow_schema::Field;
+
+    use super::*;
+
+    fn dictionary(keys: Vec<Option<i32>>, values: Vec<&str>) -> DictionaryArray<Int32Type> {
+        DictionaryArray::new(Int32Array::from(keys), Arc::new(StringArray::from(values)))
+    }
+
+    #[test]
+    fn values_that_repeat_are_merged_at_any_depth() {
+        let column = dictionary(vec![Some(0), None, Some(2), Some(3)], vec!["a", "b", "a", "c"]);
+        let field = Arc::new(Field::new("x", column.data_type().clone(), true));
+        let nested = StructArray::from(vec![(field, Arc::new(column.clone()) as ArrayRef)]);
+        let merged = make_array(with_unique_values(nested.to_data()).unwrap());
+        let merged = merged.as_struct().column(0).as_dictionary::<Int32Type>().clone();
+        assert_eq!(merged.values().len(), 3);
+        assert_eq!(merged.keys(), &Int32Array::from(vec![Some(0), None, Some(0), Some(2)]));
+        assert_eq!(merged.to_data(), column.to_data());
+    }
+
+    #[test]
+    fn values_that_all_differ_are_not_copied() {
+        let column = dictionary(vec![Some(1)], vec!["a", "b"]);
+        let same = make_array(with_unique_values(column.to_data()).unwrap());
+        assert!(same.as_dictionary::<Int32Type>().values().to_data().ptr_eq(&column.values().to_data()));
+    }
+}

@@ -292,3 +292,61 @@ fn is_castable(from: &DataType, to: &DataType) -> bool {
     let has_kind = kind(from).is_some_and(|have| have == Kind::Null || kind(to) == Some(have));
     from == to || (has_kind && can_cast_types(from, to) && (*from == DataType::Null || can_cast_types(to, from)))
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Float64Array, Int64Array, StringArray};
+
+    use super::*;
+
+    fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    fn schema(fields: Vec<(&str, DataType)>) -> Schema {
+        Schema::new(fields.into_iter().map(|(name, kind)| Field::new(name, kind, true)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn values_that_fit_are_converted_and_columns_found_by_name() {
+        let have = batch(vec![
+            ("a", Arc::new(Int64Array::from(vec![Some(1), None]))),
+            ("b", Arc::new(StringArray::from(vec!["x", "y"]))),
+        ]);
+        let wanted = schema(vec![("b", DataType::LargeUtf8), ("a", DataType::Int8)]);
+        let conversion = Conversion::try_new(&have.schema(), &wanted).unwrap();
+        let got = conversion.convert(&have).unwrap();
+        assert_eq!(got.schema(), *conversion.schema());
+        assert_eq!(got.column(1).as_primitive::<arrow_array::types::Int8Type>().iter().collect::<Vec<_>>(), [
+            Some(1),
+            None
+        ]);
+        assert_eq!(got.column(0).as_string::<i64>().iter().flatten().collect::<Vec<_>>(), ["x", "y"]);
+    }
+
+    #[test]
+    fn a_column_of_the_wanted_type_is_not_copied() {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let have = batch(vec![("a", Arc::clone(&column))]);
+        let got = Conversion::try_new(&have.schema(), &have.schema()).unwrap().convert(&have).unwrap();
+        assert!(got.column(0).to_data().ptr_eq(&column.to_data()));
+    }
+
+    #[test]
+    fn a_value_that_would_change_is_named() {
+        let have = batch(vec![("a", Arc::new(Float64Array::from(vec![1.0, 2.5])))]);
+        let conversion = Conversion::try_new(&have.schema(), &schema(vec![("a", DataType::Int32)])).unwrap();
+        let error = conversion.convert(&have).unwrap_err().to_string();
+        assert!(error.contains("column `a` as `Int32`") && error.contains("`2.5` has no equal"), "{error}");
+    }
+
+    #[test]
+    fn values_of_another_kind_are_refused_with_their_path() {
+        let of = |kind: DataType| {
+            let inner = DataType::Struct(vec![Field::new("b", kind, true)].into());
+            schema(vec![("a", DataType::List(Arc::new(Field::new("item", inner, true))))])
+        };
+        let error = Conversion::try_new(&of(DataType::Int32), &of(DataType::Utf8)).unwrap_err().to_string();
+        assert!(error.contains("`a.item.b` is `Int32` and cannot be handed over as `Utf8`"), "{error}");
+    }
+}

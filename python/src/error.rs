@@ -46,7 +46,7 @@ fn class_of(error: &Error) -> &'static str {
 }
 
 /// Returns the message with its causes, since Python shows one line.
-fn describe(error: &Error) -> String {
+pub(crate) fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(source) = cause {

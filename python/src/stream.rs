@@ -11,7 +11,7 @@ use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
 use crate::batch::{PyBatch, conversion, struct_array, struct_field};
-use crate::error::to_py;
+use crate::error::{describe, to_py};
 use crate::runtime::TICK;
 
 /// Batches in order, with the position of the next one.
@@ -103,7 +103,9 @@ impl PyStream {
                 None => Ok(batch),
                 Some(conversion) => conversion.convert(&batch),
             });
-            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(Box::new(error)))
+            // As C text, which ends at a zero.
+            let failed = |error| describe(&error).replace('\0', "\\0");
+            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
         });
         to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
     }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import arrow_types
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from equality import as_forebay_has_them, check_reads, table_of
+from equality import NUM_ROWS, as_forebay_has_them, check_equal, check_reads, table_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import forebay as fb
 
 ROW_GROUPS = (40, 1, 64, 55)  # of the rows of `table_of`
 
@@ -70,3 +75,139 @@ def test_containers_in_containers_are_what_pyarrow_reads(tmp_path, outer, nulls)
 def test_containers_three_deep_are_what_pyarrow_reads(tmp_path, outer):
     kinds = arrow_types.nested([outer], arrow_types.CONTAINERS, arrow_types.CONTAINERS)
     check_round_trip(tmp_path / "a.parquet", table_of(kinds, 0.2))
+
+
+LEAVES = [name for name in arrow_types.LEAVES if "view" not in name and name != "null"]
+
+
+def kinds() -> st.SearchStrategy[pa.DataType]:
+    """Types up to five deep: structs of several fields, maps with keys of several types."""
+    keys = st.sampled_from(["int32", "string", "date32[day]", "fixed_size_binary[5]"]).map(arrow_types.LEAVES.get)
+    leaves = st.sampled_from(LEAVES).map(arrow_types.LEAVES.get)
+
+    def containers(item: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+        fields = st.lists(st.tuples(item, st.booleans()), min_size=1, max_size=3)
+        return st.one_of(
+            item.map(pa.list_),
+            item.map(pa.large_list),
+            st.tuples(item, st.integers(1, 3)).map(lambda pair: pa.list_(*pair)),
+            st.tuples(keys, item).map(lambda pair: pa.map_(*pair)),
+            fields.map(lambda pairs: pa.struct([pa.field(f"f{i}", kind) for i, (kind, _) in enumerate(pairs)])),
+        )
+
+    return st.recursive(leaves, containers, max_leaves=5)
+
+
+@settings(max_examples=25)
+@given(kind=kinds(), null_fraction=st.sampled_from([0.0, 0.1, 0.6]), seed=st.integers(0, 10**6))
+def test_any_type_is_what_was_written(tmp_path_factory, kind, null_fraction, seed):
+    path = tmp_path_factory.mktemp("any") / "a.parquet"
+    table = table_of({"x": kind}, null_fraction, seed)
+    write(path, table)
+    read = pq.read_schema(path)
+    check_reads(path, table, as_forebay_has_them(read, table.schema))
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int16()], ids=str)
+def test_the_dictionaries_of_all_row_groups_fit_one_batch(tmp_path, index):
+    """Each has few values, all together more than the index numbers that was written."""
+    groups = [pa.array([f"{group} {i}" for i in range(100)]).dictionary_encode() for group in range(8)]
+    groups = [pa.DictionaryArray.from_arrays(group.indices.cast(index), group.dictionary) for group in groups]
+    lists = [pa.ListArray.from_arrays(pa.array(range(101), pa.int32()), group) for group in groups]
+    with pq.ParquetWriter(
+        tmp_path / "a.parquet", pa.schema([("x", groups[0].type), ("y", lists[0].type)]), use_dictionary=True
+    ) as writer:
+        for group, items in zip(groups, lists, strict=True):
+            writer.write_table(pa.table({"x": group, "y": items}, schema=writer.schema))
+    ds = fb.load_dataset(tmp_path, split="train")
+    expected = [f"{group} {i}" for group in range(8) for i in range(100)]
+    assert pa.table(ds)["x"].to_pylist() == expected
+    batch = pa.record_batch(next(iter(ds.shuffle(1).batches(800))))
+    assert sorted(batch["x"].to_pylist()) == sorted(expected)
+    assert batch["y"].to_pylist() == [[value] for value in batch["x"].to_pylist()]
+    assert pa.table(ds.filter("x = '7 99'"))["y"].to_pylist() == [["7 99"]]
+
+
+DIFFERING = {
+    "maps": (
+        pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32())),
+        pa.array([[("b", 2**40), ("c", None)], []], pa.map_(pa.large_string(), pa.int64())),
+        pa.map_(pa.large_string(), pa.int64()),
+    ),
+    "maps of structs": (
+        pa.array([[("a", {"x": 1})]], pa.map_(pa.string(), pa.struct({"x": pa.int8()}))),
+        pa.array([[("b", {"x": 300, "y": "z"})]], pa.map_(pa.string(), pa.struct({"x": pa.int16(), "y": pa.string()}))),
+        pa.map_(pa.string(), pa.struct({"x": pa.int16(), "y": pa.string()})),
+    ),
+    "dictionaries and strings": (
+        pa.array(["a", None]).dictionary_encode(),
+        pa.array(["b"], pa.large_string()),
+        pa.large_string(),
+    ),
+    "indices of dictionaries": (
+        pa.array(["a", None]).cast(pa.dictionary(pa.int8(), pa.string())),
+        pa.array(["b"]).cast(pa.dictionary(pa.int16(), pa.string())),
+        pa.dictionary(pa.int32(), pa.string()),
+    ),
+    "values of dictionaries": (
+        pa.array([1, None], pa.int32()).dictionary_encode(),
+        pa.array([2**40]).dictionary_encode(),
+        pa.int64(),
+    ),
+    "lists of dictionaries": (
+        pa.array([["a"]], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+        pa.array([["b", None]], pa.list_(pa.string())),
+        pa.list_(pa.string()),
+    ),
+    "views and large strings": (
+        pa.array(["a"], pa.string_view()),
+        pa.array(["b"], pa.large_string()),
+        pa.large_string(),
+    ),
+    "views and large lists": (
+        pa.array([[1]], pa.list_view(pa.int32())),
+        pa.array([[2**40]], pa.large_list(pa.int64())),
+        pa.large_list(pa.int64()),
+    ),
+    "lists of nothing": (pa.array([[], [None]], pa.list_(pa.null())), pa.array([[1]]), pa.list_(pa.int64())),
+}
+
+
+@pytest.mark.parametrize("is_reversed", [False, True], ids=["one first", "the other first"])
+@pytest.mark.parametrize("case", DIFFERING)
+def test_columns_that_differ_between_files_become_one(tmp_path, case, is_reversed):
+    first, second, expected = DIFFERING[case]
+    columns = [second, first] if is_reversed else [first, second]
+    for number, column in enumerate(columns):
+        pq.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert ds.schema.field("x").type == expected
+    values = [value for column in columns for value in column.to_pylist()]
+    got = pa.table(ds)["x"].to_pylist()
+    assert [_without_nulls(value) for value in got] == [_without_nulls(value) for value in values]
+    assert len(pa.table(ds.shuffle(1))) == len(values)
+
+
+def _without_nulls(value: object) -> object:
+    """A value without the fields of structs that its own file does not have."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def test_strings_of_all_lengths_and_bytes_of_none(tmp_path):
+    texts = ["", "x" * 70_000, "é" * 3, None] * (NUM_ROWS // 4)
+    table = pa.table(
+        {
+            "id": pa.array(np.arange(NUM_ROWS)),
+            "text": texts,
+            "lists": pa.array([[text, text] for text in texts]),
+            "empty": pa.array([b""] * NUM_ROWS),
+            "no items": pa.array([[]] * NUM_ROWS, pa.list_(pa.string())),
+        }
+    )
+    write(tmp_path / "a.parquet", table)
+    check_reads(tmp_path / "a.parquet", table, pq.read_schema(tmp_path / "a.parquet"))
+    check_equal(pa.table(fb.load_dataset(tmp_path, split="train")), table)

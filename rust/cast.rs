@@ -317,10 +317,10 @@ mod tests {
         let conversion = Conversion::try_new(&have.schema(), &wanted).unwrap();
         let got = conversion.convert(&have).unwrap();
         assert_eq!(got.schema(), *conversion.schema());
-        assert_eq!(got.column(1).as_primitive::<arrow_array::types::Int8Type>().iter().collect::<Vec<_>>(), [
-            Some(1),
-            None
-        ]);
+        assert_eq!(
+            got.column(1).as_primitive::<arrow_array::types::Int8Type>().iter().collect::<Vec<_>>(),
+            [Some(1), None]
+        );
         assert_eq!(got.column(0).as_string::<i64>().iter().flatten().collect::<Vec<_>>(), ["x", "y"]);
     }
 

@@ -17,6 +17,7 @@ BENCH_FLAGS ?=
 BIN := .venv/bin
 REQUIREMENTS := python/requirements
 CORPUS := .cache/corpus
+SITE := target/site
 PYTHON_SOURCES := python/forebay scripts examples benches/python tests/python
 TYPED_SOURCES := $(wildcard python/forebay) scripts examples benches/python
 
@@ -80,11 +81,19 @@ format: .venv/dev ## Format all code
 	@$(BIN)/ruff format --config python/pyproject.toml $(PYTHON_SOURCES)
 
 .PHONY: docs
-docs: ## Build the Rust documentation and check the links between the pages
+docs: site ## Build all documentation: the site and the Rust documentation
 	$(SAY) "docs: rustdoc"
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --no-deps --workspace
-	$(SAY) "docs: links"
+	@echo "The site is $(SITE)/index.html; open it in a browser."
+
+# It imports the package, so that the reference is that of the code.
+.PHONY: site
+site: ext .venv/docs ## Build the pages and the Python reference into target/site, and check all links
+	$(SAY) "docs: links between the files"
 	@$(PYTHON) scripts/check_links.py
+	$(SAY) "docs: site"
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -j auto -d target/site-cache docs $(SITE)
+	@echo "$(SITE)/index.html"
 
 .PHONY: ext
 ext: .venv/dev ## Build the extension into .venv
@@ -105,6 +114,7 @@ wheel: .venv/dev ## Build a wheel for others into target/wheels
 lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
 	@$(COMPILE) pyproject.toml --group bench --constraints requirements/dev.txt --output-file requirements/bench.txt
+	@$(COMPILE) pyproject.toml --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
 	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
 
 # Stamps: files in the environments that tell what these hold.
@@ -117,6 +127,11 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 
 .venv/bench: $(REQUIREMENTS)/bench.txt .venv/dev
 	$(SAY) "adding the loaders that are measured: $<"
+	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@touch $@
+
+.venv/docs: $(REQUIREMENTS)/docs.txt .venv/dev
+	$(SAY) "adding the generator of the site: $<"
 	@$(UV) pip install --quiet --no-deps --python .venv -r $<
 	@touch $@
 

@@ -1,0 +1,86 @@
+"""How Sphinx makes the site of these pages; `make site` runs it.
+
+The pages are plain Markdown that reads as well on the forge; what only the site needs stands here: the navigation and
+the look.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import forebay
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+PAGES = Path(__file__).parent
+
+NAVIGATION = {
+    "index": ["tutorial", "howto/index", "reference/index", "explanation", "project"],
+    "howto/index": ["resume", "gpus", "workers", "tensors", "filters", "arrow", "stores", "../memory", "errors"],
+    "reference/index": ["datasets", "streams", "batches", "options", "exceptions"],
+    "explanation": ["order", "architecture"],
+    "project": ["benchmarks", "decisions/README", "changelog"],
+    "decisions/README": [page.stem for page in sorted((PAGES / "decisions").glob("0*.md"))],
+}
+"""The pages below each page, in the order of the menus."""
+
+project = "Forebay"
+author = "the Forebay authors"
+copyright = author  # noqa: A001 - Sphinx's name for it
+version = release = forebay.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+# Docstrings put names of the package, and all other code, between single backticks.
+default_role = "py:obj"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "separated"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "Forebay"
+html_static_path = ["_site"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+html_show_sphinx = False
+html_theme_options = {
+    "logo": {"text": "Forebay"},
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": [],
+    "footer_end": [],
+    "show_prev_next": True,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+# The home page, the tutorial and the change log have nothing beside them.
+html_sidebars = {"index": [], "tutorial": [], "changelog": []}
+
+
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Appends the pages below a page, which the forge would show as code."""
+    if page in NAVIGATION:
+        below = "\n".join(NAVIGATION[page])
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{below}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Registers the above with Sphinx."""
+    app.connect("source-read", add_navigation)

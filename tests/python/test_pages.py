@@ -1,0 +1,106 @@
+"""The examples of the README and of all pages run as they stand, and print what the pages say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import data
+import pytest
+from pages import Page, read_page
+from programs import python_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from s3 import S3
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    page for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if (page := read_page(path)).has_examples
+]
+NEEDS_S3 = "docs/howto/stores.md"
+
+# torchdata calls what newer torch deprecates; Python warns of forks beside threads, torch of more workers than cores.
+WARNINGS = [
+    "error",
+    "ignore:'set_vital' is deprecated:UserWarning",
+    "ignore:This DataLoader will create:UserWarning",
+    "ignore:This process:DeprecationWarning",
+]
+
+
+def name_of(page: Page) -> str:
+    return page.path.relative_to(ROOT).as_posix()
+
+
+def test_the_pages_that_teach_have_examples():
+    names = set(map(name_of, PAGES))
+    assert {"README.md", "docs/index.md", "docs/tutorial.md", NEEDS_S3} <= names
+    assert len(names) > 10
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) != NEEDS_S3], ids=name_of)
+def test_the_examples_of_a_page_run(page, tmp_path):
+    run(page, tmp_path)
+
+
+def test_the_examples_about_stores_run(s3: S3, bucket, tmp_path):
+    """With the bucket and the endpoint of the tests in place of those that the page speaks of."""
+    data.write_fragments(tmp_path / "upload", data.corpus_table(5000), num_fragments=3)
+    bucket.upload(tmp_path / "upload", "corpus/")
+    page = read_page(ROOT / NEEDS_S3)
+    [program] = page.steps
+    program.code = program.code.replace("s3://lake/", f"{bucket.url}/").replace('"lake"', f'"{bucket.name}"')
+    program.code = program.code.replace("http://localhost:9000", s3.endpoint)
+    assert program.code.count(bucket.name) > 2
+    run(page, tmp_path, s3.environment)
+
+
+def run(page: Page, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Runs what a page says, in a folder with what an example may open: `corpus/`, the columns of the demo's."""
+    data.write_fragments(folder / "corpus", data.corpus_table(5000), num_fragments=3)
+    for code in page.only_compiled:
+        compile(code, name_of(page), "exec")
+    for name, code in page.files.items():
+        (folder / name).write_text(code)
+    printed = ""
+    flags = [flag for warning in WARNINGS for flag in ("-W", warning)]
+    for step in page.steps:
+        if step.kind == "python":
+            program = folder / f"page_{page.path.stem}.py"
+            program.write_text(step.code)
+            command = [sys.executable, *flags, program.name]
+        else:
+            command = ["bash", "-euc", step.code]
+        printed += output(command, page, folder, environment)
+    check_outputs(page, printed)
+
+
+def output(command: list[str], page: Page, folder: Path, environment: Mapping[str, str] | None) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=python_environment(
+            dict(environment or {}) | {"PATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        ),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name_of(page)}: {command[-1]}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def check_outputs(page: Page, printed: str) -> None:
+    """Checks that all of what the page shows is printed, block after block."""
+    rest = printed
+    for shown in page.outputs:
+        found = shown.search(rest)
+        assert found, f"{name_of(page)} shows\n{shown.pattern}\nbut its examples go on to print\n{rest}"
+        rest = rest[found.end() :]

@@ -6,6 +6,7 @@ the look.
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 PAGES = Path(__file__).parent
 
 NAVIGATION = {
-    "index": ["tutorial", "howto/index", "reference/index", "explanation", "project"],
+    "index": ["Tutorial <tutorial>", "howto/index", "reference/index", "explanation", "project"],
     "howto/index": ["resume", "gpus", "workers", "tensors", "filters", "arrow", "stores", "../memory", "errors"],
     "reference/index": ["datasets", "streams", "batches", "options", "exceptions"],
     "explanation": ["order", "architecture"],
     "project": ["benchmarks", "decisions/README", "changelog"],
-    "decisions/README": [page.stem for page in sorted((PAGES / "decisions").glob("0*.md"))],
+    "decisions/README": [
+        *(page.stem for page in sorted((PAGES / "decisions").glob("0*.md"))[1:]),
+        "Template <0000-template>",
+    ],
 }
 """The pages below each page, in the order of the menus."""
 
@@ -42,7 +46,6 @@ add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
@@ -50,6 +53,7 @@ napoleon_use_rtype = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Forebay"
+html_favicon = "_site/favicon.svg"
 html_static_path = ["_site"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
@@ -67,20 +71,31 @@ html_theme_options = {
     "show_prev_next": True,
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "pygments_light_style": "a11y-high-contrast-light",
-    "pygments_dark_style": "a11y-high-contrast-dark",
+    "pygments_light_style": "github-light",
+    "pygments_dark_style": "github-dark",
 }
-# The home page, the tutorial and the change log have nothing beside them.
-html_sidebars = {"index": [], "tutorial": [], "changelog": []}
+# No menu beside pages that have few neighbours: their code and tables are wide.
+html_sidebars = {page: [] for page in ("index", "tutorial", "explanation", "order", "architecture")}
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
     """Appends the pages below a page, which the forge would show as code."""
     if page in NAVIGATION:
         below = "\n".join(NAVIGATION[page])
-        source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{below}\n```\n"
+        # Other pages lead to those below them by links of their own.
+        how = ":maxdepth: 1" if page == "decisions/README" else ":hidden:"
+        source[0] += f"\n\n```{{toctree}}\n{how}\n\n{below}\n```\n"
+
+
+def hide_constructor(
+    _app: Sphinx, what: str, _name: str, found: object, _options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Hides the signature of classes that users do not make themselves: all but those of options."""
+    is_hidden = what == "class" and signature and not is_dataclass(found)
+    return ("", "") if is_hidden else (signature, returns)
 
 
 def setup(app: Sphinx) -> None:
     """Registers the above with Sphinx."""
     app.connect("source-read", add_navigation)
+    app.connect("autodoc-process-signature", hide_constructor)

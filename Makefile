@@ -71,6 +71,8 @@ lint: ext ## Check formatting, lints and types of all code
 	$(SAY) "lint: ruff and mypy"
 	@$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --check --config python/pyproject.toml $(PYTHON_SOURCES)
+	@$(BIN)/ruff check --config python/pyproject.toml docs
+	@$(BIN)/ruff format --check --config python/pyproject.toml --line-length 88 docs
 	@$(BIN)/mypy --config-file python/pyproject.toml $(TYPED_SOURCES)
 	@$(BIN)/stubtest --concise --mypy-config-file python/pyproject.toml forebay._lib
 
@@ -79,6 +81,7 @@ format: .venv/dev ## Format all code
 	@cargo fmt --all
 	@$(BIN)/ruff check --config python/pyproject.toml --fix $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --config python/pyproject.toml $(PYTHON_SOURCES)
+	@$(BIN)/ruff format --config python/pyproject.toml --line-length 88 docs
 
 .PHONY: docs
 docs: site ## Build all documentation: the site and the Rust documentation

@@ -6,6 +6,7 @@ the look.
 
 from __future__ import annotations
 
+import re
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,24 @@ if TYPE_CHECKING:
 PAGES = Path(__file__).parent
 
 NAVIGATION = {
-    "index": ["Tutorial <tutorial>", "howto/index", "reference/index", "explanation", "project"],
-    "howto/index": ["resume", "gpus", "workers", "tensors", "filters", "arrow", "stores", "../memory", "errors"],
+    "index": [
+        "Tutorial <tutorial>",
+        "howto/index",
+        "reference/index",
+        "explanation",
+        "project",
+    ],
+    "howto/index": [
+        "resume",
+        "gpus",
+        "workers",
+        "tensors",
+        "filters",
+        "arrow",
+        "stores",
+        "../memory",
+        "errors",
+    ],
     "reference/index": ["datasets", "streams", "batches", "options", "exceptions"],
     "explanation": ["order", "architecture"],
     "project": ["benchmarks", "decisions/README", "changelog"],
@@ -75,7 +92,9 @@ html_theme_options = {
     "pygments_dark_style": "github-dark",
 }
 # No menu beside pages that have few neighbours: their code and tables are wide.
-html_sidebars = {page: [] for page in ("index", "tutorial", "explanation", "order", "architecture")}
+html_sidebars = {
+    page: [] for page in ("index", "tutorial", "explanation", "order", "architecture")
+}
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
@@ -87,8 +106,48 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n{how}\n\n{below}\n```\n"
 
 
+def translate(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _found: object,
+    _options: object,
+    lines: list[str],
+) -> None:
+    """Translates the Markdown of docstrings, tables and links to other names, into what Sphinx reads there."""
+    translated: list[str] = []
+    for number, line in enumerate(lines):
+        text = re.sub(r"\[([^]]+)\]\(#(\w+)\)", r":py:obj:`\1 <.\2>`", line)
+        cells = (
+            [cell.strip() for cell in text.strip().strip("|").split("|")]
+            if text.lstrip().startswith("|")
+            else []
+        )
+        if not cells:
+            translated.append(text)
+        elif not all(re.fullmatch(":?-+:?", cell) for cell in cells):
+            margin = " " * (len(text) - len(text.lstrip()))
+            if not lines[number - 1].lstrip().startswith("|"):
+                translated += [
+                    f"{margin}.. list-table::",
+                    f"{margin}   :header-rows: 1",
+                    "",
+                ]
+            translated += [
+                f"{margin}   {' ' if column else '*'} - {cell}"
+                for column, cell in enumerate(cells)
+            ]
+    lines[:] = translated
+
+
 def hide_constructor(
-    _app: Sphinx, what: str, _name: str, found: object, _options: object, signature: str | None, returns: str | None
+    _app: Sphinx,
+    what: str,
+    _name: str,
+    found: object,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Hides the signature of classes that users do not make themselves: all but those of options."""
     is_hidden = what == "class" and signature and not is_dataclass(found)
@@ -98,4 +157,5 @@ def hide_constructor(
 def setup(app: Sphinx) -> None:
     """Registers the above with Sphinx."""
     app.connect("source-read", add_navigation)
+    app.connect("autodoc-process-docstring", translate, priority=400)  # before Napoleon
     app.connect("autodoc-process-signature", hide_constructor)

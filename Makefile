@@ -120,22 +120,23 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(COMPILE) pyproject.toml --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
 	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
 
-# Stamps: files in the environments that tell what these hold.
+# Stamps: files in the environments that tell what these hold. Packages are compiled when they are installed, because the
+# tests start many processes, and where Python may not write bytecode each would compile torch anew: 8 seconds.
 
 .venv/dev: $(REQUIREMENTS)/dev.txt | $(filter-out uv,$(UV))
 	$(SAY) "setting up .venv from $<"
 	@[ -x $(BIN)/python ] || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
-	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv -r $<
 	@touch $@
 
 .venv/bench: $(REQUIREMENTS)/bench.txt .venv/dev
 	$(SAY) "adding the loaders that are measured: $<"
-	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv -r $<
 	@touch $@
 
 .venv/docs: $(REQUIREMENTS)/docs.txt .venv/dev
 	$(SAY) "adding the generator of the site: $<"
-	@$(UV) pip install --quiet --no-deps --python .venv -r $<
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv -r $<
 	@touch $@
 
 .venv-uv/bin/uv:

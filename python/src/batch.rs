@@ -16,7 +16,10 @@ use crate::dlpack;
 use crate::error::to_py;
 use crate::forms::PyForms;
 
-/// One Arrow record batch.
+/// The rows of one step, as one Arrow record batch.
+///
+/// Every Arrow library takes it as it is and without a copy: `pyarrow.record_batch(batch)`,
+/// `polars.DataFrame(batch)`. It owns its memory and outlives stream and dataset.
 #[pyclass(name = "Batch", module = "forebay._lib", frozen)]
 pub(crate) struct PyBatch {
     batch: RecordBatch,
@@ -38,16 +41,22 @@ impl PyBatch {
 
 #[pymethods]
 impl PyBatch {
+    /// The number of rows; `len()` of the batch.
     #[getter]
     fn num_rows(&self) -> usize {
         self.batch.num_rows()
     }
 
+    /// Names of the columns, in order.
     #[getter]
     fn column_names(&self) -> Vec<String> {
         self.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
     }
 
+    /// Returns the column at `index`, from 0, without a copy.
+    ///
+    /// Raises:
+    ///     IndexError: there are fewer columns.
     fn column(&self, index: usize) -> PyResult<PyColumn> {
         let schema = self.batch.schema();
         let field = schema.fields().get(index).ok_or_else(|| PyIndexError::new_err(index))?;
@@ -105,7 +114,10 @@ impl PyBatch {
     }
 }
 
-/// One column of a batch.
+/// One column of a batch: an Arrow array, and a tensor where its type is that of one.
+///
+/// `pyarrow.array(column)` and, for numbers and lists of one length without NULLs, `torch.from_dlpack(column)` and
+/// `numpy.from_dlpack(column)` share its memory; Booleans are copied, since tensors have a byte for each.
 #[pyclass(name = "Column", module = "forebay._lib", frozen)]
 pub(crate) struct PyColumn {
     array: ArrayRef,
@@ -120,6 +132,7 @@ impl PyColumn {
 
 #[pymethods]
 impl PyColumn {
+    /// The name of the column.
     #[getter]
     fn name(&self) -> &str {
         self.field.name()

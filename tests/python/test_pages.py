@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from pages import Page, read_page
 from programs import python_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
 
     from s3 import S3
 
@@ -43,9 +45,18 @@ def test_the_pages_that_teach_have_examples():
     assert len(names) > 10
 
 
+@pytest.fixture(scope="module")
+def runs(request, tmp_path_factory) -> Iterator[dict[str, Future[None]]]:
+    """Runs the selected pages side by side: most of their time is that of importing torch, on one core each."""
+    tests = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    pages = [item.callspec.params["page"] for item in tests]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {name_of(page): pool.submit(run, page, tmp_path_factory.mktemp(page.path.stem)) for page in pages}
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) != NEEDS_S3], ids=name_of)
-def test_the_examples_of_a_page_run(page, tmp_path):
-    run(page, tmp_path)
+def test_the_examples_of_a_page_run(page, runs):
+    runs[name_of(page)].result()
 
 
 def test_the_examples_about_stores_run(s3: S3, bucket, tmp_path):

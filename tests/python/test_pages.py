@@ -33,6 +33,7 @@ WARNINGS = [
     "ignore:This DataLoader will create:UserWarning",
     "ignore:This process:DeprecationWarning",
 ]
+TORCH_ABORTS = "terminate called without an active exception"
 
 
 def name_of(page: Page) -> str:
@@ -104,7 +105,10 @@ def output(command: list[str], page: Page, folder: Path, environment: Mapping[st
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, f"{name_of(page)}: {command[-1]}\n{done.stdout}\n{done.stderr}"
+    # Of processes with DDP over gloo, without anything of ours, one in ten or so aborts at its end, after all is done: a
+    # thread of torch's has outlived the interpreter. What they printed is checked all the same.
+    is_aborted_by_torch = command[-1].startswith("torchrun") and TORCH_ABORTS in done.stderr
+    assert done.returncode == 0 or is_aborted_by_torch, f"{name_of(page)}: {command[-1]}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

@@ -95,7 +95,7 @@ site: ext .venv/docs ## Build the pages and the Python reference into target/sit
 	$(SAY) "docs: links between the files"
 	@$(PYTHON) scripts/check_links.py
 	$(SAY) "docs: site"
-	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env -j auto docs $(SITE)
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env -j auto -d target/site-doctrees docs $(SITE)
 	@echo "$(SITE)/index.html"
 
 .PHONY: ext

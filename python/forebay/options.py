@@ -25,7 +25,9 @@ class ReadOptions:
     """Memory and threads of a stream. Never changes rows or their order."""
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
+    """Bytes in flight, decoded and ready, all together, of one process; at least 1 MiB."""
     num_threads: int | None = None
+    """Threads that decode and gather, 1 to 1024; one for each core by default."""
 
     def __post_init__(self) -> None:
         check_count("memory_limit", self.memory_limit, least=LEAST_MEMORY_LIMIT)
@@ -38,9 +40,13 @@ class ShuffleOptions:
     """How rows are mixed. Part of the order: a state is valid only with the same values."""
 
     seed: int = 0
+    """0 to 2^64 - 1."""
     shuffle_bytes: int = DEFAULT_SHUFFLE_BYTES
+    """Decoded bytes of the windows of all lanes together, over all ranks."""
     num_lanes: int | None = None
+    """Lanes that an epoch is dealt into, 1 to 2^20; derived from the footers by default."""
     window_rows: int | None = None
+    """Rows of a lane's window, 1 to 2^40; derived from the footers by default."""
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, least=0, most=(1 << 64) - 1)

@@ -14,6 +14,8 @@ import pytest
 from pages import Page, read_page
 from programs import python_environment
 
+import forebay as fb
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
@@ -44,6 +46,15 @@ def test_the_pages_that_teach_have_examples():
     names = set(map(name_of, PAGES))
     assert {"README.md", "docs/index.md", "docs/tutorial.md", NEEDS_S3} <= names
     assert len(names) > 10
+
+
+def test_every_public_name_is_in_the_reference():
+    text = "".join(path.read_text() for path in ROOT.glob("docs/reference/*.md"))
+    names = {name for name in fb.__all__ if not isinstance(getattr(fb, name), type(fb.__version__))}
+    # They are all taken from their module.
+    names -= {name for name in names if name in vars(fb.exceptions)}
+    assert "automodule:: forebay.exceptions" in text
+    assert [name for name in sorted(names) if f"{name}\n" not in text] == []
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +116,8 @@ def output(command: list[str], page: Page, folder: Path, environment: Mapping[st
         timeout=100,
         check=False,
     )
-    # Of processes with DDP over gloo, without anything of ours, one in ten or so aborts at its end, after all is done: a
-    # thread of torch's has outlived the interpreter. What they printed is checked all the same.
+    # Of processes with DDP over gloo, without anything of ours, one in ten or so aborts at its end, after all is done:
+    # a thread of torch's has outlived the interpreter. What they printed is checked all the same.
     is_aborted_by_torch = command[-1].startswith("torchrun") and TORCH_ABORTS in done.stderr
     assert done.returncode == 0 or is_aborted_by_torch, f"{name_of(page)}: {command[-1]}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -298,8 +298,8 @@ class Dataset:
             forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
                 checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
                 tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a
-                dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary and of numbers of that
-                width as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
+                dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary, and of unsigned integers
+                of that width, as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
 
         Raises:
             TensorError: a column has no form, or not the one asked for; here, not while iterating.

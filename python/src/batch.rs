@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
-use arrow_schema::{DataType, Field, FieldRef, Schema};
+use arrow_schema::{Field, FieldRef, Schema};
 use forebay::{Conversion, SchemaRef, display, forms};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;

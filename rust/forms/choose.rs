@@ -250,8 +250,10 @@ impl Chooser<'_> {
                         .into(),
                 ),
             },
-            _ if Element::of(field).is_some_and(|own| own != Element::Bool && own.size_bytes() == bytes) => {
-                Ok(Form::Cast(element))
+            // Unsigned integers are where bits are kept that have no type of their own.
+            _ if Element::of(field) == u8::try_from(bytes * 8).ok().map(Element::UInt) => Ok(Form::Cast(element)),
+            DataType::Utf8 | DataType::LargeUtf8 => {
+                refuse(format!("text has no bytes of {element}; write the column as binary"))
             }
             DataType::FixedSizeBinary(width) => {
                 refuse(format!("its {width} bytes a row are no whole number of {element}"))

@@ -227,7 +227,7 @@ ZERO_COPY = {
     "binary as numbers": (pa.array([bytes([n] * 8) for n in range(100)], pa.binary()), "float32"),
     "fixed-size binary as numbers": (pa.array([bytes([n] * 8) for n in range(100)], pa.binary(8)), "int16"),
     "numbers as others": (pa.array(range(100), pa.uint16()), "bfloat16"),
-    "dictionaries": (pa.array([n % 3 for n in range(100)]).dictionary_encode(), "dictionary"),
+    "dictionaries": (pa.array([str(n % 3) for n in range(100)]).dictionary_encode(), "dictionary"),
 }
 
 
@@ -296,9 +296,9 @@ REQUESTED = {
         "DictionaryEncoded(int32, list)",
     ),
     "dictionaries with nulls": (
-        pa.array(some([row % 3 for row in ROWS])).dictionary_encode(),
+        pa.array(some(WORDS)).dictionary_encode(),
         "dictionary",
-        "Masked(DictionaryEncoded(int32, int64))",
+        "Masked(DictionaryEncoded(int32, list))",
     ),
     "decimals as floats": (pa.array(some([TENTH * row for row in ROWS])), "float64", "Masked(float64)"),
     "decimals in units": (pa.array([10 * TENTH * row for row in ROWS], pa.decimal128(5, 0)), "int64", "int64"),
@@ -356,6 +356,8 @@ UNFIT = {
     "text as a tensor": (pa.array(["a"]), "tensor", "`Utf8`"),
     "numbers as ragged": (pa.array([1]), "ragged", "'ragged' for lists"),
     "floats of another width": (pa.array([1.5]), "float32", r"\.to\(torch\.float32\)"),
+    "integers as floats": (pa.array([1], pa.int32()), "float32", r"\.to\(torch\.float32\)"),
+    "text as numbers": (pa.array(["abcd"]), "float32", "text has no bytes"),
 }
 
 

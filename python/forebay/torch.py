@@ -33,7 +33,9 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
-        return self._stream._iterate(*((0, 1) if info is None else (info.id, info.num_workers)))
+        if info is None:
+            return iter(self._stream)
+        return self._stream._iterate(info.id, info.num_workers)
 
     def __aiter__(self) -> AsyncIterator[TorchBatch]:
         return self._stream.__aiter__()
@@ -51,6 +53,10 @@ class TorchStream(IterableDataset[TorchBatch]):
     def num_dropped(self) -> int:
         """Rows of the epoch that no rank gets; fewer than `world_size`."""
         return self._stream.num_dropped
+
+    def check_ranks(self) -> None:
+        """Compares with the other ranks what the next loop delivers; see `Stream.check_ranks`."""
+        self._stream.check_ranks()
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""

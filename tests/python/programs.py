@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MODULES = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - of this file, whatever the folder
+
+SECONDS_TO_CLEAN_UP = 3.0
+"""How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
 
 
 def python_command(code: str, *arguments: object) -> list[str]:
@@ -74,3 +81,67 @@ def join() -> None:
 def report(value: object) -> None:
     """Hands what this rank found to the test."""
     Path(sys.argv[0]).with_name(f"rank-{os.environ['RANK']}.json").write_text(json.dumps(value))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended, from the moment it said `going`, and what was left of it."""
+
+    status: int
+    seconds: float
+    out: list[str]
+    err: str
+    left: list[str]
+    """Processes of its own, files in its temporary folder, shared memory."""
+
+
+def run_to_its_end(
+    code: str, *arguments: object, folder: Path, then: Callable[[subprocess.Popen[str]], object] | None = None
+) -> Ending:
+    """Runs a program until it ends, which it must soon after it printed `going`.
+
+    Args:
+        code: The program.
+        arguments: Its arguments.
+        folder: An empty one for its temporary files.
+        then: What to do to it once it printed `going`.
+    """
+    shared = set(Path("/dev/shm").iterdir())
+    with subprocess.Popen(
+        python_command(code, *arguments),
+        env=python_environment({"TMPDIR": str(folder)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out = []
+            for line in process.stdout:
+                if line == "going\n":
+                    break
+                out.append(line.rstrip("\n"))
+            else:
+                raise AssertionError(f"it ended before it was going: {out} {process.stderr.read()}")
+            if then is not None:
+                then(process)
+            start = time.monotonic()
+            process.wait(timeout=20)
+            seconds = time.monotonic() - start
+            end = time.monotonic() + SECONDS_TO_CLEAN_UP
+            while (left := _left(process.pid, folder, shared)) and time.monotonic() < end:
+                time.sleep(0.01)
+        finally:
+            # Whoever is left keeps the pipes open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        out += process.stdout.read().splitlines()
+        return Ending(process.returncode, seconds, out, process.stderr.read(), left)
+
+
+def _left(group: int, folder: Path, shared: set[Path]) -> list[str]:
+    left = [str(path) for path in [*folder.rglob("*"), *set(Path("/dev/shm").iterdir()) - shared]]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        left.append(f"processes of {group}")
+    return left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from data import ids_table, write_fragments
 import forebay as fb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
 UNEVEN = (1, 40, 0, 3, 97, 16, 2)
@@ -78,22 +78,3 @@ def ids_of(batches: Iterable[Any]) -> list[int]:
 def batches_of(batches: Iterable[Any]) -> list[list[int]]:
     """Returns the ids of each batch."""
     return [ids(batch) for batch in batches]
-
-
-class Masked(NamedTuple):
-    """Values and which of them there are: a batch may hold tuples of tensors."""
-
-    values: Any
-    mask: Any
-
-
-class WithMasks:
-    """Makes batches hold a tuple of tensors and one of lists."""
-
-    def __init__(self, convert: Callable[[Any], dict[str, Any]]) -> None:
-        self._convert = convert
-
-    def __call__(self, batch: Any) -> dict[str, Any]:
-        converted = self._convert(batch)
-        even = converted["id"] % 2 == 0
-        return {**converted, "masked": Masked(converted["id"], even), "labels": Masked(converted["label"], even)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import torch
+from data import ids_table, write_fragments
 from programs import run_python
-from rows import Masked, WithMasks, batches_of, ids, write_uneven
+from rows import UNEVEN, batches_of, ids
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -39,7 +42,11 @@ POSITION = 140
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loops")
-    write_uneven(folder, NUM_ROWS)
+    rows = range(NUM_ROWS)
+    table = ids_table(NUM_ROWS)
+    table = table.append_column("half", pa.array([row // 2 if row % 2 == 0 else None for row in rows], pa.int32()))
+    table = table.append_column("parts", pa.array([[row] * (row % 4) for row in rows], pa.list_(pa.int16())))
+    write_fragments(folder, table, num_fragments=3, row_group_rows=UNEVEN)
     return folder
 
 
@@ -198,40 +205,45 @@ def test_a_position_that_only_workers_know_is_not_told(dataset: fb.Dataset) -> N
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_started_workers_follow_their_parent(dataset: fb.Dataset, epochs: Expected, method: str) -> None:
     stream = resumed(dataset, 1)
-    stream._stream._convert = WithMasks(stream._stream._convert)
     loaded = loader(stream, 2, method, persistent_workers=True, pin_memory=True, prefetch_factor=3)
     # Not `list`, which asks for the length: torch then warns of loops that are longer.
     batches = [batch for batch in loaded]  # noqa: C416
     assert batches_of(batches) == epochs(1, POSITION)
     for batch in batches:
-        check_masks(batch)
+        check_forms(batch)
     stream.set_epoch(2)
     for batch in loaded:
         assert ids(batch) == epochs(2)[0]
         break
     assert batches_of(loaded) == epochs(2)
     stream.load_state_dict(state(dataset, 3))
-    assert batches_of(loaded) == epochs(3, POSITION)
+    for batch in loaded:
+        assert ids(batch) == epochs(3, POSITION)[0]
+        break
+    del loaded
+    assert multiprocessing.active_children() == []
 
 
-def check_masks(batch: dict[str, Any]) -> None:
-    for values in (batch["masked"], batch["labels"]):
-        assert isinstance(values, Masked)
-        assert values.mask.tolist() == [row % 2 == 0 for row in ids(batch)]
-    assert batch["masked"].values.tolist() == ids(batch)
-    assert batch["labels"].values == [f"row {row}" for row in ids(batch)]
+def check_forms(batch: dict[str, Any]) -> None:
+    """Checks the columns that are no tensors, but tuples of them or lists."""
+    assert isinstance(batch["half"], fb.Masked)
+    assert isinstance(batch["parts"], fb.Ragged)
+    assert batch["label"] == [f"row {row}" for row in ids(batch)]
+    assert batch["half"].mask.tolist() == [row % 2 == 0 for row in ids(batch)]
+    assert batch["half"].values[batch["half"].mask].tolist() == [row // 2 for row in ids(batch) if row % 2 == 0]
+    assert batch["parts"].values.tolist() == [row for row in ids(batch) for _ in range(row % 4)]
+    assert batch["parts"].offsets.diff().tolist() == [row % 4 for row in ids(batch)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_with_tuples_may_be_pinned(dataset: fb.Dataset, epochs: Expected, num_workers: int) -> None:
     stream = dataset.to_torch(BATCH_SIZE)
-    stream._stream._convert = WithMasks(stream._stream._convert)
     batches = list(loader(stream, num_workers, pin_memory=True))
     assert batches_of(batches) == epochs(0)
     for batch in batches:
-        check_masks(batch)
-        tensors = [batch["id"], *batch["masked"], batch["labels"].mask]
-        assert [tensor.is_pinned() for tensor in tensors] == [torch.accelerator.is_available()] * 4
+        check_forms(batch)
+        tensors = [batch["id"], *batch["half"], *batch["parts"]]
+        assert [tensor.is_pinned() for tensor in tensors] == [torch.accelerator.is_available()] * 5
 
 
 @pytest.mark.parametrize("prefetch_factor", [1, 2, 50])

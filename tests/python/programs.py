@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MODULES = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - of this file, whatever the folder
 
@@ -53,34 +53,54 @@ def torchrun(code: str, num_ranks: int, folder: Path, *arguments: object, timeou
 
     The program calls `report(value)` once, and `join()` to be in a process group.
     """
+    with start_torchrun(code, num_ranks, folder, *arguments) as process:
+        out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return [json.loads((folder / f"report-{rank}").read_text()) for rank in range(num_ranks)]
+
+
+@contextlib.contextmanager
+def start_torchrun(code: str, num_ranks: int, folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Starts a program on ranks that `torchrun` starts; kills what is left of them in the end."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "program.py"
-    program.write_text(f"from programs import join, report\n{textwrap.dedent(code)}")
-    # The folder of the reports is the program's own.
+    program.write_text(f"from programs import join, report, say\n{textwrap.dedent(code)}")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    done = subprocess.run(
+    with subprocess.Popen(
         [*command, str(program), *map(str, arguments)],
         env=python_environment({"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
+    ) as process:
+        try:
+            yield process
+        finally:
+            # Ranks are in sessions of their own.
+            for pid in [process.pid, *(int(path.read_text()) for path in folder.glob("pid-*"))]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def join() -> None:
     """Makes this process, which `torchrun` started, a rank of a process group."""
     import torch.distributed as dist
 
+    say("pid", str(os.getpid()))
     dist.init_process_group("gloo")
     atexit.register(dist.destroy_process_group)
 
 
 def report(value: object) -> None:
     """Hands what this rank found to the test."""
-    Path(sys.argv[0]).with_name(f"rank-{os.environ['RANK']}.json").write_text(json.dumps(value))
+    say("report", json.dumps(value))
+
+
+def say(name: str, text: str) -> None:
+    """Writes a file of this rank's beside its program, at once or not at all."""
+    path = Path(sys.argv[0]).with_name(f"{name}-{os.environ['RANK']}")
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").replace(path)
 
 
 @dataclass(frozen=True)

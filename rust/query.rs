@@ -9,6 +9,7 @@ use crate::config;
 use crate::dataset::{OpenRequest, Snapshot};
 use crate::error::{Error, Result};
 use crate::metrics::{Metrics, Progress};
+use crate::process::OfProcess;
 use crate::selection::{Filter, Limits, Selection, unknown_column};
 use crate::source::Connection;
 
@@ -22,7 +23,33 @@ pub struct Dataset {
     projection: Arc<[usize]>,
     schema: SchemaRef,
     filters: Arc<[Filter]>,
-    selection: Arc<OnceCell<Arc<Selection>>>,
+    selection: Arc<Known>,
+}
+
+/// A selection once it is known: evaluated by the process that made the dataset, or else by one forked from it, in which
+/// an evaluation that was under way never ends.
+#[derive(Debug)]
+struct Known {
+    ours: OfProcess<()>,
+    first: OnceCell<Arc<Selection>>,
+    forked: OnceCell<Arc<Selection>>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { ours: OfProcess::new(()), first: OnceCell::new(), forked: OnceCell::new() }
+    }
+}
+
+impl Known {
+    fn get(&self) -> Option<&Arc<Selection>> {
+        self.first.get().or_else(|| self.forked.get())
+    }
+
+    /// Returns the cell that this process may fill.
+    fn cell(&self) -> &OnceCell<Arc<Selection>> {
+        if self.ours.get().is_some() { &self.first } else { &self.forked }
+    }
 }
 
 impl Dataset {
@@ -40,6 +67,12 @@ impl Dataset {
         let projection = (0..snapshot.schema.fields().len()).collect();
         let schema = Arc::clone(&snapshot.schema);
         Self { snapshot, projection, schema, filters: Arc::new([]), selection: Arc::default() }
+    }
+
+    /// Makes what all filters of a process share. [`Self::filter`] does so, too; callers that may be forked meanwhile,
+    /// from another thread, see to it that this has been done before.
+    pub fn prepare_filters() {
+        Filter::prepare();
     }
 
     /// Keeps the rows for which the SQL expression `text` is true, among those kept so far.
@@ -99,14 +132,14 @@ impl Dataset {
     pub fn known_selection(&self) -> Option<Arc<Selection>> {
         if self.filters.is_empty() && self.selection.get().is_none() {
             // Losing a race to another thread leaves the same selection in place.
-            drop(self.selection.set(Arc::new(Selection::all(&self.snapshot))));
+            drop(self.selection.cell().set(Arc::new(Selection::all(&self.snapshot))));
         }
         self.selection.get().cloned()
     }
 
     /// Takes a selection made elsewhere, by the same filters on the same snapshot.
     pub fn adopt_selection(&self, selection: Selection) {
-        drop(self.selection.set(Arc::new(selection)));
+        drop(self.selection.cell().set(Arc::new(selection)));
     }
 
     /// Returns the kept rows, evaluating the filters if that has not been done.
@@ -121,7 +154,10 @@ impl Dataset {
         let evaluate = || async {
             Selection::evaluate(&self.snapshot, &self.filters, connections, limits, progress).await.map(Arc::new)
         };
-        self.selection.get_or_try_init(evaluate).await.cloned()
+        match self.selection.get() {
+            Some(known) => Ok(Arc::clone(known)),
+            None => self.selection.cell().get_or_try_init(evaluate).await.cloned(),
+        }
     }
 
     /// Connects to the stores of the snapshot; requests are counted in `metrics`.

@@ -4,7 +4,7 @@
 //! one loader have in common.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_schema::{ArrowError, SchemaRef};
 
@@ -166,15 +166,18 @@ impl EpochReader {
 
     /// Returns the plan of `epoch`, kept for the next call.
     pub fn plan(&self, epoch: u64) -> Arc<EpochPlan> {
-        let mut cached = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*cached {
-            Some((planned, plan)) if *planned == epoch => Arc::clone(plan),
-            _ => {
-                let plan = Arc::new(EpochPlan::new(Arc::clone(&self.spans), self.order, epoch));
-                *cached = Some((epoch, Arc::clone(&plan)));
-                plan
-            }
+        // Only tried, and never held while planning: a forked child may find it locked for ever.
+        if let Ok(cached) = self.plan.try_lock()
+            && let Some((planned, plan)) = &*cached
+            && *planned == epoch
+        {
+            return Arc::clone(plan);
         }
+        let plan = Arc::new(EpochPlan::new(Arc::clone(&self.spans), self.order, epoch));
+        if let Ok(mut cached) = self.plan.try_lock() {
+            *cached = Some((epoch, Arc::clone(&plan)));
+        }
+        plan
     }
 
     pub(crate) fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {

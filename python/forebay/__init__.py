@@ -15,6 +15,7 @@ from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import (
     AccessDeniedError,
+    AgreementError,
     ClosedError,
     ColumnNotFoundError,
     DataError,
@@ -34,6 +35,7 @@ from forebay.options import ReadOptions, ShuffleOptions
 
 __all__ = [
     "AccessDeniedError",
+    "AgreementError",
     "Batch",
     "ClosedError",
     "ColumnNotFoundError",

@@ -9,9 +9,10 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from forebay import _lib, display
+from forebay.distributed import current_world
 from forebay.exceptions import SettingError
 from forebay.formats import check_forms, make_format
-from forebay.loader import Stream, current_world
+from forebay.loader import Stream
 from forebay.options import (
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHUFFLE_BYTES,

@@ -48,6 +48,10 @@ class StateError(ForebayError, ValueError):
     """A state is malformed, or belongs to another dataset, query or order."""
 
 
+class AgreementError(ForebayError, ValueError):
+    """The ranks of a process group are about to read different epochs."""
+
+
 class MemoryLimitError(ForebayError, MemoryError):
     """`memory_limit` cannot hold the least that is needed at once."""
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from forebay import display
-from forebay.exceptions import SettingError, StateError
+from forebay._lib import __version__
+from forebay.distributed import agreeing, process_group
+from forebay.exceptions import StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 
 if TYPE_CHECKING:
     from forebay import _lib
     from forebay.dataset import Dataset
+    from forebay.distributed import Fact
     from forebay.formats import Format
 
 SECONDS_TO_WAIT = 0.05
@@ -82,8 +84,8 @@ class Stream(Generic[T]):
         return self._deliver_async(*self._begin(0, 1))
 
     def _iterate(self, worker: int, num_workers: int) -> Iterator[T]:
-        """Yields every `num_workers`-th batch from number `worker` on."""
-        return self._deliver(*self._begin(worker, num_workers))
+        """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks."""
+        return self._deliver(*self._begin(worker, num_workers), is_alone=False)
 
     def _begin(self, worker: int, num_workers: int) -> tuple[int, dict[str, Any]]:
         """Takes the start of the next iteration: its epoch and share.
@@ -107,8 +109,11 @@ class Stream(Generic[T]):
         self._position = share["position"] if mark is None else self._next_position(share, 0)
         return self._epoch, share
 
-    def _deliver(self, epoch: int, share: dict[str, Any]) -> Iterator[T]:
+    def _deliver(self, epoch: int, share: dict[str, Any], *, is_alone: bool = True) -> Iterator[T]:
         with self._running(epoch, share) as stream:
+            # Reading ahead has begun meanwhile.
+            for pause in self._agreeing(epoch, share) if is_alone else ():
+                time.sleep(pause)
             for number in count(1):
                 batch = stream.next()
                 if batch is None:
@@ -120,6 +125,8 @@ class Stream(Generic[T]):
         import asyncio
 
         with self._running(epoch, share) as stream:
+            for pause in self._agreeing(epoch, share):
+                await asyncio.sleep(pause)
             for number in count(1):
                 while not stream.wait(0):
                     await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
@@ -145,6 +152,41 @@ class Stream(Generic[T]):
         is_alone = share["num_workers"] == 1
         self._position = stream.position() if is_alone else self._next_position(share, number)
         return value  # type: ignore[return-value]
+
+    def check_ranks(self) -> None:
+        """Compares with the other ranks what the next iteration delivers; every rank must call it.
+
+        Where the rank was found in an initialised process group, this happens by itself before the first batch of each
+        iteration. DataLoader workers have no process group: with workers, call this before the loop.
+
+        Raises:
+            AgreementError: on every rank, when dataset, query, order, epoch, position, batch size or remainder differ
+                between them; the message says what and where.
+        """
+        for pause in self._agreeing(self._epoch, self._native_share(0, 1)):
+            time.sleep(pause)
+
+    def _agreeing(self, epoch: int, share: dict[str, Any]) -> Iterator[float]:
+        """Yields pauses until all ranks of the process group have agreed to deliver the same."""
+        distributed = process_group()
+        if distributed is not None and self._share.is_detected and self._share.world_size > 1:
+            yield from agreeing(distributed, self._facts(epoch, share))
+
+    def _facts(self, epoch: int, share: dict[str, Any]) -> dict[str, Fact]:
+        """Returns what must be the same on every rank."""
+        state = json.loads(self.reader.state(epoch, share["position"]))
+        order = {"seed": 0, "num_lanes": 0, "window_rows": 0, "shuffle_bytes": 0} | state["order"]
+        return {
+            "version of Forebay": __version__,
+            "dataset": state["fingerprint"],
+            "query": state["query"],
+            "number of rows": self.reader.num_rows,
+            "order": order.pop("kind"),
+            **{f"order.{name}": value for name, value in order.items()},
+            "epoch": epoch,
+            "position": share["position"],
+            **{name: share[name] for name in ("batch_size", "remainder", "drop_last")},
+        }
 
     @property
     def _step(self) -> int:
@@ -212,6 +254,7 @@ class Stream(Generic[T]):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hands the rest of the epoch to an Arrow consumer, which then owns the position."""
         self._share.check_world()
+        self.check_ranks()
         return self.reader.stream(self._epoch, self._native_share(0, 1)).__arrow_c_stream__(requested_schema)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -265,17 +308,3 @@ def _states_in(value: object) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _states_in(inner)
-
-
-def current_world() -> tuple[int, int]:
-    """Rank and world size: of the initialised `torch.distributed`, else of the environment, else one process."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None or world_size is None:
-        return 0, 1
-    try:
-        return int(rank), int(world_size)
-    except ValueError:
-        raise SettingError(f"RANK and WORLD_SIZE: expected integers, got {rank!r} and {world_size!r}") from None

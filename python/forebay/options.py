@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from forebay.distributed import current_world
 from forebay.exceptions import SettingError
 
 Remainder = Literal["drop", "pad", "keep"]
@@ -80,8 +81,6 @@ class ShareOptions:
 
     def check_world(self) -> None:
         """Refuses to iterate when the process group was initialised after the rank was looked up."""
-        from forebay.loader import current_world
-
         if self.is_detected and current_world() not in ((self.rank, self.world_size), (0, 1)):
             rank, world_size = current_world()
             raise SettingError(

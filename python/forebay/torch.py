@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay import display
+from forebay.exceptions import ForebayError
 from forebay.formats import TensorFormat
 from forebay.loader import Stream
+from forebay.workers import Place
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from forebay.dataset import Dataset
     from forebay.options import ReadOptions, ShareOptions
+
+T = TypeVar("T")
 
 TorchBatch = dict[str, Any]
 """Column name to tensor, list, dict, `Masked`, `Ragged` or `DictionaryEncoded`; see `Dataset.to_torch`."""
@@ -30,16 +34,31 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, forms: dict[str, str]) -> None:
         self._stream: Stream[TorchBatch] = Stream(dataset, share, read, TensorFormat("torch", forms))
+        self._place = Place()
 
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
-        return self._stream._iterate(*((0, 1) if info is None else (info.id, info.num_workers)))
+        if info is None:
+            return self._beginning_here(iter)
+        try:
+            self._place.begin(self._stream, info)
+            return self._stream._iterate(info.id, info.num_workers)
+        except ForebayError as error:
+            # Torch loses what a persistent worker raises here, and tells what it raises for its first batch.
+            return map(_refuse, [error])
 
     def __aiter__(self) -> AsyncIterator[TorchBatch]:
-        return self._stream.__aiter__()
+        return self._beginning_here(aiter)
+
+    def _beginning_here(self, begin: Callable[[Stream[TorchBatch]], T]) -> T:
+        self._place.settle(self._stream)
+        batches = begin(self._stream)
+        self._place.choose(self._stream, None)
+        return batches
 
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank, all workers together."""
+        self._place.settle(self._stream)
         return len(self._stream)
 
     @property
@@ -50,19 +69,38 @@ class TorchStream(IterableDataset[TorchBatch]):
     @property
     def num_dropped(self) -> int:
         """Rows of the epoch that no rank gets; fewer than `world_size`."""
+        self._place.settle(self._stream)
         return self._stream.num_dropped
 
+    def check_ranks(self) -> None:
+        """Compares with the other ranks what the next loop delivers; see `Stream.check_ranks`."""
+        self._place.settle(self._stream)
+        self._stream.check_ranks()
+
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
+        """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning.
+
+        Holds for the loops that begin afterwards, here and in DataLoader workers, persistent ones too.
+        """
+        is_other = epoch != self._stream.epoch
         self._stream.set_epoch(epoch)
+        if is_other:
+            self._place.choose(self._stream, get_worker_info())
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch not yet received; see `Stream.state_dict`."""
+        """The position of the next batch not yet received; see `Stream.state_dict`.
+
+        Raises:
+            StateError: the batches are taken by the workers of a plain `DataLoader`, and their position is not known.
+        """
+        if get_worker_info() is None:
+            self._place.check_known(self._stream)
         return self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`; see `Stream.load_state_dict`."""
+        """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
+        self._place.choose(self._stream, get_worker_info())
 
     def stats(self) -> dict[str, float]:
         """Rows, bytes, requests, memory and waiting time; see `Stream.stats`."""
@@ -73,3 +111,7 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     def _repr_html_(self) -> str:
         return display.stream_html(self._stream, repr(self))
+
+
+def _refuse(error: ForebayError) -> TorchBatch:
+    raise error

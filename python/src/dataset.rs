@@ -47,6 +47,8 @@ impl PyDataset {
     }
 
     fn filter(&self, py: Python<'_>, sql: &str) -> PyResult<Self> {
+        // Made once, which must not be under way in a fork: keep the GIL.
+        Dataset::prepare_filters();
         let dataset = py.detach(|| self.dataset.filter(sql)).map_err(|error| to_py(&error))?;
         Ok(Self { dataset })
     }
@@ -179,6 +181,9 @@ impl PyDataset {
             async move { Snapshot::reopen(&snapshot, &progress).await }
         };
         let snapshot = Arc::new(wait(py, &io, &progress, None, opening)?);
+        if !filters.is_empty() {
+            Dataset::prepare_filters();
+        }
         let rebuild = || {
             let mut dataset = Dataset::new(Arc::clone(&snapshot));
             for filter in &filters {

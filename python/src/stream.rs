@@ -1,9 +1,9 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay::{BatchStream, Polled, SchemaRef};
+use forebay::{BatchStream, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamStats};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -17,25 +17,23 @@ use crate::runtime::TICK;
 /// Batches in order, with the position of the next one.
 #[pyclass(name = "Stream", module = "forebay._lib", frozen)]
 pub(crate) struct PyStream {
-    /// `None` once the stream was closed or handed over to an Arrow stream.
-    stream: Mutex<Option<BatchStream>>,
+    /// `None` once the stream was closed or handed over to an Arrow stream. A forked child may find it locked for ever.
+    stream: OfProcess<Mutex<Option<BatchStream>>>,
     schema: SchemaRef,
 }
 
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, schema: SchemaRef) -> Self {
-        Self { stream: Mutex::new(Some(stream)), schema }
+        Self { stream: OfProcess::new(Mutex::new(Some(stream))), schema }
     }
 
     fn with<T>(&self, py: Python<'_>, call: impl FnOnce(&mut BatchStream) -> T + Send) -> PyResult<T>
     where
         T: Send,
     {
-        py.detach(|| {
-            let mut stream = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            stream.as_mut().map(call)
-        })
-        .ok_or_else(|| to_py(&forebay::Error::Closed { reason: "it was closed before" }))
+        let stream = self.stream.get().ok_or_else(|| to_py(&forebay::Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
+        py.detach(|| lock(stream).as_mut().map(call))
+            .ok_or_else(|| to_py(&forebay::Error::Closed { reason: "it was closed before" }))
     }
 }
 
@@ -63,7 +61,10 @@ impl PyStream {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.with(py, |stream| stream.stats())?;
+        let stats = match self.stream.get() {
+            Some(_) => self.with(py, |stream| stream.stats())?,
+            None => StreamStats::default(),
+        };
         let dict = PyDict::new(py);
         dict.set_item("batches", stats.num_batches)?;
         dict.set_item("rows", stats.num_rows)?;
@@ -80,7 +81,9 @@ impl PyStream {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()));
+        if let Some(stream) = self.stream.get() {
+            py.detach(|| drop(lock(stream).take()));
+        }
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
@@ -95,7 +98,7 @@ impl PyStream {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         // First: what is refused leaves the stream as it was.
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
-        let taken = py.detach(|| self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        let taken = self.stream.get().and_then(|stream| py.detach(|| lock(stream).take()));
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
         let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
         let arrays = stream.map(move |batch| {
@@ -109,4 +112,8 @@ impl PyStream {
         });
         to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
     }
+}
+
+fn lock(stream: &Mutex<Option<BatchStream>>) -> MutexGuard<'_, Option<BatchStream>> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
 }

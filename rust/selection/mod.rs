@@ -35,6 +35,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Makes what all filters of a process share.
+    pub fn prepare() {
+        sql::session();
+    }
+
     /// Parses and type-checks `text` against the columns of `snapshot`. Reads nothing.
     ///
     /// # Errors

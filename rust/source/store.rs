@@ -17,6 +17,7 @@ use crate::config;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Metrics;
+use crate::process::OfProcess;
 
 /// A body may take long, as long as bytes arrive: a stall is what ends it.
 const REQUEST_TIMEOUT: &str = "1 hour";
@@ -61,7 +62,7 @@ const COMMON_OPTIONS: [&str; 28] = [
 pub struct Store {
     key: StoreKey,
     options: BTreeMap<String, String>,
-    connection: Mutex<Option<(u32, Connection)>>,
+    connection: Mutex<Option<OfProcess<Connection>>>,
 }
 
 /// A client with the runtime it runs on and the counters of whoever uses it.
@@ -94,7 +95,7 @@ impl Store {
         let io = Io::current().unwrap();
         let store =
             Self { key: StoreKey::S3("s3://memory".into()), options: BTreeMap::new(), connection: Mutex::new(None) };
-        *store.connection.lock().unwrap() = Some((std::process::id(), Connection::new(client, io, false)));
+        *store.connection.lock().unwrap() = Some(OfProcess::new(Connection::new(client, io, false)));
         store
     }
 
@@ -114,18 +115,12 @@ impl Store {
     ///
     /// [`Error::Setting`] when the options do not make a client, [`Error::Thread`] when no runtime can be started.
     pub fn connect(&self) -> Result<Connection> {
-        let process = std::process::id();
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, connection)) = &*connection
-            && *of == process
-        {
+        if let Some(connection) = connection.as_ref().and_then(OfProcess::get) {
             return Ok(connection.clone());
         }
         let made = Connection::new(build(&self.key, &self.options)?, Io::current()?, self.key == StoreKey::Local);
-        if let Some((_, parents)) = connection.replace((process, made.clone())) {
-            // A forked child must not run the destructors of its parent's sockets.
-            std::mem::forget(parents);
-        }
+        *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
     }
 }

@@ -26,7 +26,11 @@ use arrow_array::RecordBatch;
 use self::worker::Shared;
 use crate::error::{Error, Result};
 use crate::plan::Share;
+use crate::process::OfProcess;
 use crate::reader::EpochReader;
+
+/// Why a forked child gets nothing from its parent's stream.
+pub const OF_ANOTHER_PROCESS: &str = "it belongs to the process that this one was forked from";
 
 /// How a stream reads.
 #[derive(Debug, Clone, Copy)]
@@ -68,13 +72,17 @@ pub struct StreamStats {
 ///
 /// Reads ahead on its own threads, within its memory. Dropping or [closing](Self::close) it ends them.
 pub struct BatchStream {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    process: u32,
+    running: OfProcess<Running>,
     position: u64,
     num_batches: u64,
     num_rows: u64,
     waited: Duration,
+}
+
+/// The threads of a stream and what they work on.
+struct Running {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// What the consumer gets while it waits.
@@ -96,21 +104,20 @@ impl BatchStream {
     /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
     pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
         let shared = Shared::try_new(reader, epoch, share, options)?;
-        let mut stream = Self {
-            shared: Arc::clone(&shared),
-            threads: Vec::new(),
-            process: std::process::id(),
+        let mut running = Running { shared: Arc::clone(&shared), threads: Vec::new() };
+        for number in 0..options.num_threads.max(1) {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name(format!("forebay-cpu-{number}"));
+            let thread = thread.spawn(move || worker::run(&shared)).map_err(|source| Error::Thread { source })?;
+            running.threads.push(thread);
+        }
+        Ok(Self {
+            running: OfProcess::new(running),
             position: share.from,
             num_batches: 0,
             num_rows: 0,
             waited: Duration::ZERO,
-        };
-        for number in 0..options.num_threads.max(1) {
-            let shared = Arc::clone(&shared);
-            let thread = std::thread::Builder::new().name(format!("forebay-cpu-{number}"));
-            stream.threads.push(thread.spawn(move || worker::run(&shared)).map_err(|source| Error::Thread { source })?);
-        }
-        Ok(stream)
+        })
     }
 
     /// Returns the next batch if there is one within `timeout`.
@@ -119,11 +126,11 @@ impl BatchStream {
     ///
     /// The first error of any thread, once the batches before it have been delivered; the stream is closed then.
     pub fn poll(&mut self, timeout: Duration) -> Result<Polled> {
-        if self.process != std::process::id() {
-            return Err(Error::Closed { reason: "it belongs to the process that this one was forked from" });
-        }
+        let Some(running) = self.running.get() else {
+            return Err(Error::Closed { reason: OF_ANOTHER_PROCESS });
+        };
         let start = Instant::now();
-        let polled = self.shared.deliver(timeout);
+        let polled = running.shared.deliver(timeout);
         self.waited += start.elapsed();
         match polled? {
             worker::Delivered::Batch(batch, slice) => {
@@ -141,7 +148,7 @@ impl BatchStream {
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         // Of another process's stream nothing will ever come, but an error does at once.
-        let is_ready = self.process != std::process::id() || self.shared.wait(timeout);
+        let is_ready = self.running.get().is_none_or(|running| running.shared.wait(timeout));
         self.waited += start.elapsed();
         is_ready
     }
@@ -157,22 +164,31 @@ impl BatchStream {
             num_batches: self.num_batches,
             num_rows: self.num_rows,
             waited: self.waited,
-            ..self.shared.stats()
+            ..self.running.get().map(|running| running.shared.stats()).unwrap_or_default()
         }
     }
 
     /// Ends the stream's threads and gives its memory back. Further batches are refused.
     pub fn close(&mut self) {
-        if self.process != std::process::id() {
-            // The threads are the parent's; joining them here would wait for ever.
-            std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
-            return;
+        if let Some(running) = self.running.get_mut() {
+            running.close();
         }
+    }
+}
+
+impl Running {
+    fn close(&mut self) {
         self.shared.close();
         for thread in self.threads.drain(..) {
             // A panic has been reported to the consumer already.
             drop(thread.join());
         }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -188,12 +204,6 @@ impl Iterator for BatchStream {
                 Err(error) => return Some(Err(error)),
             }
         }
-    }
-}
-
-impl Drop for BatchStream {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

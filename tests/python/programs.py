@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MODULES = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - of this file, whatever the folder
+
+SECONDS_TO_CLEAN_UP = 3.0
+"""How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
 
 
 def python_command(code: str, *arguments: object) -> list[str]:
@@ -36,3 +46,122 @@ def run_python(code: str, *arguments: object, environment: Mapping[str, str] | N
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def torchrun(code: str, num_ranks: int, folder: Path, *arguments: object, timeout: float = 100) -> list[Any]:
+    """Runs a program on ranks that `torchrun` starts, and returns what each of them reported, by rank.
+
+    The program calls `report(value)` once, and `join()` to be in a process group.
+    """
+    with start_torchrun(code, num_ranks, folder, *arguments) as process:
+        out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return [json.loads((folder / f"report-{rank}").read_text()) for rank in range(num_ranks)]
+
+
+@contextlib.contextmanager
+def start_torchrun(code: str, num_ranks: int, folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Starts a program on ranks that `torchrun` starts; kills what is left of them in the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "program.py"
+    program.write_text(f"from programs import join, report, say\n{textwrap.dedent(code)}")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    with subprocess.Popen(
+        [*command, str(program), *map(str, arguments)],
+        env=python_environment({"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            # Ranks are in sessions of their own.
+            for pid in [process.pid, *(int(path.read_text()) for path in folder.glob("pid-*"))]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def join() -> None:
+    """Makes this process, which `torchrun` started, a rank of a process group."""
+    import torch.distributed as dist
+
+    say("pid", str(os.getpid()))
+    dist.init_process_group("gloo")
+    atexit.register(dist.destroy_process_group)
+
+
+def report(value: object) -> None:
+    """Hands what this rank found to the test."""
+    say("report", json.dumps(value))
+
+
+def say(name: str, text: str) -> None:
+    """Writes a file of this rank's beside its program, at once or not at all."""
+    path = Path(sys.argv[0]).with_name(f"{name}-{os.environ['RANK']}")
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").replace(path)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended, from the moment it said `going`, and what was left of it."""
+
+    status: int
+    seconds: float
+    out: list[str]
+    err: str
+    left: list[str]
+    """Processes of its own, files in its temporary folder, shared memory."""
+
+
+def run_to_its_end(
+    code: str, *arguments: object, folder: Path, then: Callable[[subprocess.Popen[str]], object] | None = None
+) -> Ending:
+    """Runs a program until it ends, which it must soon after it printed `going`.
+
+    Args:
+        code: The program.
+        arguments: Its arguments.
+        folder: An empty one for its temporary files.
+        then: What to do to it once it printed `going`.
+    """
+    shared = set(Path("/dev/shm").iterdir())
+    with subprocess.Popen(
+        python_command(code, *arguments),
+        env=python_environment({"TMPDIR": str(folder)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out = []
+            for line in process.stdout:
+                if line == "going\n":
+                    break
+                out.append(line.rstrip("\n"))
+            else:
+                raise AssertionError(f"it ended before it was going: {out} {process.stderr.read()}")
+            if then is not None:
+                then(process)
+            start = time.monotonic()
+            process.wait(timeout=20)
+            seconds = time.monotonic() - start
+            end = time.monotonic() + SECONDS_TO_CLEAN_UP
+            while (left := _left(process.pid, folder, shared)) and time.monotonic() < end:
+                time.sleep(0.01)
+        finally:
+            # Whoever is left keeps the pipes open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        out += process.stdout.read().splitlines()
+        return Ending(process.returncode, seconds, out, process.stderr.read(), left)
+
+
+def _left(group: int, folder: Path, shared: set[Path]) -> list[str]:
+    left = [str(path) for path in [*folder.rglob("*"), *set(Path("/dev/shm").iterdir()) - shared]]
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        left.append(f"processes of {group}")
+    return left

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import order_model as model
 import pytest
 from data import ids_table, write_fragments
+from harness import rank_failures, resume_failures
 from rows import batches_of, ids, ids_of, write_uneven
 
 import forebay as fb
@@ -52,12 +53,33 @@ def resumed(stream: fb.Stream, state: dict[str, Any]) -> fb.Stream:
     return stream
 
 
+class Numbered:
+    """A stream as the ids of its batches."""
+
+    def __init__(self, stream: fb.Stream) -> None:
+        self._stream = stream
+        self.state_dict, self.load_state_dict = stream.state_dict, stream.load_state_dict
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return map(ids, self._stream)
+
+
 def test_a_resume_after_any_batch_delivers_exactly_the_rest(configured: fb.Dataset) -> None:
-    whole = batches_of(configured.batches(23))
-    for num_batches in range(len(whole) + 1):
-        stream = resumed(configured.batches(23), after(configured.batches(23), num_batches))
-        assert len(stream) == len(whole) - num_batches
-        assert batches_of(stream) == whole[num_batches:]
+    assert resume_failures(lambda: Numbered(configured.batches(23))) == []
+
+
+def test_ranks_share_every_row_in_equal_steps(configured: fb.Dataset) -> None:
+    def make(rank: int, world_size: int) -> Numbered:
+        return Numbered(configured.batches(7, rank=rank, world_size=world_size))
+
+    assert rank_failures(make, range(1, 9)) == []
+
+
+def test_what_is_left_of_an_epoch_is_counted(configured: fb.Dataset) -> None:
+    num_batches = len(configured.batches(23))
+    for taken in range(num_batches + 1):
+        stream = resumed(configured.batches(23), after(configured.batches(23), taken))
+        assert len(stream) == num_batches - taken
 
 
 @pytest.mark.parametrize("rank", [0, 2])

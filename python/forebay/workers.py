@@ -1,0 +1,171 @@
+"""What DataLoader workers know of the stream in the process that made them.
+
+Each worker has a copy of the stream, forked or pickled when the worker started, and a worker that persists keeps it for
+every loop. So the place where the next loop begins, epoch and position, lies in a few bytes that all copies share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import struct
+import tempfile
+import weakref
+from multiprocessing import context, reduction
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from forebay.exceptions import SettingError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.loader import Stream
+
+
+class WorkerInfo(Protocol):
+    """What torch tells a worker about itself."""
+
+    @property
+    def id(self) -> int:
+        """Which of the workers it is."""
+
+    @property
+    def seed(self) -> int:
+        """The loop's seed, plus the worker's number."""
+
+
+class Choice(NamedTuple):
+    """Where the next loop begins, as the process of the stream chose it."""
+
+    number: int
+    epoch: int
+    start: int
+
+
+class Place:
+    """Where the next loop over a stream begins, for the process that made the stream and its DataLoader workers.
+
+    The choice counts at the moment a loop starts its workers, or starts them again. A position is for one loop: the
+    next loop begins at 0 of the epoch. Workers begin one by one, so the first one notes which loop used the position
+    up; loops are told apart by the seed that a DataLoader draws for each.
+    """
+
+    _CHOICE = struct.Struct("3q")
+    _USE = struct.Struct("qQ")
+    _NUM_USES = 64
+
+    def __init__(self) -> None:
+        self._share(Choice(1, 0, 0))
+
+    def _share(self, choice: Choice) -> None:
+        """Starts sharing with the workers that this process will make."""
+        self._own(_anonymous_file())
+        self._owner = os.getpid()
+        self._chosen = choice
+        self._begun = 0
+        self._is_chosen_here = False
+        self._write()
+
+    def _own(self, file: int) -> None:
+        self._file = file
+        weakref.finalize(self, os.close, file)
+
+    def choose(self, stream: Stream[Any], worker: WorkerInfo | None) -> None:
+        """Notes that the next loop begins where `stream` stands."""
+        if worker is not None:
+            # For this worker alone: how `StatefulDataLoader` restores it.
+            self._is_chosen_here = True
+            return
+        choice = Choice(self._chosen.number + 1, stream._epoch, stream._start)
+        if self._owner != os.getpid():
+            self._share(choice)
+        self._chosen = choice
+        self._write()
+
+    def begin(self, stream: Stream[Any], worker: WorkerInfo) -> None:
+        """Has `stream`, a worker's copy, begin where the loop does."""
+        parent = multiprocessing.parent_process()
+        is_shared = parent is not None and parent.pid == self._owner
+        if self._begun and not is_shared:
+            raise SettingError(
+                "persistent_workers: this stream was made in another process than its DataLoader, so that its "
+                "workers cannot see `set_epoch`; make the stream in the process that makes the DataLoader"
+            )
+        if self._begun:
+            self._read()
+        number, epoch, start = self._chosen
+        is_first = not is_shared or (self._use(number, worker.seed - worker.id) and self._begun != number)
+        if not self._is_chosen_here:
+            stream._epoch, stream._start = epoch, start if is_first else 0
+        self._begun, self._is_chosen_here = number, False
+
+    def _write(self) -> None:
+        with self._locked():
+            os.pwrite(self._file, self._CHOICE.pack(*self._chosen), 0)
+
+    def _read(self) -> None:
+        with self._locked():
+            self._chosen = Choice._make(self._CHOICE.unpack(os.pread(self._file, self._CHOICE.size, 0)))
+
+    def _use(self, number: int, loop: int) -> bool:
+        """Uses a choice for one loop, unless another loop did. Tells whether it is this loop's."""
+        with self._locked():
+            used, by = self._read_use(number)
+            if used == number:
+                return by == loop
+            os.pwrite(self._file, self._USE.pack(number, loop), self._use_at(number))
+            return True
+
+    def settle(self, stream: Stream[Any]) -> bool:
+        """Moves `stream` to 0 when a loop of workers used its position up. Tells whether there was such a loop."""
+        is_used = self._owner == os.getpid() and self._read_use(self._chosen.number)[0] == self._chosen.number
+        if is_used:
+            stream._start = 0
+        return is_used
+
+    def check_known(self, stream: Stream[Any]) -> None:
+        """Refuses to tell a position that only workers know."""
+        if self.settle(stream):
+            raise StateError(
+                "the batches of this loop are taken by DataLoader workers, whose position this stream does not know; "
+                "use `torchdata.stateful_dataloader.StatefulDataLoader` and `forebay.cursor(loader.state_dict())`"
+            )
+
+    def _read_use(self, number: int) -> tuple[int, int]:
+        data = os.pread(self._file, self._USE.size, self._use_at(number))
+        used, by = self._USE.unpack(data or bytes(self._USE.size))
+        return used, by
+
+    def _use_at(self, number: int) -> int:
+        return self._CHOICE.size + number % self._NUM_USES * self._USE.size
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker that is being started shares; any other copy is on its own.
+        is_starting = context.get_spawning_popen() is not None
+        return self.__dict__ | {"_file": reduction.DupFd(self._file) if is_starting else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        file = state.pop("_file")
+        self.__dict__.update(state)
+        if file is None:
+            self._share(self._chosen)
+        else:
+            self._own(file.detach())
+
+
+def _anonymous_file() -> int:
+    """Returns a file in memory without a name, which is gone with the last process that has it."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("forebay")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

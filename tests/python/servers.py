@@ -1,0 +1,71 @@
+"""Web servers that do not answer."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+
+class StallingServer:
+    """Serves the footer and the page index of one Parquet object, and never answers requests of its data."""
+
+    def __init__(self, path: Path) -> None:
+        metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+        # Pages follow the dictionary, and the indexes follow the last page.
+        end = max(column.data_page_offset for column in columns)
+        self.is_stalled = threading.Event()
+        self._let_go = threading.Event()
+        settings = {"body": path.read_bytes(), "data_end": end, "is_stalled": self.is_stalled, "let_go": self._let_go}
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), settings))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}/{path.name}"
+
+    def __enter__(self) -> StallingServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._let_go.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    body: ClassVar[bytes]
+    data_end: ClassVar[int]
+    is_stalled: ClassVar[threading.Event]
+    let_go: ClassVar[threading.Event]
+
+    def do_GET(self) -> None:
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"])
+        size = len(self.body)
+        first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
+        last = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
+        if 0 < first <= self.data_end or last < self.data_end:
+            self.is_stalled.set()
+            self.let_go.wait()
+            self.close_connection = True
+            return
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        self.wfile.write(self.body[first : last + 1])
+
+    def log_message(self, *_arguments: object) -> None:
+        """Says nothing."""

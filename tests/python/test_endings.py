@@ -1,0 +1,453 @@
+"""How programs end: soon, with their own status, without a word, and with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import data
+import pytest
+from programs import Ending, run_to_its_end
+from servers import StallingServer
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+NUM_ROWS = 40_000
+
+SECONDS_TO_END = 1.0
+
+START = """
+import atexit, copy, gc, multiprocessing, os, pickle, signal, sys, threading, time
+import forebay as fb
+
+ds = fb.load_dataset(sys.argv[1], split="train").shuffle(1)
+
+
+def going():
+    print("going", flush=True)
+
+
+def count(batches):
+    return sum(batch.num_rows for batch in batches)
+
+
+def forked(work):
+    '''Runs `work` in a fork, and returns its exit status.'''
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+# What a program does, and then: its exit status, what it printed, and the last line of its messages.
+ENDINGS = {
+    "the loop is left early": ("for batch in ds.batches(10): break\ngoing()", 0, [], ""),
+    "an error in the loop is caught": (
+        """
+try:
+    for batch in ds.batches(10):
+        raise ValueError("loss is NaN")
+except ValueError as caught:
+    print(caught)
+going()
+""",
+        0,
+        ["loss is NaN"],
+        "",
+    ),
+    "an error in the loop is not caught": (
+        """
+for batch in ds.batches(10):
+    going()
+    raise ValueError("loss is NaN")
+""",
+        1,
+        [],
+        "ValueError: loss is NaN",
+    ),
+    "a stream is open at exit": ("batches = iter(ds.batches(10)); next(batches); going(); sys.exit(3)", 3, [], ""),
+    "a stream is in a cycle at exit": (
+        "gc.disable(); held = [iter(ds.batches(10))]; held.append(held); next(held[0]); going(); raise SystemExit(3)",
+        3,
+        [],
+        "",
+    ),
+    "a stream is open at a hard exit": (
+        "batches = iter(ds.batches(10)); next(batches); going(); os._exit(3)",
+        3,
+        [],
+        "",
+    ),
+    "it is terminated": (
+        "batches = iter(ds.batches(10)); next(batches); going(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)",
+        -signal.SIGTERM,
+        [],
+        "",
+    ),
+    "it is terminated and cleans up": (
+        """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))
+for number, batch in enumerate(ds.batches(10)):
+    if number == 5:
+        going()
+        os.kill(os.getpid(), signal.SIGTERM)
+""",
+        4,
+        [],
+        "",
+    ),
+    "daemon threads still read": (
+        """
+begun = [threading.Event() for _ in range(4)]
+def read(event):
+    while True:
+        for number, batch in enumerate(ds.batches(10)):
+            if number == 5:
+                event.set()
+for event in begun:
+    threading.Thread(target=read, args=(event,), daemon=True).start()
+for event in begun:
+    event.wait()
+going()
+""",
+        0,
+        [],
+        "",
+    ),
+    "threads read to their end": (
+        """
+def read():
+    print(count(ds.batches(1000)))
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads:
+    thread.start()
+going()
+""",
+        0,
+        ["40000"] * 3,
+        "",
+    ),
+    "a function at exit reads on": (
+        """
+batches = iter(ds.batches(1000))
+next(batches)
+atexit.register(lambda: print(count(batches)))
+going()
+""",
+        0,
+        ["39000"],
+        "",
+    ),
+    "an object that reads when it is deleted": (
+        """
+class Late:
+    def __del__(self):
+        print(next(iter(ds.batches(10))).num_rows)
+late = Late()
+going()
+""",
+        0,
+        ["10"],
+        "",
+    ),
+    "one stream is read by two threads": (
+        """
+stream, counts = ds.batches(100), []
+threads = [threading.Thread(target=lambda: counts.append(count(stream))) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(counts)
+going()
+""",
+        0,
+        ["[40000, 40000]"],
+        "",
+    ),
+    "one iterator is read by two threads": (
+        """
+batches, rows, refused = iter(ds.batches(100)), [], []
+def read():
+    while True:
+        try:
+            rows.append(next(batches).num_rows)
+        except StopIteration:
+            return
+        except ValueError as error:
+            refused.append(str(error))
+threads = [threading.Thread(target=read) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(sum(rows), set(refused) <= {"generator already executing"})
+going()
+""",
+        0,
+        ["40000 True"],
+        "",
+    ),
+    "a fork of a process that reads reads, and so does the process": (
+        """
+stream = ds.batches(100)
+batches = iter(stream)
+next(batches)
+def child():
+    try:
+        next(batches)
+    except fb.ClosedError as error:
+        print(error)
+    print(stream.stats()["rows"], len(stream), count(stream))
+print(forked(child), count(batches))
+going()
+""",
+        0,
+        ["the stream is closed: it belongs to the process that this one was forked from", "0 400 40000", "0 39900"],
+        "",
+    ),
+    "a fork of a process that reads ends in every way": (
+        """
+batches = iter(ds.batches(100))
+next(batches)
+def collect():
+    global batches
+    del batches
+    gc.collect()
+ends = [lambda: None, lambda: sys.exit(5), lambda: os._exit(6), collect, batches.close]
+print([forked(end) for end in ends], count(batches))
+going()
+""",
+        0,
+        ["[0, 5, 6, 0, 0] 39900"],
+        "",
+    ),
+    "it forks while threads read": (
+        """
+stream, stop = ds.batches(10), threading.Event()
+def read():
+    while not stop.is_set():
+        for batch in stream:
+            if stop.is_set():
+                return
+threads = [threading.Thread(target=read) for _ in range(2)]
+for thread in threads:
+    thread.start()
+time.sleep(0.1)
+def child():
+    stream.stats()
+    stream.set_epoch(1)
+    next(iter(stream))
+    print(count(ds.filter("id < 300").batches(7)))
+print([forked(child) for _ in range(10)])
+stop.set()
+for thread in threads:
+    thread.join()
+going()
+""",
+        0,
+        ["300"] * 10 + [str([0] * 10)],
+        "",
+    ),
+    "iterators are not copied, streams are": (
+        """
+stream = ds.batches(100)
+batches = iter(stream)
+batch = next(batches)
+for thing in (batches, batch):
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        try:
+            duplicate(thing)
+        except TypeError as error:
+            print(error)
+for duplicate in (lambda stream: pickle.loads(pickle.dumps(stream)), copy.deepcopy):
+    copied = duplicate(stream)
+    print(copied.state_dict() == stream.state_dict(), count(copied))
+print(count(batches))
+going()
+""",
+        0,
+        [
+            *["cannot pickle 'generator' object"] * 2,
+            *["cannot pickle 'forebay._lib.Batch' object"] * 2,
+            *["True 40000"] * 2,
+            "39900",
+        ],
+        "",
+    ),
+    "a closed iterator is over": (
+        """
+batches = iter(ds.batches(100))
+next(batches)
+batches.close()
+print(next(batches, "over"), count(batches))
+going()
+""",
+        0,
+        ["over 0"],
+        "",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    data.write_fragments(folder, data.ids_table(NUM_ROWS), num_fragments=4, row_group_rows=500)
+    return folder
+
+
+def check(ending: Ending, status: int, message: str = "") -> None:
+    assert ending.status == status, ending
+    assert (ending.err.splitlines() or [""])[-1] == message, ending.err
+    assert not message or ending.err.count("Traceback") == 1, ending.err
+    assert ending.left == []
+    assert ending.seconds < SECONDS_TO_END
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_ends(corpus: Path, tmp_path: Path, name: str) -> None:
+    program, status, out, message = ENDINGS[name]
+    ending = run_to_its_end(START + program, corpus, folder=tmp_path)
+    check(ending, status, message)
+    assert ending.out == out
+
+
+WAITS = {
+    "reading": ("stream = fb.load_dataset(sys.argv[1], split='train').batches(10)", "next(iter(stream))"),
+    "selecting": ("ds = fb.load_dataset(sys.argv[1], split='train').filter('id % 2 = 0')", "len(ds)"),
+    "reading in another thread": (
+        "stream = fb.load_dataset(sys.argv[1], split='train').batches(10)",
+        "threading.Thread(target=lambda: next(iter(stream)), daemon=True).start(); time.sleep(30)",
+    ),
+    "awaiting": (
+        """
+import asyncio
+stream = fb.load_dataset(sys.argv[1], split='train').batches(10)
+async def first():
+    async for batch in stream:
+        return batch
+""",
+        "asyncio.run(first())",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_caught", [True, False], ids=["caught", "not caught"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_control_c_in_the_middle_of_a_slow_read_ends_a_program(
+    corpus: Path, tmp_path: Path, wait: str, is_caught: bool
+) -> None:
+    prepare, waiting = WAITS[wait]
+    caught = "print('interrupted'); sys.exit(7)" if is_caught else "raise"
+    program = f"""
+import sys, threading, time
+import forebay as fb
+{prepare}
+print("going", flush=True)
+try:
+    {waiting}
+except KeyboardInterrupt:
+    {caught}
+"""
+    with StallingServer(corpus / "part-0.parquet") as server:
+
+        def interrupt(process: subprocess.Popen[str]) -> None:
+            assert server.is_stalled.wait(20)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+
+        ending = run_to_its_end(program, server.url, folder=tmp_path, then=interrupt)
+    if is_caught:
+        check(ending, 7)
+        assert ending.out == ["interrupted"]
+    else:
+        assert ending.status == -signal.SIGINT
+        assert ending.err.endswith("KeyboardInterrupt\n")
+        assert ending.left == []
+        assert ending.seconds < SECONDS_TO_END
+
+
+LOADER = """
+import multiprocessing, os, sys, warnings
+import forebay as fb
+from torch.utils.data import DataLoader
+
+# torch warns of more workers than cores, Python of forks beside threads.
+warnings.filterwarnings("ignore", "This DataLoader will create|.*multi-threaded, use of fork")
+
+loader = DataLoader(
+    fb.load_dataset(sys.argv[1], split="train").to_torch(100),
+    batch_size=None,
+    num_workers=2,
+    multiprocessing_context="fork",
+    persistent_workers="persistent" in sys.argv,
+)
+
+
+def going():
+    print("going", flush=True)
+
+
+"""
+
+SECONDS_OF_TORCH = 2.0
+"""How long torch itself takes to end its workers and itself: with tensors of zeros it takes as long."""
+
+WORKERS = {
+    "the loop was left early": (
+        """
+for batch in loader:
+    break
+print(len(multiprocessing.active_children()))
+going()
+""",
+        0,
+        ["0"],
+    ),
+    "it is in a loop": ("batches = iter(loader); next(batches); going(); sys.exit(3)", 3, []),
+    "workers persist": ("for batch in loader: break\ngoing()", 0, []),
+}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_program_with_workers_ends(corpus: Path, tmp_path: Path, name: str) -> None:
+    program, status, out = WORKERS[name]
+    persistent = ["persistent"] if "persist" in name else []
+    ending = run_to_its_end(LOADER + program, corpus, *persistent, folder=tmp_path)
+    check_workers(ending, status, is_over="early" in name)
+    assert ending.out == out
+
+
+def check_workers(ending: Ending, status: int, *, is_over: bool) -> None:
+    assert (ending.status, ending.err) == (status, "")
+    # Workers that torch ends in a loop leave the folders of their sockets behind.
+    assert [left for left in ending.left if is_over or "/pymp-" not in left] == []
+    assert ending.seconds < SECONDS_TO_END + SECONDS_OF_TORCH
+
+
+def test_control_c_reaches_workers_in_the_middle_of_a_slow_read(corpus: Path, tmp_path: Path) -> None:
+    program = """
+going()
+try:
+    next(iter(loader))
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(7)
+"""
+    with StallingServer(corpus / "part-0.parquet") as server:
+
+        def interrupt(process: subprocess.Popen[str]) -> None:
+            assert server.is_stalled.wait(20)
+            time.sleep(0.5)
+            os.killpg(process.pid, signal.SIGINT)
+
+        ending = run_to_its_end(LOADER + program, server.url, folder=tmp_path, then=interrupt)
+    assert ending.out == ["interrupted"]
+    check_workers(ending, 7, is_over=False)

@@ -1,0 +1,322 @@
+"""Several loops over one stream: each begins where the stream was last told to, whoever takes the batches."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import torch
+from data import ids_table, write_fragments
+from programs import run_python
+from rows import UNEVEN, batches_of, ids
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.torch import TorchStream
+
+    Expected = Callable[..., list[list[int]]]
+
+# torch warns of more workers than cores, Python of forks beside threads, torchdata calls what newer torch deprecates.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+]
+
+NUM_ROWS = 300
+BATCH_SIZE = 20
+POSITION = 140
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("loops")
+    rows = range(NUM_ROWS)
+    table = ids_table(NUM_ROWS)
+    table = table.append_column("half", pa.array([row // 2 if row % 2 == 0 else None for row in rows], pa.int32()))
+    table = table.append_column("parts", pa.array([[row] * (row % 4) for row in rows], pa.list_(pa.int16())))
+    write_fragments(folder, table, num_fragments=3, row_group_rows=UNEVEN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(folder: Path) -> fb.Dataset:
+    return fb.load_dataset(folder, "train").shuffle(6, num_lanes=6, window_rows=20)
+
+
+@pytest.fixture(scope="module")
+def epochs(dataset: fb.Dataset) -> Expected:
+    """Returns the batches of an epoch from a position on."""
+
+    def expected(epoch: int, position: int = 0) -> list[list[int]]:
+        stream = dataset.batches(BATCH_SIZE)
+        stream.load_state_dict(state(dataset, epoch, position))
+        return batches_of(stream)
+
+    return expected
+
+
+def state(dataset: fb.Dataset, epoch: int, position: int = POSITION) -> dict[str, Any]:
+    return dataset.batches(1).state_dict() | {"epoch": epoch, "position": position}
+
+
+def resumed(dataset: fb.Dataset, epoch: int) -> TorchStream:
+    stream = dataset.to_torch(BATCH_SIZE)
+    stream.load_state_dict(state(dataset, epoch))
+    return stream
+
+
+def loader(stream: TorchStream, num_workers: int = 2, method: str = "fork", **settings: Any) -> DataLoader:
+    context = method if num_workers else None
+    return DataLoader(stream, batch_size=None, num_workers=num_workers, multiprocessing_context=context, **settings)
+
+
+KINDS = {
+    "no loader": lambda stream: stream,
+    "no workers": lambda stream: loader(stream, 0),
+    "one worker": lambda stream: loader(stream, 1),
+    "workers": loader,
+    "persistent workers": lambda stream: loader(stream, persistent_workers=True),
+}
+
+Wrap = "Callable[[TorchStream], Any]"
+
+
+@pytest.fixture(params=KINDS)
+def wrap(request: pytest.FixtureRequest) -> Wrap:
+    return KINDS[request.param]
+
+
+def test_a_loaded_position_is_for_one_loop(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
+    stream = resumed(dataset, 3)
+    loaded = wrap(stream)
+    assert len(stream) == len(epochs(3, POSITION))
+    assert batches_of(loaded) == epochs(3, POSITION)
+    assert len(stream) == len(epochs(3))
+    assert batches_of(loaded) == epochs(3)
+    assert batches_of(wrap(stream)) == epochs(3)
+    stream.load_state_dict(state(dataset, 3, 200))
+    assert batches_of(loaded) == epochs(3, 200)
+    assert batches_of(loaded) == epochs(3)
+
+
+def test_every_loop_delivers_the_epoch_that_was_set(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
+    stream = resumed(dataset, 1)
+    loaded = wrap(stream)
+    for epoch, position in ((1, POSITION), (2, 0), (3, 0), (1, 0)):
+        stream.set_epoch(epoch)
+        # Workers tell loops apart by a seed, which a program may set.
+        torch.manual_seed(5)
+        assert batches_of(loaded) == epochs(epoch, position)
+
+
+def test_a_loop_that_was_left_early_has_used_its_position(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
+    stream = resumed(dataset, 1)
+    loaded = wrap(stream)
+    for batch in loaded:
+        assert ids(batch) == epochs(1, POSITION)[0]
+        break
+    assert batches_of(loaded) == epochs(1)
+    for _ in loaded:
+        break
+    stream.set_epoch(2)
+    assert batches_of(loaded) == epochs(2)
+
+
+def test_what_is_chosen_in_a_loop_is_for_the_next_one(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
+    stream = resumed(dataset, 1)
+    loaded = wrap(stream)
+    seen = []
+    for batch in loaded:
+        seen.append(ids(batch))
+        if len(seen) == 3:
+            stream.set_epoch(2)
+    assert seen == epochs(1, POSITION)
+    assert batches_of(loaded) == epochs(2)
+
+
+def test_one_of_two_loops_at_once_gets_the_position(dataset: fb.Dataset, epochs: Expected) -> None:
+    stream = resumed(dataset, 1)
+    for _ in range(3):
+        stream.load_state_dict(state(dataset, 1))
+        both = [iter(loader(stream)), iter(loader(stream))]
+        assert sorted(map(batches_of, both)) == sorted([epochs(1, POSITION), epochs(1)])
+
+
+def test_workers_begin_where_the_loop_was_begun_however_late_they_are(dataset: fb.Dataset, epochs: Expected) -> None:
+    stream = resumed(dataset, 1)
+    begun = iter(loader(stream))
+    stream.set_epoch(2)
+    later = iter(loader(stream))
+    stream.load_state_dict(state(dataset, 3, 60))
+    assert batches_of(later) == epochs(2)
+    assert batches_of(begun) == epochs(1, POSITION)
+    assert batches_of(loader(stream)) == epochs(3, 60)
+
+
+def test_a_stateful_loader_goes_on_to_the_next_epochs(dataset: fb.Dataset, epochs: Expected) -> None:
+    def stateful(stream: TorchStream) -> StatefulDataLoader:
+        return StatefulDataLoader(
+            stream, batch_size=None, num_workers=2, multiprocessing_context="fork", persistent_workers=True
+        )
+
+    stream = dataset.to_torch(BATCH_SIZE)
+    stream.set_epoch(4)
+    first = stateful(stream)
+    taken = iter(first)
+    assert [ids(next(taken)) for _ in range(5)] == epochs(4)[:5]
+    saved = first.state_dict()
+    stream = dataset.to_torch(BATCH_SIZE)
+    later = stateful(stream)
+    later.load_state_dict(saved)
+    for epoch in range(fb.cursor(saved)["epoch"], 7):
+        stream.set_epoch(epoch)
+        assert batches_of(later) == epochs(epoch, 5 * BATCH_SIZE if epoch == 4 else 0)
+
+
+def test_a_position_that_only_workers_know_is_not_told(dataset: fb.Dataset) -> None:
+    stream = dataset.to_torch(BATCH_SIZE)
+    saved = stream.state_dict()
+    for _ in loader(stream):
+        with pytest.raises(fb.StateError, match=r"StatefulDataLoader.*forebay\.cursor"):
+            stream.state_dict()
+        break
+    stream.set_epoch(1)
+    assert stream.state_dict() == saved | {"epoch": 1}
+    list(loader(stream))
+    stream.load_state_dict(saved)
+    assert stream.state_dict() == saved
+    list(loader(stream))
+    next(iter(stream))
+    assert stream.state_dict() == saved | {"position": BATCH_SIZE}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_started_workers_follow_their_parent(dataset: fb.Dataset, epochs: Expected, method: str) -> None:
+    stream = resumed(dataset, 1)
+    loaded = loader(stream, 2, method, persistent_workers=True, pin_memory=True, prefetch_factor=3)
+    # Not `list`, which asks for the length: torch then warns of loops that are longer.
+    batches = [batch for batch in loaded]  # noqa: C416
+    assert batches_of(batches) == epochs(1, POSITION)
+    for batch in batches:
+        check_forms(batch)
+    stream.set_epoch(2)
+    for batch in loaded:
+        assert ids(batch) == epochs(2)[0]
+        break
+    assert batches_of(loaded) == epochs(2)
+    stream.load_state_dict(state(dataset, 3))
+    for batch in loaded:
+        assert ids(batch) == epochs(3, POSITION)[0]
+        break
+    del loaded
+    assert multiprocessing.active_children() == []
+
+
+def check_forms(batch: dict[str, Any]) -> None:
+    """Checks the columns that are no tensors, but tuples of them or lists."""
+    assert isinstance(batch["half"], fb.Masked)
+    assert isinstance(batch["parts"], fb.Ragged)
+    assert batch["label"] == [f"row {row}" for row in ids(batch)]
+    assert batch["half"].mask.tolist() == [row % 2 == 0 for row in ids(batch)]
+    assert batch["half"].values[batch["half"].mask].tolist() == [row // 2 for row in ids(batch) if row % 2 == 0]
+    assert batch["parts"].values.tolist() == [row for row in ids(batch) for _ in range(row % 4)]
+    assert batch["parts"].offsets.diff().tolist() == [row % 4 for row in ids(batch)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_with_tuples_may_be_pinned(dataset: fb.Dataset, epochs: Expected, num_workers: int) -> None:
+    stream = dataset.to_torch(BATCH_SIZE)
+    batches = list(loader(stream, num_workers, pin_memory=True))
+    assert batches_of(batches) == epochs(0)
+    for batch in batches:
+        check_forms(batch)
+        tensors = [batch["id"], *batch["half"], *batch["parts"]]
+        assert [tensor.is_pinned() for tensor in tensors] == [torch.accelerator.is_available()] * 5
+
+
+@pytest.mark.parametrize("prefetch_factor", [1, 2, 50])
+def test_how_far_workers_read_ahead_changes_nothing(
+    dataset: fb.Dataset, epochs: Expected, prefetch_factor: int
+) -> None:
+    loaded = loader(resumed(dataset, 1), prefetch_factor=prefetch_factor)
+    assert batches_of(loaded) == epochs(1, POSITION)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
+def test_a_copy_of_a_stream_is_on_its_own(dataset: fb.Dataset, epochs: Expected, duplicate: Any) -> None:
+    stream = resumed(dataset, 1)
+    copied = duplicate(stream)
+    copied.set_epoch(2)
+    assert batches_of(loader(stream)) == epochs(1, POSITION)
+    assert batches_of(loader(copied)) == epochs(2)
+    stream.load_state_dict(state(dataset, 1))
+    copied = duplicate(stream)
+    assert batches_of(loader(stream)) == epochs(1, POSITION)
+    assert batches_of(loader(copied)) == epochs(1, POSITION)
+
+
+def test_streams_give_their_descriptors_back(dataset: fb.Dataset) -> None:
+    def num_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = num_descriptors()
+    streams = [dataset.to_torch(BATCH_SIZE) for _ in range(10)]
+    copies = pickle.loads(pickle.dumps(streams))
+    assert num_descriptors() == before + 20
+    del streams, copies
+    assert num_descriptors() == before
+
+
+INHERITED = """
+import multiprocessing, os, sys, warnings
+import forebay as fb
+from rows import batches_of
+from torch.utils.data import DataLoader
+warnings.simplefilter("ignore")
+
+
+def loop(loaded):
+    return [row for batch in batches_of(loaded) for row in batch]
+
+
+def rank(stream, is_chosen):
+    if is_chosen:
+        stream.set_epoch(1)
+    loaded = DataLoader(
+        stream, batch_size=None, num_workers=2, multiprocessing_context="fork", persistent_workers=True
+    )
+    first = loop(loaded)
+    stream.set_epoch(2)
+    try:
+        print(is_chosen, len(first), first != loop(loaded), flush=True)
+    except fb.SettingError as error:
+        print(is_chosen, len(first), str(error).splitlines()[-1], flush=True)
+
+
+stream = fb.load_dataset(sys.argv[1], "train").shuffle(6).to_torch(20)
+for is_chosen in (True, False):
+    process = multiprocessing.get_context("fork").Process(target=rank, args=(stream, is_chosen))
+    process.start()
+    process.join()
+assert stream.epoch == 0
+assert stream.state_dict()["position"] == 0
+"""
+
+
+def test_a_stream_that_was_inherited_follows_its_new_process_or_says_why_not(folder: Path) -> None:
+    chosen, unchosen = run_python(INHERITED, folder).splitlines()
+    assert chosen == f"True {NUM_ROWS} True"
+    assert unchosen.startswith(f"False {NUM_ROWS} ")
+    assert "make the stream in the process that makes the DataLoader" in unchosen

@@ -23,6 +23,8 @@ import s3_server  # noqa: E402  (a program, not a package: it is found by the li
 
 # Derandomised everywhere: a red test must be red again when it is run again. Time is not what is tested.
 settings.register_profile("forebay", deadline=None, derandomize=True, database=None)
+# `--hypothesis-profile search` looks for what is not known yet, for as long as that takes.
+settings.register_profile("search", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile("forebay")
 
 

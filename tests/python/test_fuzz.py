@@ -91,7 +91,7 @@ comparisons = st.builds(
     st.sampled_from(["", "OR TRUE", "AND id > 5", "IS TRUE", "AND tags IS NULL", "OR lang LIKE '%a_'"]),
 )
 
-quiet = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def answer(call: Callable[[], Any]) -> Any:

@@ -277,8 +277,8 @@ fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a Co
 
 /// Returns `schema` with the types that batches have.
 ///
-/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries of strings and binary
-/// are kept, with an index that holds the values of all row groups; others are their values, as the decoder has it.
+/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries have an index that
+/// holds the values of all row groups; those that the decoder does not know are their values.
 fn readable(schema: &Schema) -> Schema {
     let fields: Fields = schema.fields().iter().map(readable_field).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
@@ -293,22 +293,31 @@ fn readable_field(field: &FieldRef) -> FieldRef {
     }
 }
 
+/// Returns whether the decoder makes dictionaries of such values.
+fn has_dictionary_decoder(values: &DataType) -> bool {
+    match values {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => true,
+        DataType::Float16 => false,
+        number => number.is_integer() || number.is_floating() || number.is_temporal(),
+    }
+}
+
 fn readable_type(data_type: &DataType) -> DataType {
-    use DataType::{Binary, LargeBinary, LargeUtf8, Utf8};
     match data_type {
-        DataType::Utf8View => Utf8,
-        DataType::BinaryView => Binary,
-        DataType::Dictionary(index, values) => match (&**index, readable_type(values)) {
-            (DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16, values)
-                if matches!(values, Utf8 | LargeUtf8 | Binary | LargeBinary) =>
-            {
-                DataType::Dictionary(Box::new(DataType::Int32), Box::new(values))
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::Dictionary(index, values) => {
+            let values = readable_type(values);
+            let index = match **index {
+                DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => DataType::Int32,
+                ref wide => wide.clone(),
+            };
+            if has_dictionary_decoder(&values) {
+                DataType::Dictionary(Box::new(index), Box::new(values))
+            } else {
+                values
             }
-            (index, values) if matches!(values, Utf8 | LargeUtf8 | Binary | LargeBinary) => {
-                DataType::Dictionary(Box::new(index.clone()), Box::new(values))
-            }
-            (_, values) => values,
-        },
+        }
         DataType::RunEndEncoded(_, values) => readable_type(values.data_type()),
         DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item)),
         DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item)),

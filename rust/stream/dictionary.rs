@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{ArrowDictionaryKeyType, ByteArrayType};
+use arrow_array::types::ArrowDictionaryKeyType;
 use arrow_array::{Array, ArrayRef, DictionaryArray, UInt64Array, downcast_dictionary_array, make_array};
 use arrow_buffer::ArrowNativeType;
 use arrow_data::ArrayData;
@@ -47,37 +47,41 @@ pub(super) fn with_unique_values(data: ArrayData) -> Result<ArrayData, ArrowErro
 }
 
 fn unique<K: ArrowDictionaryKeyType>(array: &DictionaryArray<K>) -> Result<DictionaryArray<K>, ArrowError> {
-    use arrow_array::types::{BinaryType, LargeBinaryType, LargeUtf8Type, Utf8Type};
-    let Some((places, firsts)) = (match array.values().data_type() {
-        DataType::Utf8 => repeated::<Utf8Type>(array.values()),
-        DataType::LargeUtf8 => repeated::<LargeUtf8Type>(array.values()),
-        DataType::Binary => repeated::<BinaryType>(array.values()),
-        DataType::LargeBinary => repeated::<LargeBinaryType>(array.values()),
-        _ => None,
-    }) else {
-        return Ok(array.clone());
-    };
+    let Some((places, firsts)) = repeated(array.values()) else { return Ok(array.clone()) };
     let keys = array.keys().unary_opt(|key| K::Native::from_usize(places[key.as_usize()]));
     DictionaryArray::try_new(keys, arrow_select::take::take(array.values(), &firsts, None)?)
 }
 
 /// Returns each value's place among the different ones, and where each of these stands first; `None` if all differ.
-fn repeated<T: ByteArrayType>(values: &ArrayRef) -> Option<(Vec<usize>, UInt64Array)> {
+fn repeated(values: &ArrayRef) -> Option<(Vec<usize>, UInt64Array)> {
+    let data = values.to_data();
+    match values.data_type() {
+        DataType::Utf8 => different(&data, |index| values.as_string::<i32>().value(index).as_bytes()),
+        DataType::LargeUtf8 => different(&data, |index| values.as_string::<i64>().value(index).as_bytes()),
+        DataType::Binary => different(&data, |index| values.as_binary::<i32>().value(index)),
+        DataType::LargeBinary => different(&data, |index| values.as_binary::<i64>().value(index)),
+        number => {
+            let width = number.primitive_width()?;
+            let bytes = data.buffers()[0].as_slice().get(data.offset() * width..)?;
+            different(&data, |index| &bytes[index * width..(index + 1) * width])
+        }
+    }
+}
+
+fn different<'a>(values: &ArrayData, bytes: impl Fn(usize) -> &'a [u8]) -> Option<(Vec<usize>, UInt64Array)> {
     let mut known: HashMap<Option<&[u8]>, usize> = HashMap::with_capacity(values.len());
     let mut firsts = Vec::with_capacity(values.len());
-    let values = values.as_bytes::<T>();
-    let places = (0..values.len())
-        .map(|index| {
-            let value: Option<&[u8]> = values.is_valid(index).then(|| values.value(index).as_ref());
-            match known.entry(value) {
-                Entry::Occupied(place) => *place.get(),
-                Entry::Vacant(vacant) => {
-                    firsts.push(index as u64);
-                    *vacant.insert(firsts.len() - 1)
-                }
+    let mut places = Vec::with_capacity(values.len());
+    for index in 0..values.len() {
+        let value = values.is_valid(index).then(|| bytes(index));
+        places.push(match known.entry(value) {
+            Entry::Occupied(place) => *place.get(),
+            Entry::Vacant(vacant) => {
+                firsts.push(index as u64);
+                *vacant.insert(firsts.len() - 1)
             }
-        })
-        .collect();
+        });
+    }
     (firsts.len() < values.len()).then(|| (places, firsts.into()))
 }
 
@@ -104,6 +108,15 @@ mod tests {
         let merged = merged.as_struct().column(0).as_dictionary::<Int32Type>().clone();
         assert_eq!(merged.values().len(), 3);
         assert_eq!(merged.keys(), &Int32Array::from(vec![Some(0), None, Some(0), Some(2)]));
+        assert_eq!(merged.to_data(), column.to_data());
+    }
+
+    #[test]
+    fn numbers_that_repeat_are_merged() {
+        let values = Arc::new(Int32Array::from(vec![7, 8, 7]));
+        let column = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![2, 1, 0]), values);
+        let merged = make_array(with_unique_values(column.to_data()).unwrap());
+        assert_eq!(merged.as_dictionary::<Int32Type>().values().len(), 2);
         assert_eq!(merged.to_data(), column.to_data());
     }
 

@@ -26,10 +26,15 @@ def as_forebay_has_it(read: pa.DataType, written: pa.DataType) -> pa.DataType:
       and rows of many pages lie in a shuffled batch.
     - The index of a dictionary has at least 32 bits: the values of all row groups stand in one batch, and eight bits
       number those of one.
+    - Dictionaries of numbers and times come as they were written; pyarrow reads their values.
     - `date64` and the `large_string` of a dictionary come as they were written; pyarrow reads `date32` and `string`.
     """
     if isinstance(read, pa.BaseExtensionType):
         return read
+    if pa.types.is_dictionary(written) and not pa.types.is_dictionary(read):
+        is_kept = pa.types.is_integer(read) or pa.types.is_floating(read) or pa.types.is_temporal(read)
+        index = pa.int32() if written.index_type in NARROW else written.index_type
+        return pa.dictionary(index, read, written.ordered) if is_kept else read
     if pa.types.is_dictionary(read):
         index = pa.int32() if read.index_type in NARROW else read.index_type
         values = written.value_type if pa.types.is_large_string(written.value_type) else read.value_type

@@ -180,8 +180,9 @@ def test_files_of_duckdb(tmp_path, version, codec):
 
 def test_arrays_of_duckdb_hold_what_was_written(tmp_path):
     # Pyarrow does not read them where they are null: "Length spanned by list offsets".
-    zoned = re.compile(rf"{DUCKDB_REFUSES.pattern}|timestamp\[.*,")  # it keeps the instant and forgets the zone
-    table = without(zoned, "fixed_size_list")
+    # It forgets the zone of an instant, and mistakes dictionaries in arrays.
+    changed = re.compile(rf"{DUCKDB_REFUSES.pattern}|timestamp\[.*,|dictionary")
+    table = without(changed, "fixed_size_list")
     duckdb_writes(table, tmp_path / "a.parquet", "COMPRESSION zstd")
     check_equal(pa.table(fb.load_dataset(tmp_path / "a.parquet", split="train")), table)
 

@@ -52,7 +52,7 @@ class Place:
     up; loops are told apart by the seed that a DataLoader draws for each.
     """
 
-    _CHOICE = struct.Struct("3q")
+    _CHOICE = struct.Struct("q2Q")
     _USE = struct.Struct("qQ")
     _NUM_USES = 64
 

@@ -179,6 +179,7 @@ def test_columns_are_selected_or_refused(ds, names, removed):
         max_size=2,
     ),
 )
+@example(state=None, epoch=None, change={"epoch": 2**63})
 def test_states_and_epochs_are_taken_or_refused(ds, state, epoch, change):
     for stream in (ds.shuffle(3).batches(32), ds.shuffle(3).to_torch(32)):
         own = stream.state_dict()

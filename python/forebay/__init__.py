@@ -27,6 +27,7 @@ from forebay.exceptions import (
     SettingError,
     StateError,
     StoreError,
+    StoreTimeoutError,
     TensorError,
 )
 from forebay.loader import Stream, cursor
@@ -54,6 +55,7 @@ __all__ = [
     "ShuffleOptions",
     "StateError",
     "StoreError",
+    "StoreTimeoutError",
     "Stream",
     "TensorError",
     "__version__",

@@ -61,6 +61,17 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
+    /// The store did not answer within the time allowed, however often it was asked.
+    #[error(
+        "the store did not answer in time for `{url}`; try again later, or raise `timeout`, `read_timeout` or `connect_timeout` in `storage_options`"
+    )]
+    TimedOut {
+        /// The object or bucket.
+        url: String,
+        /// What the store said.
+        source: Box<object_store::Error>,
+    },
+
     /// The store gave up reading a range, after its own retries.
     #[error("cannot read bytes {}..{} of `{url}`", .range.start, .range.end)]
     Read {
@@ -102,13 +113,15 @@ pub enum Error {
     },
 
     /// A row group's pages cannot be decoded.
-    #[error("cannot decode row group {row_group} of `{url}`: {source}")]
+    #[error("cannot decode {}row group {row_group} of `{url}`: {source}", of_column(.column.as_deref()))]
     Decode {
         /// The object.
         url: String,
         /// The row group within the object, from 0.
         row_group: usize,
-        /// What the decoder said; part of the message because it names the column and page.
+        /// The column, where it is known which one is to blame.
+        column: Option<String>,
+        /// What the decoder said; part of the message because it says what is wrong with the page.
         source: Box<ParquetError>,
     },
 
@@ -273,6 +286,10 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
+}
+
+fn of_column(column: Option<&str>) -> String {
+    column.map_or(String::new(), |column| format!("column `{column}` in "))
 }
 
 fn near_names(near: &[String], available: &[String]) -> String {

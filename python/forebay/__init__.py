@@ -28,6 +28,7 @@ from forebay.exceptions import (
     SettingError,
     StateError,
     StoreError,
+    StoreTimeoutError,
     TensorError,
 )
 from forebay.loader import Stream, cursor
@@ -56,6 +57,7 @@ __all__ = [
     "ShuffleOptions",
     "StateError",
     "StoreError",
+    "StoreTimeoutError",
     "Stream",
     "TensorError",
     "__version__",

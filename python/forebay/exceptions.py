@@ -1,11 +1,31 @@
 """Exceptions: every one is a `ForebayError`, and the builtin that fits is mixed in.
 
-The message says what is wrong, where (object, row group, column, value) and what to do.
+The message says what is wrong, where (object, row group, column, value) and what to do. What a store, a decoder or the
+system said below is the `__cause__`, which is kept when an exception is pickled on its way from another process.
 """
 
+from __future__ import annotations
 
-class ForebayError(Exception):
+from typing import Any
+
+
+class _Chained(Exception):
+    """An exception that takes its causes along when it is pickled or copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made, arguments, *state = super().__reduce__()  # type: ignore[misc]
+        attributes = dict(state[0]) if state and state[0] else {}
+        if self.__cause__ is not None:
+            attributes["__cause__"] = self.__cause__
+        return made, arguments, attributes
+
+
+class ForebayError(_Chained):
     """Base of all exceptions that Forebay raises on its own account."""
+
+
+class Cause(_Chained):
+    """What a library below said, as the `__cause__` of a `ForebayError`; never raised by itself."""
 
 
 class NotFoundError(ForebayError, FileNotFoundError):
@@ -18,6 +38,10 @@ class AccessDeniedError(ForebayError, PermissionError):
 
 class StoreError(ForebayError, OSError):
     """The store failed, after retries."""
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """The store did not answer in time, after retries."""
 
 
 class ObjectChangedError(StoreError):

@@ -10,20 +10,36 @@ use pyo3::types::PyType;
 /// Returns the Python exception for `error`: the class says what kind, the text says what, where and why.
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
-        let text = describe(error);
-        let raised = py
-            .import("forebay.exceptions")
-            .and_then(|module| module.getattr(class_of(error)))
-            .and_then(|class| Ok(class.cast_into::<PyType>()?));
-        match raised {
-            Ok(class) => PyErr::from_type(class, text),
-            Err(import) => {
-                let failed = PyRuntimeError::new_err(text);
-                failed.set_cause(py, Some(import));
-                failed
-            }
-        }
+        let raised = raise(py, class_of(error), describe(error));
+        raised.set_cause(py, error.source().map(|cause| cause_to_py(py, cause)));
+        raised
     })
+}
+
+/// Returns what libraries below us said, and what made them say it, as a chain of exceptions.
+fn cause_to_py(py: Python<'_>, cause: &(dyn std::error::Error + 'static)) -> PyErr {
+    let of_system = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let raised = match of_system {
+        Some(number) => PyErr::from(std::io::Error::from_raw_os_error(number)),
+        None => raise(py, "Cause", cause.to_string()),
+    };
+    raised.set_cause(py, cause.source().map(|below| cause_to_py(py, below)));
+    raised
+}
+
+fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
+    let found = py
+        .import("forebay.exceptions")
+        .and_then(|module| module.getattr(class))
+        .and_then(|class| Ok(class.cast_into::<PyType>()?));
+    match found {
+        Ok(class) => PyErr::from_type(class, text),
+        Err(import) => {
+            let failed = PyRuntimeError::new_err(text);
+            failed.set_cause(py, Some(import));
+            failed
+        }
+    }
 }
 
 fn class_of(error: &Error) -> &'static str {
@@ -31,6 +47,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::NotFound { .. } | Error::NoObjects { .. } => "NotFoundError",
         Error::PermissionDenied { .. } => "AccessDeniedError",
         Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } => "StoreError",
+        Error::TimedOut { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } => "DataError",
         Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
@@ -45,7 +62,7 @@ fn class_of(error: &Error) -> &'static str {
     }
 }
 
-/// Returns the message with its causes, since Python shows one line.
+/// Returns the message with what its causes say, since logs and Arrow's streams show no chain.
 pub(crate) fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -209,7 +209,7 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                 && column.num_values() >= 0
                 && end.is_some_and(|end| unsigned(end) <= size);
             if !is_inside {
-                let name = column.column_path();
+                let name = column.column_path().string();
                 return Err(format!(
                     "column `{name}` of row group {index} claims bytes outside of the object's {size}"
                 ));
@@ -217,7 +217,7 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
             if let Some(pages) = pages.and_then(|leaves| leaves.get(leaf))
                 && !is_sound(pages.page_locations(), start..start + column.compressed_size(), num_rows)
             {
-                let name = column.column_path();
+                let name = column.column_path().string();
                 return Err(format!("the page index of column `{name}` of row group {index} contradicts its footer"));
             }
         }

@@ -27,9 +27,15 @@ pub(crate) struct RowGroupRead {
     row_group: RowGroupRef,
     /// The dataset's columns to return, in this order.
     projection: Arc<[usize]>,
+    /// The rows to return; all without.
+    runs: Option<Box<[Range<u32>]>>,
+    batch_rows: usize,
     /// `None` where the object has none of the columns.
     decoder: Option<ParquetPushDecoder>,
     ranges: Vec<Range<u64>>,
+    /// What was fetched of [`Self::ranges`], to find the column that is to blame for an error. The decoder holds the
+    /// same buffers.
+    bytes: Vec<Bytes>,
     num_rows: usize,
 }
 
@@ -53,7 +59,7 @@ impl RowGroupRead {
             .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
         let (mut decoder, mut ranges) = (None, Vec::new());
         if !roots.is_empty() && num_rows > 0 {
-            let failed = |source| decode_error(snapshot, row_group, source);
+            let failed = |source| decode_error(snapshot, row_group, None, source);
             let plan = || {
                 let mut planned = decoder_for(snapshot, row_group, roots, runs, batch_rows)?;
                 let needed = planned.try_next_reader()?;
@@ -70,8 +76,11 @@ impl RowGroupRead {
             snapshot: Arc::clone(snapshot),
             row_group,
             projection: Arc::clone(projection),
+            runs: runs.map(Box::from),
+            batch_rows: batch_rows.max(1),
             decoder,
             ranges,
+            bytes: Vec::new(),
             num_rows,
         })
     }
@@ -87,22 +96,52 @@ impl RowGroupRead {
     ///
     /// [`Error::Decode`] on corrupt pages, [`Error::Cast`] on values that do not fit the dataset's type.
     pub(crate) fn decode(mut self, bytes: Vec<Bytes>) -> Result<Batches> {
-        let ranges = std::mem::take(&mut self.ranges);
-        let mut reader = None;
-        if let Some(decoder) = &mut self.decoder {
-            let failed = |source| decode_error(&self.snapshot, self.row_group, source);
-            decoder.push_ranges(ranges, bytes).map_err(failed)?;
-            reader = match caught(|| decoder.try_next_reader()).map_err(failed)? {
-                DecodeResult::Data(reader) => Some(reader),
-                DecodeResult::Finished => None,
-                DecodeResult::NeedsData(more) => {
-                    let source = ParquetError::General(format!("the decoder asked twice for bytes, then for {more:?}"));
-                    return Err(failed(source));
-                }
-            };
-        }
-        self.decoder = None;
+        self.bytes.clone_from(&bytes);
+        let reader = match self.decoder.take() {
+            None => None,
+            Some(mut decoder) => decoder
+                .push_ranges(self.ranges.clone(), bytes)
+                .and_then(|()| caught(|| decoder.try_next_reader()))
+                .and_then(reader_of)
+                .map_err(|source| self.failed(source))?,
+        };
         Ok(Batches { remaining_rows: self.num_rows, read: self, reader })
+    }
+
+    /// Returns the error for `source`, with the column that is to blame.
+    fn failed(&self, source: ParquetError) -> Error {
+        let blamed = self.projection.iter().find_map(|&column| Some((column, self.error_of(column)?)));
+        let column = blamed.as_ref().map(|(column, _)| self.snapshot.schema.field(*column).name().clone());
+        let source = blamed.map_or(source, |(_, own)| own);
+        decode_error(&self.snapshot, self.row_group, column, source)
+    }
+
+    /// Decodes one column alone, of what was fetched; returns why that fails.
+    fn error_of(&self, column: usize) -> Option<ParquetError> {
+        let root = self.snapshot.fragment(self.row_group).columns[column]?;
+        let decode = || {
+            let mut decoder =
+                decoder_for(&self.snapshot, self.row_group, vec![root], self.runs.as_deref(), self.batch_rows)?;
+            if let DecodeResult::NeedsData(needed) = decoder.try_next_reader()? {
+                let Some(bytes) = needed.iter().map(|range| self.fetched(range)).collect() else { return Ok(()) };
+                decoder.push_ranges(needed, bytes)?;
+            }
+            let mut missing = self.num_rows;
+            for batch in reader_of(decoder.try_next_reader()?)?.into_iter().flatten() {
+                missing = missing.saturating_sub(batch?.num_rows());
+            }
+            if missing > 0 { Err(rows_missing(missing)) } else { Ok(()) }
+        };
+        caught(decode).err()
+    }
+
+    /// Returns a range of what was fetched; `None` if it was not fetched in one piece.
+    fn fetched(&self, range: &Range<u64>) -> Option<Bytes> {
+        let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
+        let (have, bytes) = (&self.ranges[place], self.bytes.get(place)?);
+        let start = usize::try_from(range.start - have.start).ok()?;
+        let end = usize::try_from(range.end - have.start).ok()?;
+        (end <= bytes.len()).then(|| bytes.slice(start..end))
     }
 
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch> {
@@ -129,6 +168,21 @@ fn decoder_for(
     builder.build()
 }
 
+/// Returns the reader of a decoder that has got what it asked for.
+fn reader_of(found: DecodeResult<ParquetRecordBatchReader>) -> Result<Option<ParquetRecordBatchReader>, ParquetError> {
+    match found {
+        DecodeResult::Data(reader) => Ok(Some(reader)),
+        DecodeResult::Finished => Ok(None),
+        DecodeResult::NeedsData(more) => {
+            Err(ParquetError::General(format!("the decoder asked twice for bytes, then for {more:?}")))
+        }
+    }
+}
+
+fn rows_missing(num_rows: usize) -> ParquetError {
+    ParquetError::EOF(format!("{num_rows} rows are missing from the pages"))
+}
+
 /// The batches of one [`RowGroupRead`], decoded as they are asked for.
 pub(crate) struct Batches {
     read: RowGroupRead,
@@ -145,14 +199,12 @@ impl Batches {
     pub(crate) fn into_one(mut self) -> Result<RecordBatch> {
         let Some(first) = self.next().transpose()? else { return self.read.conform(&rows_without_columns(0)) };
         let Some(second) = self.next().transpose()? else { return Ok(first) };
-        let (schema, row_group) = (first.schema(), self.read.row_group);
-        let snapshot = Arc::clone(&self.read.snapshot);
+        let schema = first.schema();
         let mut batches = vec![first, second];
-        for batch in self {
+        for batch in &mut self {
             batches.push(batch?);
         }
-        arrow_select::concat::concat_batches(&schema, &batches)
-            .map_err(|source| decode_error(&snapshot, row_group, source.into()))
+        arrow_select::concat::concat_batches(&schema, &batches).map_err(|source| self.read.failed(source.into()))
     }
 }
 
@@ -164,26 +216,23 @@ impl Iterator for Batches {
             return None;
         }
         let batch = match &mut self.reader {
-            None => rows_without_columns(self.remaining_rows),
+            // NULLs take memory, too.
+            None => rows_without_columns(self.remaining_rows.min(self.read.batch_rows)),
             Some(reader) => match caught(|| reader.next().transpose().map_err(ParquetError::from)) {
                 Ok(Some(batch)) => batch,
                 Err(source) => {
                     self.remaining_rows = 0;
-                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
+                    return Some(Err(self.read.failed(source)));
                 }
                 Ok(None) => {
                     let missing = std::mem::take(&mut self.remaining_rows);
-                    let source = ParquetError::EOF(format!("{missing} rows are missing from the pages"));
-                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
+                    return Some(Err(self.read.failed(rows_missing(missing))));
                 }
             },
         };
         self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
         let conformed = panics::caught(|| self.read.conform(&batch));
-        Some(
-            conformed
-                .unwrap_or_else(|said| Err(decode_error(&self.read.snapshot, self.read.row_group, damaged(&said)))),
-        )
+        Some(conformed.unwrap_or_else(|said| Err(self.read.failed(damaged(&said)))))
     }
 }
 
@@ -213,10 +262,11 @@ fn rows_without_columns(num_rows: usize) -> RecordBatch {
         .unwrap_or_else(|_| RecordBatch::new_empty(Arc::new(Schema::empty())))
 }
 
-fn decode_error(snapshot: &Snapshot, row_group: RowGroupRef, source: ParquetError) -> Error {
+fn decode_error(snapshot: &Snapshot, row_group: RowGroupRef, column: Option<String>, source: ParquetError) -> Error {
     Error::Decode {
         url: snapshot.fragment(row_group).object.url.clone(),
         row_group: row_group.index as usize,
+        column,
         source: Box::new(source),
     }
 }

@@ -208,6 +208,7 @@ pub(super) fn conform(
     RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| Error::Decode {
         url: fragment.object.url.clone(),
         row_group: row_group.index as usize,
+        column: None,
         source: Box::new(source.into()),
     })
 }

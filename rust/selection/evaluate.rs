@@ -22,6 +22,7 @@ use super::sql;
 use crate::dataset::{RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::metrics::Progress;
+use crate::panics;
 use crate::source::{Connection, read_ranges};
 
 /// Row groups whose bytes are asked for at the same time, memory permitting.
@@ -47,7 +48,7 @@ impl Evaluator {
     ///
     /// Evaluates it once on no rows, so that what must fail on every row (a literal that cannot be cast) fails now.
     pub(super) fn try_new(snapshot: &Arc<Snapshot>, filter: &Expr, columns: &[usize], text: &str) -> Result<Self> {
-        let unusable = |reason| Error::Sql { sql: text.into(), reason };
+        let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let schema = Schema::new(columns.iter().map(|&i| snapshot.schema.field(i).clone()).collect::<Vec<_>>());
         let df_schema = DFSchema::try_from(schema.clone()).map_err(|error| unusable(sql::reason(&error)))?;
         let predicate = sql::session()
@@ -130,6 +131,11 @@ impl Evaluator {
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
     fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
+        // Functions panic on some values, such as those that make a text of more than 2 GiB.
+        panics::caught(|| self.evaluate_mask(batch)).unwrap_or_else(Err)
+    }
+
+    fn evaluate_mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
         let batch = canonical_columns(batch).map_err(|error| error.to_string())?;
         let value = self
             .predicate

@@ -5,6 +5,7 @@
 
 mod evaluate;
 mod floats;
+mod integers;
 mod prune;
 mod rows;
 mod sql;

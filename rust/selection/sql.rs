@@ -22,8 +22,9 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-use super::floats;
+use super::{floats, integers};
 use crate::error::{Error, Result};
+use crate::panics;
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
@@ -33,6 +34,12 @@ const MAX_DEPTH: usize = 300;
 
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
+
+/// What to do about errors of values.
+const HINTS: [(&str, &str); 2] = [
+    ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
+    ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
+];
 
 /// Returns `sql` as a Boolean expression over `schema`: type-checked, simplified, shallow.
 ///
@@ -44,7 +51,10 @@ pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
         std::thread::Builder::new()
             .name("forebay-sql".into())
             .stack_size(PLANNING_STACK_BYTES)
-            .spawn_scoped(scope, || parse_here(sql, schema))
+            .spawn_scoped(scope, || {
+                panics::caught(|| parse_here(sql, schema))
+                    .unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }))
+            })
             .map_err(|source| Error::Thread { source })?
             .join()
             .unwrap_or_else(|panic| Err(Error::internal(panic.as_ref())))
@@ -63,6 +73,7 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
     refuse_unstable(sql, &expr)?;
+    refuse_deep(sql, &expr)?;
     let context = SimplifyContext::builder()
         .with_schema(Arc::new(df_schema.clone()))
         .with_config_options(Arc::clone(state.config_options()))
@@ -73,15 +84,24 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
         .map_err(|error| misfit(sql, schema, &df_schema, &simplifier, &expr, &error))?;
     match coerced.get_type(&df_schema).map_err(|error| explain(sql, schema, &error))? {
         DataType::Boolean | DataType::Null => {}
-        got => return Err(Error::NotBoolean { sql: sql.into(), got: Box::new(got) }),
+        got => return Err(Error::NotBoolean { sql: shortened(sql), got: Box::new(got) }),
     }
-    let plan = || floats::canonical_comparisons(coerced, &df_schema).and_then(|expr| simplifier.simplify(expr));
+    let plan = || {
+        let exact = integers::checked_arithmetic(coerced, &df_schema)?;
+        simplifier.simplify(floats::canonical_comparisons(exact, &df_schema)?)
+    };
     let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
-    if depth(&simple) > MAX_DEPTH {
-        let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
-        return Err(Error::Sql { sql: shortened(sql), reason });
-    }
+    refuse_deep(sql, &simple)?;
     Ok(simple)
+}
+
+/// Refuses what would take more stack than threads have, and time that grows with the square of the depth.
+fn refuse_deep(sql: &str, expr: &Expr) -> Result<()> {
+    if depth(expr) <= MAX_DEPTH {
+        return Ok(());
+    }
+    let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
+    Err(Error::Sql { sql: shortened(sql), reason })
 }
 
 /// Returns the negation of a parsed filter, simplified so that statistics can decide it.
@@ -109,7 +129,7 @@ fn depth(expr: &Expr) -> usize {
 }
 
 /// Returns the beginning of a text that would drown a message.
-fn shortened(sql: &str) -> String {
+pub(super) fn shortened(sql: &str) -> String {
     const SHOWN: usize = 200;
     match sql.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &sql[..end]),
@@ -207,7 +227,7 @@ fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
         && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
     {
         let column = match place_of(sql, &field.name) {
-            Some((line, column)) => format!("{}` at line {line}, column {column} of `{sql}", field.name),
+            Some((line, column)) => format!("{}` at line {line}, column {column} of `{}", field.name, shortened(sql)),
             None => field.name.clone(),
         };
         return unknown_column(column, &field.name, schema);
@@ -267,7 +287,19 @@ fn place_of(sql: &str, name: &str) -> Option<(u64, u64)> {
 pub(super) fn reason(error: &DataFusionError) -> String {
     let text = error.find_root().strip_backtrace();
     let text = text.split("\n\nbacktrace:").next().unwrap_or(&text);
-    let prefixes = ["Error during planning: ", "SQL error: ParserError(\"", "Arrow error: ", "Execution error: "];
+    let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);
+    let prefixes = [
+        "Error during planning: ",
+        "SQL error: ParserError(\"",
+        "Internal error: ",
+        "External error: ",
+        "Arrow error: ",
+        "Execution error: ",
+        "Compute error: ",
+        "Cast error: ",
+    ];
     let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
-    text.trim_end_matches("\")").trim().to_owned()
+    let text = text.trim_end_matches("\")").trim();
+    let hint = HINTS.iter().find(|(said, _)| text.contains(said)).map_or("", |(_, hint)| hint);
+    format!("{text}{hint}")
 }

@@ -19,6 +19,9 @@ pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
 pub(crate) use self::uri::{Location, StoreKey};
 
+use std::io::ErrorKind;
+
+use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 
 use crate::error::Error;
@@ -51,6 +54,21 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
+        _ if is_timeout(&source) => Error::TimedOut { url, source: Box::new(source) },
         _ => Error::Store { url, source: Box::new(source) },
     }
+}
+
+/// Returns whether time ran out, as far down as the causes of `error` go.
+fn is_timeout(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let by_client = error.downcast_ref::<HttpError>().is_some_and(|error| error.kind() == HttpErrorKind::Timeout);
+        let by_system = error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::TimedOut);
+        if by_client || by_system {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -62,23 +62,24 @@ async fn read_part(connection: &Connection, object: &Object, range: Range<u64>) 
         ..GetOptions::default()
     };
     let _slot = slot(connection).await?;
-    let result = get(connection, object, options).await.map_err(|failed| match failed {
-        Error::Store { url, source } => Error::Read { url, range: range.clone(), source },
-        other => other,
-    })?;
+    let result = get(connection, object, options).await.map_err(|failed| of_range(failed, &range))?;
     check_unchanged(object, &result)?;
     let url = || object.url.clone();
     let num_wanted = range.end - range.start;
-    let bytes = collect(result).await.map_err(|source| Error::Read {
-        url: url(),
-        range: range.clone(),
-        source: Box::new(source),
-    })?;
+    let bytes = collect(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
     connection.metrics.count(bytes.len() as u64);
     if bytes.len() as u64 != num_wanted {
         return Err(Error::ShortRead { url: url(), range, got: bytes.len() as u64 });
     }
     Ok(bytes)
+}
+
+/// Says which range it was that the store failed for.
+fn of_range(failed: Error, range: &Range<u64>) -> Error {
+    match failed {
+        Error::Store { url, source } => Error::Read { url, range: range.clone(), source },
+        other => other,
+    }
 }
 
 /// Waits until the store has room for one more request; held until its body is here.
@@ -149,11 +150,7 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
     object.size_bytes = Some(result.meta.size);
     object.e_tag = result.meta.e_tag.clone().or(object.e_tag.take());
     let range = result.range.clone();
-    let bytes = collect(result).await.map_err(|source| Error::Read {
-        url: object.url.clone(),
-        range: range.clone(),
-        source: Box::new(source),
-    })?;
+    let bytes = collect(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
     connection.metrics.count(bytes.len() as u64);
     if bytes.len() as u64 != range.end - range.start {
         return Err(Error::ShortRead { url: object.url.clone(), range, got: bytes.len() as u64 });

@@ -22,6 +22,7 @@ MIXED_IN = {
     fb.NotFoundError: FileNotFoundError,
     fb.AccessDeniedError: PermissionError,
     fb.StoreError: OSError,
+    fb.StoreTimeoutError: TimeoutError,
     fb.ObjectChangedError: OSError,
     fb.DataError: ValueError,
     fb.SchemaError: ValueError,

@@ -1,0 +1,548 @@
+"""Every mistake, one row each: which exception it is, which builtin that is, and what its message names."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import data
+import hostile
+import pyarrow as pa
+import pytest
+from hostile import COLUMNS, METADATA, ROW_GROUPS
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mistake: what is done in an empty folder, and how it must be answered."""
+
+    act: Callable[[Path], object]
+    kind: type[fb.ForebayError]
+    builtin: type[Exception]
+    names: tuple[str, ...]
+
+
+def opened(folder: Path, content: pa.Table | bytes | None = None, **options: Any) -> fb.Dataset:
+    """Opens one object, `x.parquet`, of a table or of bytes."""
+    if content is None:
+        content = data.ids_table(1000)
+    body = content if isinstance(content, bytes) else hostile.parquet(content, **options)
+    (folder / "x.parquet").write_bytes(body)
+    return fb.load_dataset(folder / "x.parquet", split="train")
+
+
+def read(folder: Path, content: pa.Table | bytes) -> int:
+    """Reads one object, in order, and returns the number of its rows."""
+    return sum(len(batch) for batch in opened(folder, content).batches(100))
+
+
+def keeping(sql: str, **columns: Any) -> Callable[[Path], object]:
+    """Counts the rows that a filter keeps of a table."""
+    return lambda folder: len(opened(folder, pa.table(columns or NUMBERS)).filter(sql))
+
+
+def refusing(sql: str) -> Callable[[Path], object]:
+    """Asks for a filter, and reads nothing."""
+    return lambda folder: opened(folder, pa.table(NUMBERS)).filter(sql)
+
+
+NUMBERS = {
+    "big": pa.array([1, 2**62, -(2**63)], pa.int64()),
+    "zero": pa.array([1, 0, -1], pa.int64()),
+    "small": pa.array([1, 127, -128], pa.int8()),
+    "score": pa.array([0.5, float("nan"), 1e300]),
+    "text": ["1", "x", ""],
+}
+
+WHOLE = hostile.parquet(data.ids_table(1000), row_group_size=400, write_page_index=True)
+PLAIN = hostile.parquet(pa.table({"n": range(1000)}), compression="none", use_dictionary=False)
+WORDS = hostile.parquet(pa.table({"n": [f"w{i % 9}" for i in range(1000)]}), compression="snappy")
+
+
+PLACE = (hostile.DATA_OFFSET, hostile.DICTIONARY_OFFSET, hostile.COMPRESSED_SIZE)
+
+
+def chunk(footer: hostile.Struct, column: int = 0, row_group: int = 0) -> hostile.Struct:
+    """Returns the metadata of a column chunk."""
+    return footer[ROW_GROUPS][row_group][COLUMNS][column][METADATA]
+
+
+def footer_with(change: Callable[[hostile.Struct], object], body: bytes = WHOLE) -> Callable[[Path], object]:
+    """Reads a file with a changed footer."""
+    return lambda folder: read(folder, hostile.with_footer(body, change))
+
+
+def page_with(change: Callable[[hostile.Struct], object], body: bytes = PLAIN) -> Callable[[Path], object]:
+    """Reads a file with a changed header of a page."""
+    return lambda folder: read(folder, hostile.with_page(body, change))
+
+
+def putting(struct: Callable[[hostile.Struct], hostile.Struct], number: int, value: object) -> Callable[..., None]:
+    """A change that sets one field of what `struct` finds in a footer."""
+    return lambda footer: struct(footer).__setitem__(number, value)
+
+
+def header(number: int, value: object, of: int | None = None) -> Callable[..., None]:
+    """A change that sets one field of a page's header, or of the struct `of` in it."""
+    return lambda page: (page if of is None else page[of]).__setitem__(number, value)
+
+
+def two_objects(left: pa.Table, right: pa.Table) -> Callable[[Path], object]:
+    """Opens two objects that must fit together."""
+
+    def act(folder: Path) -> object:
+        (folder / "a.parquet").write_bytes(hostile.parquet(left))
+        (folder / "b.parquet").write_bytes(hostile.parquet(right))
+        return fb.load_dataset(folder, split="train")
+
+    return act
+
+
+def changed_later(folder: Path) -> object:
+    ds = opened(folder)
+    opened(folder, data.ids_table(2000))
+    return list(ds.batches(100))
+
+
+def removed_later(folder: Path) -> object:
+    ds = opened(folder)
+    (folder / "x.parquet").unlink()
+    return list(ds.batches(100))
+
+
+def closed(folder: Path) -> object:
+    stream = (
+        opened(folder)._make_reader(fb.options.ReadOptions()).stream(0, opened(folder).batches(8)._native_share(0, 1))
+    )
+    stream.close()
+    return stream.next()
+
+
+def with_state(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    """Loads a changed state."""
+
+    def act(folder: Path) -> object:
+        stream = opened(folder).batches(8)
+        return stream.load_state_dict(change(stream.state_dict()))
+
+    return act
+
+
+S3_NOWHERE = {
+    "aws_endpoint": "http://127.0.0.1:1",
+    "aws_region": "us-east-1",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+}
+
+SOURCES = {
+    "nothing is there": Case(
+        lambda folder: fb.load_dataset(folder / "absent.parquet", split="train"),
+        fb.NotFoundError,
+        FileNotFoundError,
+        ("absent.parquet", "no such object or folder"),
+    ),
+    "an empty folder": Case(
+        lambda folder: fb.load_dataset(folder, split="train"),
+        fb.NotFoundError,
+        FileNotFoundError,
+        ("no Parquet objects match", "ends in `.parquet`"),
+    ),
+    "a pattern that fits nothing": Case(
+        lambda folder: (opened(folder), fb.load_dataset(f"{folder}/y*.parquet", split="train")),
+        fb.NotFoundError,
+        FileNotFoundError,
+        ("y*.parquet", "1 objects are under"),
+    ),
+    "a pattern that is none": Case(
+        lambda folder: (opened(folder), fb.load_dataset(f"{folder}/[", split="train")),
+        fb.SettingError,
+        ValueError,
+        ("cannot understand the source", "["),
+    ),
+    "an empty source": Case(
+        lambda _: fb.load_dataset("", split="train"), fb.SettingError, ValueError, ("cannot understand the source",)
+    ),
+    "an unknown scheme": Case(
+        lambda _: fb.load_dataset("ftp://host/x.parquet", split="train"), fb.SettingError, ValueError, ("ftp", "s3://")
+    ),
+    "no source": Case(lambda _: fb.load_dataset([], split="train"), fb.SettingError, ValueError, ("source:", "[]")),
+    "a number for a source": Case(
+        lambda _: fb.load_dataset(3, split="train"), fb.SettingError, ValueError, ("source:", "got 3")
+    ),
+    "an object that is named twice": Case(
+        lambda folder: (opened(folder), fb.load_dataset([folder / "x.parquet", folder], split="train")),
+        fb.SettingError,
+        ValueError,
+        ("x.parquet", "twice"),
+    ),
+    "a split that is not there": Case(
+        lambda folder: (opened(folder), fb.load_dataset(folder, split="test")),
+        fb.SettingError,
+        ValueError,
+        ("no split `test`", "it has train"),
+    ),
+    "an option that no store has": Case(
+        lambda _: fb.load_dataset("s3://b/x", split="train", storage_options={"aws_acess_key_id": "k"}),
+        fb.SettingError,
+        ValueError,
+        ("storage_options", "aws_acess_key_id", "did you mean", "`aws_access_key_id`"),
+    ),
+    "an option that means nothing for files": Case(
+        lambda folder: fb.load_dataset(folder, split="train", storage_options={"aws_region": "x"}),
+        fb.SettingError,
+        ValueError,
+        ("aws_region", "means nothing for local files"),
+    ),
+    "an object that was rewritten": Case(
+        changed_later, fb.ObjectChangedError, OSError, ("x.parquet", "open the dataset again")
+    ),
+    "an object that was removed": Case(removed_later, fb.NotFoundError, FileNotFoundError, ("x.parquet",)),
+}
+
+NOT_PARQUET = {
+    "no bytes": Case(lambda folder: opened(folder, b""), fb.DataError, ValueError, ("x.parquet", "0 bytes")),
+    "a text": Case(
+        lambda folder: opened(folder, b"id,label\n1,a\n"),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "another kind of file"),
+    ),
+    "a truncated file": Case(
+        lambda folder: opened(folder, WHOLE[:-100]), fb.DataError, ValueError, ("x.parquet", "truncated")
+    ),
+    "an encrypted file": Case(
+        lambda folder: opened(folder, WHOLE[:-4] + b"PARE"), fb.DataError, ValueError, ("x.parquet", "encrypted")
+    ),
+    "a footer longer than the file": Case(
+        lambda folder: opened(folder, WHOLE[:-8] + b"\xff\xff\xff\x7fPAR1"),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "claims 2147483647 bytes", f"has {len(WHOLE)}"),
+    ),
+    "a file without its beginning": Case(
+        lambda folder: opened(folder, WHOLE[len(WHOLE) // 2 :]),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "its footer points to bytes", "but the object has"),
+    ),
+    "thrift that is noise": Case(
+        lambda folder: opened(folder, hostile.join(b"PAR1", b"\xa5" * 600)), fb.DataError, ValueError, ("x.parquet",)
+    ),
+    "thrift that ends early": Case(
+        lambda folder: opened(
+            folder, hostile.join(b"PAR1", hostile.encode(hostile.STRUCT, hostile.split(WHOLE)[1])[:50])
+        ),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+    "a list of 2^40 row groups": Case(
+        lambda folder: opened(
+            folder,
+            hostile.with_footer(
+                WHOLE, lambda f: f.__setitem__(ROW_GROUPS, hostile.Raw(b"\xfc\x80\x80\x80\x80\x80\x80\x01"))
+            ),
+        ),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+    "a negative number of rows": Case(
+        footer_with(putting(lambda f: f[ROW_GROUPS][1], hostile.NUM_ROWS, -1)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "row group 1", "-1 rows"),
+    ),
+    "2^40 rows in a row group": Case(
+        footer_with(putting(lambda f: f[ROW_GROUPS][0], hostile.NUM_ROWS, 2**40)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "row group 0", str(2**40)),
+    ),
+    "a chunk beyond the file": Case(
+        footer_with(putting(lambda f: chunk(f, 1), hostile.COMPRESSED_SIZE, 2**40)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "label", "row group 0", "outside of the object"),
+    ),
+    "a chunk at a negative offset": Case(
+        footer_with(putting(chunk, hostile.DATA_OFFSET, -4)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "`id`", "row group 0"),
+    ),
+    "a row group without its columns": Case(
+        footer_with(lambda f: f[ROW_GROUPS][0][COLUMNS].pop()), fb.DataError, ValueError, ("x.parquet",)
+    ),
+    "an unknown type": Case(
+        footer_with(putting(lambda f: f[hostile.SCHEMA][1], hostile.ELEMENT_TYPE, 77)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+    "an unknown codec": Case(footer_with(putting(chunk, hostile.CODEC, 99)), fb.DataError, ValueError, ("x.parquet",)),
+    "a schema with too few elements": Case(
+        footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, 500)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+    "a schema with a negative number of children": Case(
+        footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, -2)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+    "a page index beyond the file": Case(
+        footer_with(putting(lambda f: f[ROW_GROUPS][0][COLUMNS][0], hostile.OFFSET_INDEX_OFFSET, 2**50)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet",),
+    ),
+}
+
+PAGES = {
+    "pages of another column": Case(
+        footer_with(
+            lambda f: chunk(f, 1).update({of: chunk(f)[of] for of in PLACE}), hostile.parquet(data.ids_table(1000))
+        ),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "row group 0"),
+    ),
+    "more rows than the pages have": Case(
+        footer_with(putting(lambda f: f[ROW_GROUPS][0], hostile.NUM_ROWS, 2000), PLAIN),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "row group 0"),
+    ),
+    "a page longer than its chunk": Case(
+        page_with(header(hostile.PAGE_COMPRESSED, 2**30)), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a page of a negative length": Case(
+        page_with(header(hostile.PAGE_COMPRESSED, -5)), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a page that unpacks to another length": Case(
+        page_with(header(hostile.PAGE_UNCOMPRESSED, 7), WORDS), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a page of a negative number of values": Case(
+        page_with(header(1, -1, hostile.PAGE_DATA)), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a page of an unknown encoding": Case(
+        page_with(header(2, 55, hostile.PAGE_DATA)), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a page of an unknown kind": Case(
+        page_with(header(hostile.PAGE_TYPE, 12)), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+    "a dictionary that is empty": Case(
+        page_with(header(1, 0, hostile.PAGE_DICTIONARY), WORDS), fb.DataError, ValueError, ("x.parquet", "row group 0")
+    ),
+}
+
+SCHEMAS = {
+    "types that do not fit": Case(
+        two_objects(pa.table({"n": [1]}), pa.table({"n": ["x"]})),
+        fb.SchemaError,
+        ValueError,
+        ("column `n`", "`Int64`", "a.parquet", "`Utf8`", "b.parquet", "select other columns"),
+    ),
+    "types that do not fit inside": Case(
+        two_objects(pa.table({"m": [{"k": 1}]}), pa.table({"m": [{"k": "x"}]})),
+        fb.SchemaError,
+        ValueError,
+        ("column `m.k`", "a.parquet", "b.parquet"),
+    ),
+    "a column that is there twice": Case(
+        lambda folder: opened(folder, pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["n", "n"])),
+        fb.SchemaError,
+        ValueError,
+        ("x.parquet", "more than one column named `n`"),
+    ),
+    "a column that is not there": Case(
+        lambda folder: opened(folder).select_columns("labl"),
+        fb.ColumnNotFoundError,
+        ValueError,
+        ("no column `labl`", "did you mean `label`"),
+    ),
+    "a column that is removed and not there": Case(
+        lambda folder: opened(folder).remove_columns("zzz"),
+        fb.ColumnNotFoundError,
+        ValueError,
+        ("no column `zzz`", "`id`, `label`"),
+    ),
+    "a column of another case": Case(
+        lambda folder: opened(folder).select_columns("ID"),
+        fb.ColumnNotFoundError,
+        ValueError,
+        ("no column `ID`", "did you mean `id`"),
+    ),
+    "a column without a name": Case(
+        lambda folder: opened(folder).select_columns(""), fb.ColumnNotFoundError, ValueError, ("no column ``", "`id`")
+    ),
+    "a column that is asked for twice": Case(
+        lambda folder: opened(folder).select_columns(["id", "id"]), fb.SettingError, ValueError, ("`id`", "twice")
+    ),
+}
+
+QUERIES = {
+    "a filter that is no text": Case(
+        lambda folder: opened(folder).filter(3), fb.SettingError, ValueError, ("filter:", "SQL text", "int")
+    ),
+    "a filter that does not parse": Case(
+        refusing("big >"), fb.QueryError, ValueError, ("cannot use the filter `big >`", "Expected")
+    ),
+    "a filter of an unknown column": Case(
+        refusing("bgi > 1"), fb.ColumnNotFoundError, ValueError, ("no column `bgi` at line 1, column 1", "`big`")
+    ),
+    "a filter that is no condition": Case(
+        refusing("big + 1"), fb.QueryError, ValueError, ("`big + 1` is `Int64`", "Boolean")
+    ),
+    "a filter that compares text with a list": Case(refusing("text = [1]"), fb.QueryError, ValueError, ("text",)),
+    "a filter of an unknown function": Case(refusing("lenght(text) > 1"), fb.QueryError, ValueError, ("lenght",)),
+    "a filter over several rows": Case(
+        refusing("max(big) > 1"), fb.QueryError, ValueError, ("max(big)", "decides row by row")
+    ),
+    "a filter on the clock": Case(
+        refusing("now() > '2020-01-01'"), fb.QueryError, ValueError, ("now()", "write its value out")
+    ),
+    "a filter with a subquery": Case(refusing("big IN (SELECT 1)"), fb.QueryError, ValueError, ("big IN (SELECT 1)",)),
+    "a constant division by zero": Case(refusing("1 / 0 > 1"), fb.QueryError, ValueError, ("1 / 0", "ivide by zero")),
+    "a division by zero": Case(
+        keeping("big / zero > 0"), fb.QueryError, ValueError, ("row group 0", "x.parquet", "ivide by zero")
+    ),
+    "a remainder of zero": Case(
+        keeping("big % zero > 0"), fb.QueryError, ValueError, ("row group 0", "x.parquet", "ivide by zero")
+    ),
+    "the least integer over -1": Case(
+        keeping("big / zero > 0", big=pa.array([-(2**63)], pa.int64()), zero=pa.array([-1], pa.int64())),
+        fb.QueryError,
+        ValueError,
+        ("row group 0", "x.parquet", "verflow"),
+    ),
+    "a text that is no number": Case(
+        keeping("CAST(text AS INT) > 0"), fb.QueryError, ValueError, ("row group 0", "x.parquet", "'x'", "Int32")
+    ),
+    "a NaN that is no integer": Case(
+        keeping("CAST(score AS INT) > 0"), fb.QueryError, ValueError, ("row group 0", "x.parquet", "NaN")
+    ),
+    "a date that does not exist": Case(
+        refusing("CAST('2024-13-45' AS DATE) > '2020-01-01'"), fb.QueryError, ValueError, ("2024-13-45",)
+    ),
+    "a pattern that is no pattern": Case(
+        refusing("regexp_like(text, '(')"), fb.QueryError, ValueError, ("regexp_like", "unclosed group")
+    ),
+}
+
+SETTINGS = {
+    "a batch of nothing": Case(
+        lambda folder: opened(folder).batches(0), fb.SettingError, ValueError, ("batch_size", "got 0")
+    ),
+    "a rank beyond the world": Case(
+        lambda folder: opened(folder).batches(8, rank=2, world_size=2), fb.SettingError, ValueError, ("rank", "2")
+    ),
+    "a rank without a world": Case(
+        lambda folder: opened(folder).batches(8, rank=0),
+        fb.SettingError,
+        ValueError,
+        ("rank and world_size", "both or none"),
+    ),
+    "an unknown remainder": Case(
+        lambda folder: opened(folder).batches(8, remainder="split"),
+        fb.SettingError,
+        ValueError,
+        ("remainder", "split", "drop"),
+    ),
+    "a memory limit of nothing": Case(
+        lambda folder: opened(folder).batches(8, memory_limit=10), fb.SettingError, ValueError, ("memory_limit", "10")
+    ),
+    "a negative seed": Case(lambda folder: opened(folder).shuffle(-1), fb.SettingError, ValueError, ("seed", "-1")),
+    "a fraction of an epoch": Case(
+        lambda folder: opened(folder).batches(8).set_epoch(0.5), fb.SettingError, ValueError, ("epoch", "0.5")
+    ),
+    "a memory limit below a row group": Case(
+        lambda folder: list(
+            opened(
+                folder,
+                pa.table({"n": [os.urandom(1 << 20) for _ in range(8)]}),
+                compression="none",
+                use_dictionary=False,
+            ).batches(8, memory_limit=1 << 20)
+        ),
+        fb.MemoryLimitError,
+        MemoryError,
+        ("memory_limit of 1048576 bytes", "row group 0", "x.parquet", "page index"),
+    ),
+    "a state of nothing": Case(with_state(lambda _: {}), fb.StateError, ValueError, ("not a Forebay state",)),
+    "a state of another dataset": Case(
+        with_state(lambda state: state | {"fingerprint": "0" * 64}), fb.StateError, ValueError, ("fingerprint", "000")
+    ),
+    "a state beyond the end": Case(
+        with_state(lambda state: state | {"position": 10**9}), fb.StateError, ValueError, ("position", "1000000000")
+    ),
+    "a state that is no JSON": Case(
+        with_state(lambda state: state | {"epoch": object()}),
+        fb.StateError,
+        ValueError,
+        ("not a Forebay state", "object"),
+    ),
+    "a stream that was closed": Case(closed, fb.ClosedError, ValueError, ("the stream is closed",)),
+}
+
+CASES = SOURCES | NOT_PARQUET | PAGES | SCHEMAS | QUERIES | SETTINGS
+
+
+# Claims that nobody needs to believe: the rows are there all the same.
+HARMLESS = {
+    "a page index that points elsewhere": hostile.with_footer(
+        PLAIN, lambda footer: footer[ROW_GROUPS][0][COLUMNS][0].put(hostile.OFFSET_INDEX_OFFSET, hostile.I64, 9)
+    ),
+    "a page that claims to unpack to 2 GiB": hostile.with_page(PLAIN, header(hostile.PAGE_UNCOMPRESSED, 2**31 - 1)),
+    "a page that claims 2^31 - 1 values": hostile.with_page(PLAIN, header(1, 2**31 - 1, hostile.PAGE_DATA)),
+}
+
+
+def chain(error: BaseException | None) -> list[tuple[type, str]]:
+    """Class and message of an error and of its causes, outermost first."""
+    found = []
+    while error is not None:
+        found.append((type(error), str(error)))
+        error = error.__cause__
+    return found
+
+
+def test_the_table_is_one_of_every_kind():
+    kinds = {kind for kind in vars(fb).values() if isinstance(kind, type) and issubclass(kind, fb.ForebayError)}
+    assert len(CASES) >= 60
+    assert kinds - {case.kind for case in CASES.values()} <= {
+        fb.ForebayError,
+        fb.AccessDeniedError,
+        fb.StoreError,
+        fb.TensorError,
+    }
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_mistake_is_an_exception_of_its_kind_that_says_what_and_where(tmp_path, case):
+    with pytest.raises(fb.ForebayError) as caught:
+        case.act(tmp_path)
+    error, text = caught.value, str(caught.value)
+    assert type(error) is case.kind, text
+    assert isinstance(error, case.builtin)
+    for name in case.names:
+        assert name in text
+    assert "internal error" not in text
+    assert chain(pickle.loads(pickle.dumps(error))) == chain(error)
+
+
+@pytest.mark.parametrize("body", HARMLESS.values(), ids=HARMLESS)
+def test_a_claim_that_is_not_needed_is_no_obstacle(tmp_path, body):
+    assert pa.table(opened(tmp_path, body))["n"].to_pylist() == list(range(1000))

@@ -32,7 +32,7 @@ pub use crate::explain::Explanation;
 pub use crate::io::Io;
 pub use crate::metrics::{Metrics, Progress};
 pub use crate::query::Dataset;
-pub use crate::reader::{EpochReader, OrderSettings};
+pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Report, RowSet, Selection};
 pub use crate::source::{Connection, Object, Store};
 pub use crate::stream::{BatchStream, Polled, StreamOptions, StreamStats};

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from forebay.exceptions import SettingError, StateError
+from forebay.exceptions import PerformanceWarning, SettingError, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Stream(Generic[T]):
         Not a generator: a worker that has not delivered anything yet is asked for its state, too.
         """
         self._share.check_world()
+        if worker == 0:
+            warn_of_missing_index(self._dataset._native.fingerprint, self.reader.unindexed(), self._read.memory_limit)
         mark = self._mark(worker, num_workers)
         if self._worker is not None and self._worker != mark:
             got, here = self._worker, f"worker {worker} of {num_workers} in global batches of {self._step} rows"
@@ -188,6 +191,26 @@ class Stream(Generic[T]):
             f"{type(self).__name__}(rank {share.rank} of {share.world_size}, batch_size={share.batch_size}, "
             f"epoch={self._epoch}, position={self._position})"
         )
+
+
+_warned: set[str] = set()
+"""Fingerprints of the datasets that were warned of."""
+
+
+def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | None, memory_limit: int) -> None:
+    """Says once for each dataset that its row groups are large for the memory and cannot be read in parts."""
+    if found is None or fingerprint in _warned:
+        return
+    _warned.add(fingerprint)
+    url, row_group, needed, num_row_groups = found
+    warnings.warn(
+        f"{num_row_groups:,} row groups without a page index take more than a quarter of memory_limit ({memory_limit} "
+        f"bytes) each: row group {row_group} of `{url}` needs {needed} bytes, since it can only be read whole. The "
+        "shuffle is coarse, and rows may be read again. Write the files with a page index (pyarrow: "
+        "`write_page_index=True`) or with smaller row groups (`row_group_size`), or raise memory_limit",
+        PerformanceWarning,
+        stacklevel=4,
+    )
 
 
 def cursor(loader_state: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::Schema;
+use arrow_array::{Array, RecordBatch, RecordBatchOptions};
+use arrow_schema::{ArrowError, Schema};
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
@@ -27,10 +27,18 @@ pub(crate) struct RowGroupRead {
     row_group: RowGroupRef,
     /// The dataset's columns to return, in this order.
     projection: Arc<[usize]>,
-    /// `None` where the object has none of the columns.
-    decoder: Option<ParquetPushDecoder>,
+    /// Columns that are decoded together, in the object's order; none where it has none of the columns.
+    groups: Vec<ColumnGroup>,
+    /// Those of all groups.
     ranges: Vec<Range<u64>>,
     num_rows: usize,
+}
+
+/// Some columns of a read.
+#[derive(Debug)]
+struct ColumnGroup {
+    decoder: ParquetPushDecoder,
+    num_ranges: usize,
 }
 
 impl RowGroupRead {
@@ -49,31 +57,50 @@ impl RowGroupRead {
     ) -> Result<Self> {
         let fragment = snapshot.fragment(row_group);
         let roots: Vec<_> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
+        Self::try_new_in_groups(snapshot, row_group, projection, vec![roots], runs, batch_rows)
+    }
+
+    /// Plans a read whose columns are decoded by [`Self::decode_at_once`], one of `groups` after another: root columns of
+    /// the object that together are those of `projection`, ascending.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_new`].
+    pub(crate) fn try_new_in_groups(
+        snapshot: &Arc<Snapshot>,
+        row_group: RowGroupRef,
+        projection: &Arc<[usize]>,
+        groups: Vec<Vec<usize>>,
+        runs: Option<&[Range<u32>]>,
+        batch_rows: usize,
+    ) -> Result<Self> {
         let num_rows = runs
             .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
-        let (mut decoder, mut ranges) = (None, Vec::new());
-        if !roots.is_empty() && num_rows > 0 {
-            let failed = |source| decode_error(snapshot, row_group, source);
-            let plan = || {
-                let mut planned = decoder_for(snapshot, row_group, roots, runs, batch_rows)?;
-                let needed = planned.try_next_reader()?;
-                Ok((planned, needed))
-            };
-            let (planned, needed) = caught(plan).map_err(failed)?;
-            if let DecodeResult::NeedsData(needed) = needed {
-                check_inside(&needed, snapshot, row_group).map_err(failed)?;
-                ranges = needed;
-            }
-            decoder = Some(planned);
-        }
-        Ok(Self {
+        let mut this = Self {
             snapshot: Arc::clone(snapshot),
             row_group,
             projection: Arc::clone(projection),
-            decoder,
-            ranges,
+            groups: Vec::new(),
+            ranges: Vec::new(),
             num_rows,
-        })
+        };
+        for roots in groups.into_iter().filter(|roots| !roots.is_empty() && num_rows > 0) {
+            let failed = |source| decode_error(snapshot, row_group, source);
+            let plan = || {
+                let mut decoder = decoder_for(snapshot, row_group, roots, runs, batch_rows)?;
+                let needed = decoder.try_next_reader()?;
+                Ok((decoder, needed))
+            };
+            let (decoder, needed) = caught(plan).map_err(failed)?;
+            let mut num_ranges = 0;
+            if let DecodeResult::NeedsData(needed) = needed {
+                check_inside(&needed, snapshot, row_group).map_err(failed)?;
+                num_ranges = needed.len();
+                this.ranges.extend(needed);
+            }
+            this.groups.push(ColumnGroup { decoder, num_ranges });
+        }
+        Ok(this)
     }
 
     /// Returns the byte ranges to fetch, in the order in which [`Self::decode`] wants them.
@@ -87,22 +114,90 @@ impl RowGroupRead {
     ///
     /// [`Error::Decode`] on corrupt pages, [`Error::Cast`] on values that do not fit the dataset's type.
     pub(crate) fn decode(mut self, bytes: Vec<Bytes>) -> Result<Batches> {
-        let ranges = std::mem::take(&mut self.ranges);
-        let mut reader = None;
-        if let Some(decoder) = &mut self.decoder {
-            let failed = |source| decode_error(&self.snapshot, self.row_group, source);
-            decoder.push_ranges(ranges, bytes).map_err(failed)?;
-            reader = match caught(|| decoder.try_next_reader()).map_err(failed)? {
-                DecodeResult::Data(reader) => Some(reader),
-                DecodeResult::Finished => None,
-                DecodeResult::NeedsData(more) => {
-                    let source = ParquetError::General(format!("the decoder asked twice for bytes, then for {more:?}"));
-                    return Err(failed(source));
-                }
-            };
-        }
-        self.decoder = None;
+        debug_assert!(self.groups.len() <= 1, "columns in groups are decoded at once");
+        let mut ranges = std::mem::take(&mut self.ranges).into_iter();
+        let reader = match self.groups.pop() {
+            Some(group) => self.open(group, &mut ranges, &mut bytes.into_iter())?,
+            None => None,
+        };
         Ok(Batches { remaining_rows: self.num_rows, read: self, reader })
+    }
+
+    /// Returns all rows as one batch. Columns are decoded group by group, and the bytes of each are given back before the
+    /// next; arrays hold no more memory than their values take.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode`].
+    pub(crate) fn decode_at_once(mut self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+        let (mut ranges, mut bytes) = (std::mem::take(&mut self.ranges).into_iter(), bytes.into_iter());
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        for group in std::mem::take(&mut self.groups) {
+            let Some(mut reader) = self.open(group, &mut ranges, &mut bytes)? else { continue };
+            let batch = self.read_to_end(&mut reader)?;
+            let (schema, decoded, _) = batch.into_parts();
+            fields.extend(schema.fields().iter().cloned());
+            let first = columns.len();
+            columns.extend(decoded);
+            // The decoder's buffers grow by doubling.
+            columns[first..].iter_mut().for_each(Array::shrink_to_fit);
+        }
+        let failed = |source: ArrowError| decode_error(&self.snapshot, self.row_group, source.into());
+        let options = RecordBatchOptions::new().with_row_count(Some(self.num_rows));
+        let batch = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options);
+        self.conform_caught(&batch.map_err(failed)?)
+    }
+
+    /// Gives a group its bytes, and returns what reads its columns; `None` where there are no rows.
+    fn open(
+        &self,
+        group: ColumnGroup,
+        ranges: &mut impl Iterator<Item = Range<u64>>,
+        bytes: &mut impl Iterator<Item = Bytes>,
+    ) -> Result<Option<ParquetRecordBatchReader>> {
+        let failed = |source| decode_error(&self.snapshot, self.row_group, source);
+        let ColumnGroup { mut decoder, num_ranges } = group;
+        let (ranges, bytes) = (ranges.take(num_ranges).collect(), bytes.take(num_ranges).collect());
+        decoder.push_ranges(ranges, bytes).map_err(failed)?;
+        match caught(|| decoder.try_next_reader()).map_err(failed)? {
+            DecodeResult::Data(reader) => Ok(Some(reader)),
+            DecodeResult::Finished => Ok(None),
+            DecodeResult::NeedsData(more) => {
+                let source = ParquetError::General(format!("the decoder asked twice for bytes, then for {more:?}"));
+                Err(failed(source))
+            }
+        }
+    }
+
+    /// Returns all rows of some columns, without a copy where the decoder gives them out in one batch.
+    fn read_to_end(&self, reader: &mut ParquetRecordBatchReader) -> Result<RecordBatch> {
+        let failed = |source| decode_error(&self.snapshot, self.row_group, source);
+        let mut batches: Vec<RecordBatch> = Vec::new();
+        let mut num_rows = 0;
+        while num_rows < self.num_rows {
+            let batch = self.next_batch(reader, self.num_rows - num_rows)?;
+            num_rows += batch.num_rows();
+            batches.push(batch);
+        }
+        if batches.len() == 1 {
+            return Ok(batches.swap_remove(0));
+        }
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        arrow_select::concat::concat_batches(&schema, &batches).map_err(|source| failed(source.into()))
+    }
+
+    /// Returns the next batch of `reader`, which has `remaining_rows` more.
+    fn next_batch(&self, reader: &mut ParquetRecordBatchReader, remaining_rows: usize) -> Result<RecordBatch> {
+        let failed = |source| decode_error(&self.snapshot, self.row_group, source);
+        match caught(|| reader.next().transpose().map_err(ParquetError::from)).map_err(failed)? {
+            Some(batch) => Ok(batch),
+            None => Err(failed(ParquetError::EOF(format!("{remaining_rows} rows are missing from the pages")))),
+        }
+    }
+
+    fn conform_caught(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        panics::caught(|| self.conform(batch))
+            .unwrap_or_else(|said| Err(decode_error(&self.snapshot, self.row_group, damaged(&said))))
     }
 
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch> {
@@ -137,22 +232,12 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Returns all batches as one, without a copy where there is only one.
-    ///
-    /// # Errors
-    ///
-    /// As [`RowGroupRead::decode`].
-    pub(crate) fn into_one(mut self) -> Result<RecordBatch> {
-        let Some(first) = self.next().transpose()? else { return self.read.conform(&rows_without_columns(0)) };
-        let Some(second) = self.next().transpose()? else { return Ok(first) };
-        let (schema, row_group) = (first.schema(), self.read.row_group);
-        let snapshot = Arc::clone(&self.read.snapshot);
-        let mut batches = vec![first, second];
-        for batch in self {
-            batches.push(batch?);
-        }
-        arrow_select::concat::concat_batches(&schema, &batches)
-            .map_err(|source| decode_error(&snapshot, row_group, source.into()))
+    fn read_next(&mut self) -> Result<RecordBatch> {
+        let batch = match &mut self.reader {
+            None => rows_without_columns(self.remaining_rows),
+            Some(reader) => self.read.next_batch(reader, self.remaining_rows)?,
+        };
+        self.read.conform_caught(&batch)
     }
 }
 
@@ -163,27 +248,9 @@ impl Iterator for Batches {
         if self.remaining_rows == 0 {
             return None;
         }
-        let batch = match &mut self.reader {
-            None => rows_without_columns(self.remaining_rows),
-            Some(reader) => match caught(|| reader.next().transpose().map_err(ParquetError::from)) {
-                Ok(Some(batch)) => batch,
-                Err(source) => {
-                    self.remaining_rows = 0;
-                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
-                }
-                Ok(None) => {
-                    let missing = std::mem::take(&mut self.remaining_rows);
-                    let source = ParquetError::EOF(format!("{missing} rows are missing from the pages"));
-                    return Some(Err(decode_error(&self.read.snapshot, self.read.row_group, source)));
-                }
-            },
-        };
-        self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
-        let conformed = panics::caught(|| self.read.conform(&batch));
-        Some(
-            conformed
-                .unwrap_or_else(|said| Err(decode_error(&self.read.snapshot, self.read.row_group, damaged(&said)))),
-        )
+        let batch = self.read_next();
+        self.remaining_rows = batch.as_ref().map_or(0, |batch| self.remaining_rows.saturating_sub(batch.num_rows()));
+        Some(batch)
     }
 }
 

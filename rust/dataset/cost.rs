@@ -64,7 +64,7 @@ struct LeafCost {
     range: Range<u64>,
     decoded: u64,
     levels: u64,
-    /// The largest page and the dictionary, out of their compression.
+    /// The largest page and the dictionary, out of their compression, and what takes them out.
     pages: u64,
 }
 
@@ -163,7 +163,8 @@ impl Fragment {
     }
 
     /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; where pages do not line
-    /// up, up to `most` rather than fetch twice as much in all, and up to twice that rather than four times as much. Cuts
+    /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than four and eight times as
+    /// much. Cuts
     /// within pages, and without an index, only what would hardly fit: it fetches the same bytes for each part.
     pub(crate) fn cut_by_cost(
         &self,
@@ -194,7 +195,7 @@ impl Fragment {
             let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
             let (their_largest, their_fetched) = measure(&parts);
             let times = their_fetched / fetched.max(1);
-            if (times >= 2 && largest <= most) || (times >= 4 && largest <= most.saturating_mul(2)) {
+            if [(2, 1), (4, 2), (8, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
                 break;
             }
             // Uneven pages may need another round to come apart.
@@ -240,7 +241,7 @@ impl Fragment {
         };
         let dictionary = dictionary_bytes(column);
         // A dictionary of strings is copied out of its page.
-        let dictionary_held = unpacked(dictionary).saturating_mul(2);
+        let held = unpacked(dictionary).saturating_mul(2).saturating_add(codec_bytes(column.compression()));
         let descriptor = column.column_descr();
         let is_flat = descriptor.max_rep_level() == 0;
         let index = self.offset_index(row_group, leaf).filter(|_| is_indexed);
@@ -253,7 +254,7 @@ impl Fragment {
                 range: chunk,
                 decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
                 levels: levels_bytes(column, values),
-                pages: pages.saturating_add(dictionary_held),
+                pages: pages.saturating_add(held),
             };
         };
         let by_rows = |all: u64| scale(all, num_rows, all_rows);
@@ -275,7 +276,7 @@ impl Fragment {
             range,
             decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
             levels: levels_bytes(column, values),
-            pages: unpacked(touched.largest).saturating_add(dictionary_held),
+            pages: unpacked(touched.largest).saturating_add(held),
         }
     }
 }
@@ -350,6 +351,16 @@ fn cut_rows(rows: &Range<u32>, num_parts: usize) -> Vec<Range<u32>> {
 fn scale(all: u64, part: u64, of: u64) -> u64 {
     let product = u128::from(all) * u128::from(part);
     u64::try_from(product.div_ceil(u128::from(of.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes of a decompressor's state; every column has one.
+fn codec_bytes(compression: Compression) -> u64 {
+    match compression {
+        Compression::ZSTD(_) => 192 << 10,
+        Compression::GZIP(_) => 48 << 10,
+        Compression::BROTLI(_) => 1 << 20,
+        _ => 0,
+    }
 }
 
 /// Returns the bytes of the levels of `values`, which the decoder holds where a null bit is not enough.

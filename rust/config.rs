@@ -18,11 +18,20 @@ pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 /// Requests to one store at the same time.
 pub const REQUESTS_IN_FLIGHT: usize = 64;
 
-/// Compressed bytes of predicate columns in hand at once.
+/// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Unshuffled, a row group is read whole if at least this many fit into the memory limit.
-pub const SEQUENTIAL_SPANS_IN_MEMORY: u64 = 16;
+/// What is read at once takes at most this part of the memory limit, if pages allow.
+pub const READS_IN_MEMORY: u64 = 16;
+
+/// Where pages of different columns begin at different rows, smaller reads fetch more bytes twice. A read may take this
+/// part of the memory limit rather than fetch twice as much in all, two and three times that rather than four and eight
+/// times as much.
+pub const LEAST_READS_IN_MEMORY: u64 = 4;
+
+/// A row group without a page index costs when it takes more than this part of the memory limit: what is decoded, what
+/// is being read and what comes next do not fit beside each other then.
+pub const UNINDEXED_SHARE: u64 = 4;
 
 /// Returns the number of cores that this process may use.
 pub fn num_threads() -> usize {

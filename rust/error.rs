@@ -242,13 +242,28 @@ pub enum Error {
 
     /// The memory limit cannot hold the least that is needed at once.
     #[error(
-        "memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once; raise it, select fewer columns, or rewrite the file with a page index"
+        "memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once: {hint}"
     )]
     MemoryLimit {
         /// The object.
         url: String,
         /// The row group within the object, from 0.
         row_group: usize,
+        /// The limit.
+        limit_bytes: u64,
+        /// The least that would do.
+        needed_bytes: u64,
+        /// Why, and what to do.
+        hint: &'static str,
+    },
+
+    /// The memory limit cannot hold one batch beside the rows that it is made of.
+    #[error(
+        "memory_limit of {limit_bytes} bytes is too small: a batch of {batch_rows} rows needs {needed_bytes} bytes at once, decoded and gathered; use a smaller batch_size, select fewer columns, or raise the limit"
+    )]
+    BatchMemory {
+        /// Rows of the batch.
+        batch_rows: usize,
         /// The limit.
         limit_bytes: u64,
         /// The least that would do.

@@ -36,7 +36,7 @@ pub use crate::io::Io;
 pub use crate::metrics::{Metrics, Progress};
 pub use crate::process::OfProcess;
 pub use crate::query::Dataset;
-pub use crate::reader::{EpochReader, OrderSettings};
+pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Report, RowSet, Selection};
 pub use crate::source::{Connection, Object, Store};
 pub use crate::stream::{BatchStream, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

@@ -144,13 +144,20 @@ impl Dataset {
 
     /// Returns the kept rows, evaluating the filters if that has not been done.
     ///
-    /// `connections` are the snapshot's [stores](Self::connect).
+    /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit` a row group that cannot be cut
+    /// is read whatever its size.
     ///
     /// # Errors
     ///
-    /// Those of reading, and [`Error::Evaluate`] where a filter fails on a value.
-    pub async fn selection(&self, connections: Vec<Connection>, progress: &Progress) -> Result<Arc<Selection>> {
-        let limits = Limits { memory_bytes: config::SELECTION_MEMORY_BYTES, num_threads: config::num_threads() };
+    /// Those of reading, [`Error::MemoryLimit`], and [`Error::Evaluate`] where a filter fails on a value.
+    pub async fn selection(
+        &self,
+        connections: Vec<Connection>,
+        memory_limit: Option<u64>,
+        progress: &Progress,
+    ) -> Result<Arc<Selection>> {
+        let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
+        let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
         let evaluate = || async {
             Selection::evaluate(&self.snapshot, &self.filters, connections, limits, progress).await.map(Arc::new)
         };

@@ -4,12 +4,13 @@
 //! one loader have in common.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use arrow_schema::{ArrowError, SchemaRef};
 
 use crate::config;
-use crate::dataset::{Fragment, RowGroupRead, RowGroupRef};
+use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
@@ -36,13 +37,26 @@ pub enum OrderSettings {
     },
 }
 
-/// What a piece costs to hold, estimated from the footer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PieceCost {
-    /// Bytes fetched.
-    pub(crate) fetched: u64,
-    /// Bytes of the decoded arrays.
-    pub(crate) decoded: u64,
+/// A run of a piece's rows that is read at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Its rows, as numbers of the span's kept rows.
+    pub(crate) kept: Range<u32>,
+    /// What reading them takes.
+    pub(crate) cost: ReadCost,
+}
+
+/// Row groups that must be held whole, because no page index says where their pages are, and take much of the memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unindexed {
+    /// The object of the largest.
+    pub url: String,
+    /// The largest, within its object, from 0.
+    pub row_group: usize,
+    /// What reading it takes.
+    pub needed_bytes: u64,
+    /// How many there are.
+    pub num_row_groups: u64,
 }
 
 /// A dataset with its selection evaluated and its order resolved.
@@ -53,9 +67,12 @@ pub struct EpochReader {
     settings: OrderSettings,
     order: Order,
     spans: Arc<[Span]>,
-    /// Compressed and decoded bytes of the projected columns of each row group.
-    row_group_bytes: Vec<(u64, u64)>,
+    /// For each fragment, where the projected columns are.
+    layouts: Vec<Arc<ColumnLayout>>,
+    /// Decoded bytes of a row of the projected columns, on average.
     row_bytes: u64,
+    memory_limit: u64,
+    unindexed: Option<Unindexed>,
     /// The plan of the epoch asked for last; planning costs O(spans).
     plan: Mutex<Option<(u64, Arc<EpochPlan>)>>,
 }
@@ -63,7 +80,8 @@ pub struct EpochReader {
 impl EpochReader {
     /// Cuts the kept rows into spans and resolves the order.
     ///
-    /// `memory_limit` bounds the spans of an unshuffled read, whose order does not depend on them.
+    /// `memory_limit` bounds what is read at once, and so the spans of an unshuffled read, whose order does not depend on
+    /// them.
     ///
     /// # Errors
     ///
@@ -75,34 +93,66 @@ impl EpochReader {
         memory_limit: u64,
     ) -> Result<Self> {
         let snapshot = dataset.snapshot();
-        let bytes_of = |row_group: &RowGroupRef| {
-            snapshot.fragment(*row_group).projected_bytes(row_group.index, dataset.projection())
-        };
-        let row_group_bytes: Vec<(u64, u64)> = snapshot.row_groups.iter().map(bytes_of).collect();
-        let whole_below = match settings {
-            // Few large reads are better than many small ones, as long as several fit.
-            OrderSettings::Sequential => memory_limit / config::SEQUENTIAL_SPANS_IN_MEMORY,
-            OrderSettings::Shuffled { .. } => 0,
-        };
-        let mut spans = Vec::new();
-        for (index, row_group) in snapshot.row_groups.iter().enumerate() {
-            let (compressed, decoded) = row_group_bytes[index];
-            let is_whole = compressed + decoded <= whole_below;
-            cut_row_group(dataset, row_group, index, is_whole, selection.rows(index), &mut spans);
-        }
-        let order = resolve(settings, dataset, &spans)?;
-        let num_rows: u64 = snapshot.row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
-        let row_bytes = row_group_bytes.iter().map(|(_, decoded)| decoded).sum::<u64>().div_ceil(num_rows.max(1));
-        Ok(Self {
+        let layouts = ColumnLayout::of_all(snapshot, dataset.projection());
+        let mut this = Self {
             dataset: dataset.clone(),
-            selection,
+            selection: Arc::clone(&selection),
             settings,
-            order,
-            spans: spans.into(),
-            row_group_bytes,
-            row_bytes,
+            order: Order::Sequential,
+            spans: Arc::default(),
+            layouts,
+            row_bytes: 0,
+            memory_limit,
+            unindexed: None,
             plan: Mutex::new(None),
-        })
+        };
+        let (mut spans, mut decoded_bytes, mut num_rows) = (Vec::new(), 0_u64, 0_u64);
+        for (index, row_group) in snapshot.row_groups.iter().enumerate() {
+            let cost = this.read_cost(row_group, &(0..row_group.num_rows));
+            decoded_bytes = decoded_bytes.saturating_add(cost.decoded);
+            num_rows += u64::from(row_group.num_rows);
+            let starts = match settings {
+                // Few large reads are better than many small ones, as long as several fit.
+                OrderSettings::Sequential => {
+                    this.cut(row_group, 0..row_group.num_rows).iter().map(|rows| rows.start).collect()
+                }
+                OrderSettings::Shuffled { .. } => snapshot.fragment(*row_group).cut(row_group.index),
+            };
+            let num_spans = spans.len();
+            add_spans(&starts, row_group, index, selection.rows(index), &mut spans);
+            if spans.len() > num_spans {
+                this.note_unindexed(row_group, &cost);
+            }
+        }
+        this.order = resolve(settings, dataset, &spans)?;
+        this.spans = spans.into();
+        this.row_bytes = decoded_bytes.div_ceil(num_rows.max(1));
+        Ok(this)
+    }
+
+    fn note_unindexed(&mut self, row_group: &RowGroupRef, cost: &ReadCost) {
+        let fragment = self.dataset.snapshot().fragment(*row_group);
+        if cost.total() <= self.memory_limit / config::UNINDEXED_SHARE || fragment.has_offset_index(row_group.index) {
+            return;
+        }
+        let noted = self.unindexed.get_or_insert_with(|| Unindexed {
+            url: String::new(),
+            row_group: 0,
+            needed_bytes: 0,
+            num_row_groups: 0,
+        });
+        noted.num_row_groups += 1;
+        if cost.total() > noted.needed_bytes {
+            noted.url.clone_from(&fragment.object.url);
+            noted.row_group = row_group.index as usize;
+            noted.needed_bytes = cost.total();
+        }
+    }
+
+    /// Returns what would be read better with a page index: row groups without one that take more than a
+    /// [`config::UNINDEXED_SHARE`]th of the memory limit.
+    pub fn unindexed(&self) -> Option<&Unindexed> {
+        self.unindexed.as_ref()
     }
 
     /// Returns the number of rows of an epoch, over all ranks.
@@ -197,34 +247,69 @@ impl EpochReader {
         self.dataset.snapshot().fragment(self.row_group_of(piece).1)
     }
 
-    /// Estimates what holding a piece takes.
-    pub(crate) fn piece_cost(&self, piece: &plan::Piece) -> PieceCost {
-        let (index, row_group) = self.row_group_of(piece.id);
-        let (compressed, decoded) = self.row_group_bytes[index];
-        let span = self.spans[piece.id.span as usize];
-        let part = |bytes: u64, rows: u32| {
-            u64::try_from(u128::from(bytes) * u128::from(rows) / u128::from(row_group.num_rows.max(1))).unwrap_or(bytes)
-        };
-        // Without an offset index whole column chunks are fetched, whatever is kept of them.
-        let has_pages = self.fragment_of(piece.id).has_offset_index(row_group.index);
-        let fetched = if has_pages { part(compressed, span.end - span.start) } else { compressed };
-        PieceCost { fetched, decoded: part(decoded, piece.kept.end - piece.kept.start) }
+    fn read_cost(&self, row_group: &RowGroupRef, rows: &Range<u32>) -> ReadCost {
+        let fragment = self.dataset.snapshot().fragment(*row_group);
+        let layout = &self.layouts[row_group.fragment as usize];
+        fragment.read_cost(layout, row_group.index, rows, self.dataset.snapshot().gap_bytes(fragment))
     }
 
-    /// Plans the read of a piece.
-    pub(crate) fn read_piece(&self, piece: &plan::Piece) -> Result<RowGroupRead> {
+    /// Cuts rows of a row group into what is read at once.
+    fn cut(&self, row_group: &RowGroupRef, rows: Range<u32>) -> Vec<Range<u32>> {
+        let fragment = self.dataset.snapshot().fragment(*row_group);
+        let layout = &self.layouts[row_group.fragment as usize];
+        let bounds = (self.memory_limit / config::READS_IN_MEMORY, self.memory_limit / config::LEAST_READS_IN_MEMORY);
+        fragment.cut_by_cost(layout, row_group.index, rows, self.dataset.snapshot().gap_bytes(fragment), bounds)
+    }
+
+    /// Returns the parts of a piece that are read at once, with what they take.
+    pub(crate) fn parts_of(&self, piece: &plan::Piece) -> Vec<Part> {
         let (index, row_group) = self.row_group_of(piece.id);
         let span = self.spans[piece.id.span as usize];
-        let runs = self.selection.rows(index).nth_runs(span.start..span.end, piece.kept.clone());
+        let rows = self.selection.rows(index);
+        let runs = rows.nth_runs(span.start..span.end, piece.kept.clone());
+        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        let mut first = piece.kept.start;
+        let mut parts = Vec::new();
+        for raw in self.cut(&row_group, raw) {
+            let num_kept = rows.count(raw.clone());
+            if num_kept == 0 {
+                continue;
+            }
+            let mut cost = self.read_cost(&row_group, &raw);
+            cost.decoded = part_of(cost.decoded, num_kept, raw.end - raw.start);
+            parts.push(Part { kept: first..first + num_kept, cost });
+            first += num_kept;
+        }
+        parts
+    }
+
+    /// Plans the read of the rows `wanted` of a part of a piece, counted in the part; of all without.
+    pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<RowGroupRead> {
+        let (index, row_group) = self.row_group_of(piece);
+        let span = self.spans[piece.span as usize];
+        let mut runs = self.selection.rows(index).nth_runs(span.start..span.end, kept.clone());
+        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        if let Some(wanted) = wanted {
+            runs = nth_rows(&runs, wanted);
+        }
         let is_whole = runs.len() == 1 && runs[0] == (0..row_group.num_rows);
+        let batch_rows = runs.iter().map(|run| (run.end - run.start) as usize).sum();
         let runs = (!is_whole).then_some(&runs[..]);
-        let batch_rows = (piece.kept.end - piece.kept.start) as usize;
-        RowGroupRead::try_new(self.dataset.snapshot(), row_group, self.dataset.projection(), runs, batch_rows)
+        let snapshot = self.dataset.snapshot();
+        let layout = &self.layouts[row_group.fragment as usize];
+        let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
+        RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)
     }
 
-    pub(crate) fn memory_error(&self, piece: PieceId, needed_bytes: u64, limit_bytes: u64) -> Error {
-        let url = self.fragment_of(piece).object.url.clone();
-        Error::MemoryLimit { url, row_group: self.row_group_of(piece).1.index as usize, limit_bytes, needed_bytes }
+    /// Returns the error for what does not fit even alone.
+    pub(crate) fn memory_error(&self, too_large: &TooLarge, limit_bytes: u64) -> Error {
+        let &TooLarge { piece, part_bytes, needed_bytes, batch_rows } = too_large;
+        let (_, row_group) = self.row_group_of(piece);
+        let fragment = self.fragment_of(piece);
+        if needed_bytes > part_bytes.saturating_mul(2) {
+            return Error::BatchMemory { batch_rows, limit_bytes, needed_bytes };
+        }
+        fragment.memory_error(row_group.index, limit_bytes, needed_bytes)
     }
 
     pub(crate) fn gather_error(error: &ArrowError) -> Error {
@@ -232,26 +317,52 @@ impl EpochReader {
     }
 }
 
+/// What the memory limit cannot hold, though nothing else is held.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    pub(crate) piece: PieceId,
+    /// Of the part of the piece that is due.
+    pub(crate) part_bytes: u64,
+    /// With all that the batch needs beside it.
+    pub(crate) needed_bytes: u64,
+    pub(crate) batch_rows: usize,
+}
+
 /// Appends the spans of one row group that hold kept rows.
-fn cut_row_group(
-    dataset: &Dataset,
-    row_group: &RowGroupRef,
-    index: usize,
-    is_whole: bool,
-    kept: &RowSet,
-    spans: &mut Vec<Span>,
-) {
+fn add_spans(starts: &[u32], row_group: &RowGroupRef, index: usize, kept: &RowSet, spans: &mut Vec<Span>) {
     if *kept == RowSet::None {
         return;
     }
-    let fragment = dataset.snapshot().fragment(*row_group);
-    let starts = if is_whole { vec![0] } else { fragment.cut(row_group.index) };
     let ends = starts.iter().skip(1).copied().chain([row_group.num_rows]);
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     spans.extend(starts.iter().zip(ends).filter_map(|(&start, end)| {
         let num_kept = kept.count(start..end);
         (num_kept > 0).then_some(Span { row_group: index, start, end, num_kept })
     }));
+}
+
+fn part_of(bytes: u64, rows: u32, of: u32) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(rows) / u128::from(of.max(1))).unwrap_or(bytes)
+}
+
+/// Returns the rows numbered `wanted`, ascending, of those in `runs`, as runs.
+fn nth_rows(runs: &[Range<u32>], wanted: &[u32]) -> Vec<Range<u32>> {
+    let mut out: Vec<Range<u32>> = Vec::new();
+    let (mut runs, mut before) = (runs.iter(), 0);
+    let mut run = runs.next();
+    for &number in wanted {
+        while let Some(passed) = run.filter(|run| number - before >= run.end - run.start) {
+            before += passed.end - passed.start;
+            run = runs.next();
+        }
+        let Some(run) = run else { break };
+        let row = run.start + number - before;
+        match out.last_mut() {
+            Some(last) if last.end == row => last.end += 1,
+            _ => out.push(row..row + 1),
+        }
+    }
+    out
 }
 
 /// Derives lanes and window where they are not given.
@@ -272,4 +383,17 @@ fn resolve(settings: OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result
         num_lanes: num_lanes.unwrap_or(derived.num_lanes),
         window_rows: window_rows.unwrap_or(derived.window_rows),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wanted_rows_are_found_among_the_kept_ones() {
+        let runs = [3..5, 10..14, 20..21];
+        assert_eq!(nth_rows(&runs, &[0, 1, 2, 5, 6]), [3..5, 10..11, 13..14, 20..21]);
+        assert_eq!(nth_rows(&runs, &[4]), std::slice::from_ref(&(12..13)));
+        assert!(nth_rows(&runs, &[]).is_empty());
+    }
 }

@@ -6,6 +6,7 @@
     text            200,000 rows of text (about 1.2 kB), a language, a score and an id, zstd, row groups of 5000 rows
     labels          1,000,000 rows sorted by label, for checks of the shuffle
 
+`large_row_group` writes one row group of 2 GiB, of a kind of scripts/large_row_groups.py.
 `repeated` makes a longer data set of one of these by hard links, which costs no room on disk or in the page cache.
 
 A data set that is complete is not written again. Run as a program, it writes all of them.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,8 @@ VOCABULARY = 50_000
 TEXT_ROWS = 200_000
 TEXT_OBJECTS = 4
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt")
+
+ROW_GROUP_BYTES = 2 << 30
 
 LABEL_ROWS = 1_000_000
 LABEL_OBJECTS = 4
@@ -86,6 +90,21 @@ def repeated(name: str, folder: Path, times: int) -> Path:
                 link.unlink(missing_ok=True)
                 link.hardlink_to(path)
     return target
+
+
+def large_row_group(kind: str, folder: Path) -> Path:
+    """Writes an object of one row group of 2 GiB with a page index below `folder` unless it is there."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import large_row_groups
+
+    path = folder / "row-groups" / f"{kind}.parquet"
+    if not path.exists():
+        print(f"writing {path}", flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        large_row_groups.write(unfinished, kind, ROW_GROUP_BYTES)
+        unfinished.rename(path)
+    return path
 
 
 def token_tables() -> Iterator[Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH_SIZE = 256
+ROW_GROUP_BATCH_SIZE = 64
 SEED = 7
 
 
@@ -37,6 +38,22 @@ def memory_epoch(folder: str, limit: str) -> dict[str, Any]:
     stream = _stream(folder, int(limit))
     num_rows = sum(batch["tokens"].shape[0] for batch in stream)
     return {"peak_bytes": harness.peak_bytes(), "rows": num_rows, "stats": stream.stats()}
+
+
+def memory_row_group(path: str, limit: str) -> dict[str, Any]:
+    """One large row group, all columns, shuffled as in `memory_epoch`; a limit of 0 only opens it."""
+    import forebay as fb
+
+    dataset = fb.load_dataset(path, split="train")
+    if limit == "0":
+        len(dataset.batches(ROW_GROUP_BATCH_SIZE))
+        return {"peak_bytes": harness.peak_bytes()}
+    # Images are of 64 MiB each: a batch of one is a fourth of the limit.
+    batch_size = 1 if "image" in dataset.column_names else ROW_GROUP_BATCH_SIZE
+    shuffled = dataset.shuffle(seed=SEED, shuffle_bytes=int(limit) // 2)
+    started = time.perf_counter()
+    num_rows = sum(batch.num_rows for batch in shuffled.batches(batch_size, memory_limit=int(limit)))
+    return {"peak_bytes": harness.peak_bytes(), "rows": num_rows, "seconds": time.perf_counter() - started}
 
 
 def _stream(folder: str, limit: int | None) -> Any:
@@ -71,6 +88,7 @@ PROBES: dict[str, Callable[..., dict[str, Any]]] = {
     "memory-of-torch": memory_of_torch,
     "memory-opened": memory_opened,
     "memory-epoch": memory_epoch,
+    "memory-row-group": memory_row_group,
     "exit-torch": exit_torch,
     "exit-forebay": exit_forebay,
 }

@@ -49,6 +49,11 @@ SLOW_ROWS = 32_768
 
 MEMORY_LIMITS = (256 * MIB, 1024 * MIB)
 
+ROW_GROUPS = ("tokens", "images", "wide")
+"""Kinds of scripts/large_row_groups.py."""
+
+ROW_GROUP_LIMIT = 256 * MIB
+
 
 def measure_tokens(run: Run) -> Parts:
     """Tokens to torch, beside the rivals and the bare decode."""
@@ -120,6 +125,15 @@ def measure_memory(run: Run) -> Parts:
             print(f"  {name} at {mib(limit)}: {mib(peak)}, {ratio:.2f} of the limit", flush=True)
             rows.append([f"{name}, an epoch", mib(limit), mib(peak), f"{ratio:.2f}"])
             bars.append(Bar(f"memory, {name}, limit of {mib(limit)}", ratio, 1.2, at_most=True))
+    for kind in ROW_GROUPS:
+        path = data.large_row_group(kind, run.data)
+        opened = run.program("probes.py", "memory-row-group", path, 0)["peak_bytes"]
+        peak = run.program("probes.py", "memory-row-group", path, ROW_GROUP_LIMIT)["peak_bytes"]
+        ratio = (peak - opened) / ROW_GROUP_LIMIT
+        name = f"a row group of 2 GiB, {kind}"
+        print(f"  {name} at {mib(ROW_GROUP_LIMIT)}: {mib(peak)}, {ratio:.2f} of the limit", flush=True)
+        rows += [[f"{name}, opened", "", mib(opened), ""], [f"{name}", mib(ROW_GROUP_LIMIT), mib(peak), f"{ratio:.2f}"]]
+        bars.append(Bar(f"memory, {name}, limit of {mib(ROW_GROUP_LIMIT)}", ratio, 1.2, at_most=True))
     return [Table("Peak memory", ["", "memory limit", "peak", "beyond opened, of the limit"], rows), *bars]
 
 

@@ -410,7 +410,7 @@ class Dataset:
         settings = None
         if shuffle is not None:
             settings = (shuffle.seed, shuffle.shuffle_bytes, shuffle.num_lanes, shuffle.window_rows)
-        _with_progress("selecting", self._native.num_rows)
+        _with_progress("selecting", lambda tick: self._native.num_rows(tick, read.memory_limit))
         return self._native.reader(settings, read.memory_limit, read.num_threads)
 
     def __arrow_c_schema__(self) -> object:

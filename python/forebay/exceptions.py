@@ -86,3 +86,7 @@ class TensorError(ForebayError, TypeError):
 
 class ClosedError(ForebayError, ValueError):
     """A stream was closed, or belongs to another process."""
+
+
+class PerformanceWarning(UserWarning):
+    """A dataset streams, but its files make it slow or the shuffle coarse; the message says what they need."""

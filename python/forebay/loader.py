@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from forebay import display
 from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
-from forebay.exceptions import StateError
+from forebay.exceptions import PerformanceWarning, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Stream(Generic[T]):
         Not when the first batch is asked for: a worker that has not delivered anything yet is asked for its state, too.
         """
         self._share.check_world()
+        if worker == 0:
+            warn_of_missing_index(self._dataset._native.fingerprint, self.reader.unindexed(), self._read.memory_limit)
         mark = self._mark(worker, num_workers)
         if self._worker is not None and self._worker != mark:
             got, here = self._worker, f"worker {worker} of {num_workers} in global batches of {self._step} rows"
@@ -270,6 +273,26 @@ class Stream(Generic[T]):
 
     def _repr_html_(self) -> str:
         return display.stream_html(self, repr(self))
+
+
+_warned: set[str] = set()
+"""Fingerprints of the datasets that were warned of."""
+
+
+def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | None, memory_limit: int) -> None:
+    """Says once for each dataset that its row groups are large for the memory and cannot be read in parts."""
+    if found is None or fingerprint in _warned:
+        return
+    _warned.add(fingerprint)
+    url, row_group, needed, num_row_groups = found
+    warnings.warn(
+        f"{num_row_groups:,} row groups without a page index take more than a quarter of memory_limit ({memory_limit} "
+        f"bytes) each: row group {row_group} of `{url}` needs {needed} bytes, since it can only be read whole. The "
+        "shuffle is coarse, and rows may be read again. Write the files with a page index (pyarrow: "
+        "`write_page_index=True`) or with smaller row groups (`row_group_size`), or raise memory_limit",
+        PerformanceWarning,
+        stacklevel=4,
+    )
 
 
 def cursor(loader_state: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Blocks at least this large are mapped: a system call costs little beside filling them.
-const LARGE_BYTES: usize = 256 << 10;
+/// Blocks at least this large are mapped: a system call costs little beside filling them. Pages of many columns are
+/// often as small as that, and there are hundreds of them.
+const LARGE_BYTES: usize = 64 << 10;
 
 /// Mapped blocks begin at a page.
 const PAGE_BYTES: usize = 4096;
@@ -22,7 +23,7 @@ const PAGE_BYTES: usize = 4096;
 const CACHE_SHARE: u64 = 16;
 
 /// Blocks in the cache at most.
-const MAX_CACHED: usize = 64;
+const MAX_CACHED: usize = 256;
 
 /// See the module's documentation.
 pub(crate) struct LargeBlocks;

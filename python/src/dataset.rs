@@ -106,8 +106,9 @@ impl PyDataset {
         &self.dataset.snapshot().fingerprint
     }
 
-    /// Number of kept rows; evaluates the filters if that has not been done.
-    fn num_rows(&self, py: Python<'_>, on_progress: Py<PyAny>) -> PyResult<u64> {
+    /// Number of kept rows; evaluates the filters if that has not been done, within `memory_limit` if given.
+    #[pyo3(signature = (on_progress, memory_limit=None))]
+    fn num_rows(&self, py: Python<'_>, on_progress: Py<PyAny>, memory_limit: Option<u64>) -> PyResult<u64> {
         if let Some(selection) = self.dataset.known_selection() {
             return Ok(selection.num_rows());
         }
@@ -117,7 +118,7 @@ impl PyDataset {
         let progress = Arc::new(Progress::default());
         let selecting = {
             let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
-            async move { dataset.selection(connections, &progress).await }
+            async move { dataset.selection(connections, memory_limit, &progress).await }
         };
         Ok(wait(py, &io, &progress, Some(&on_progress), selecting)?.num_rows())
     }

@@ -55,7 +55,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
         Error::Uri { .. } | Error::Setting { .. } | Error::UnknownSplit { .. } => "SettingError",
         Error::StateMismatch { .. } | Error::NotAState { .. } => "StateError",
-        Error::MemoryLimit { .. } => "MemoryLimitError",
+        Error::MemoryLimit { .. } | Error::BatchMemory { .. } => "MemoryLimitError",
         Error::NoTensor { .. } => "TensorError",
         Error::Closed { .. } => "ClosedError",
         _ => "ForebayError",

@@ -83,6 +83,13 @@ impl PyReader {
         Ok(share.share(self.reader.num_rows())?.num_dropped())
     }
 
+    /// Largest row group that is read whole for want of a page index and takes much of the memory limit: its object, its
+    /// number, the bytes it takes, and how many such row groups there are.
+    fn unindexed(&self) -> Option<(&str, usize, u64, u64)> {
+        let found = self.reader.unindexed()?;
+        Some((&found.url, found.row_group, found.needed_bytes, found.num_row_groups))
+    }
+
     fn order<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         if let Order::Shuffled { seed, num_lanes, window_rows } = self.reader.order() {

@@ -97,14 +97,6 @@ impl Fragment {
         u64::try_from(leaf.num_values()).ok()
     }
 
-    /// Returns compressed and decoded bytes of the dataset's columns `projection` in a row group.
-    pub(crate) fn projected_bytes(&self, row_group: u32, projection: &[usize]) -> (u64, u64) {
-        let leaves = projection.iter().filter_map(|&column| self.columns[column]);
-        leaves.flat_map(|root| self.leaves_of(root, row_group)).fold((0, 0), |(compressed, decoded), leaf| {
-            (compressed + unsigned(leaf.compressed_size()), decoded + decoded_bytes(leaf))
-        })
-    }
-
     /// Returns the decoded bytes of a row group over all columns.
     pub(crate) fn decoded_bytes(&self, row_group: u32) -> u64 {
         self.row_group(row_group).columns().iter().map(decoded_bytes).sum()
@@ -114,6 +106,19 @@ impl Fragment {
     pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
         let index = self.reader.metadata().offset_index().and_then(|index| index.get(row_group as usize));
         index.is_some_and(|leaves| !leaves.is_empty() && leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
+    }
+
+    /// Returns the error for a row group of which not even a part fits into memory.
+    pub(crate) fn memory_error(&self, row_group: u32, limit_bytes: u64, needed_bytes: u64) -> Error {
+        let hint = if self.has_offset_index(row_group) {
+            "its pages are large; write smaller ones (pyarrow: `data_page_size`, `write_batch_size`), select fewer \
+             columns, or raise the limit"
+        } else {
+            "it has no page index and is read whole; write it with one (pyarrow: `write_page_index=True`) or with \
+             smaller row groups (`row_group_size`), select fewer columns, or raise the limit"
+        };
+        let url = self.object.url.clone();
+        Error::MemoryLimit { url, row_group: row_group as usize, limit_bytes, needed_bytes, hint }
     }
 
     /// Returns the first rows of a row group's spans.
@@ -161,12 +166,12 @@ fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
     first_leaves.into()
 }
 
-fn unsigned(bytes: i64) -> u64 {
+pub(super) fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
 /// Returns the bytes of a chunk's dictionary page, which lies before its data pages.
-fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
+pub(super) fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
     column
         .dictionary_page_offset()
         .map_or(0, |dictionary| unsigned(column.data_page_offset().saturating_sub(dictionary)))
@@ -175,7 +180,7 @@ fn dictionary_bytes(column: &ColumnChunkMetaData) -> u64 {
 /// Estimates the bytes of a chunk's decoded array.
 ///
 /// The uncompressed size is that of the encoded pages, which dictionaries make much smaller than the values.
-fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
+pub(super) fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
     let values = unsigned(column.num_values());
     let fixed = match column.column_type() {
         PhysicalType::BOOLEAN => values.div_ceil(8),

@@ -1,5 +1,6 @@
 //! What a dataset is made of when it is opened: objects, their footers, one schema.
 
+mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
@@ -9,6 +10,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, RowGroupRef, Snapshot};

@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::Schema;
+use arrow_array::{Array, RecordBatch, RecordBatchOptions};
+use arrow_schema::{ArrowError, Schema};
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
@@ -30,13 +30,39 @@ pub(crate) struct RowGroupRead {
     /// The rows to return; all without.
     runs: Option<Box<[Range<u32>]>>,
     batch_rows: usize,
-    /// `None` where the object has none of the columns.
-    decoder: Option<ParquetPushDecoder>,
+    /// Columns that are decoded together, in the object's order; none where it has none of the columns.
+    groups: Vec<ColumnGroup>,
+    /// Those of all groups.
     ranges: Vec<Range<u64>>,
-    /// What was fetched of [`Self::ranges`], to find the column that is to blame for an error. The decoder holds the
-    /// same buffers.
-    bytes: Vec<Bytes>,
     num_rows: usize,
+}
+
+/// Some columns of a read.
+#[derive(Debug)]
+struct ColumnGroup {
+    decoder: ParquetPushDecoder,
+    /// The object's root columns.
+    roots: Vec<usize>,
+    num_ranges: usize,
+}
+
+/// What was fetched of a group, to find the column that is to blame for an error. The decoder holds the same buffers.
+#[derive(Debug, Default)]
+struct FetchedGroup {
+    roots: Vec<usize>,
+    ranges: Vec<Range<u64>>,
+    bytes: Vec<Bytes>,
+}
+
+impl FetchedGroup {
+    /// Returns a range of the bytes; `None` if it was not fetched in one piece.
+    fn get(&self, range: &Range<u64>) -> Option<Bytes> {
+        let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
+        let (have, bytes) = (&self.ranges[place], self.bytes.get(place)?);
+        let start = usize::try_from(range.start - have.start).ok()?;
+        let end = usize::try_from(range.end - have.start).ok()?;
+        (end <= bytes.len()).then(|| bytes.slice(start..end))
+    }
 }
 
 impl RowGroupRead {
@@ -55,34 +81,52 @@ impl RowGroupRead {
     ) -> Result<Self> {
         let fragment = snapshot.fragment(row_group);
         let roots: Vec<_> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
+        Self::try_new_in_groups(snapshot, row_group, projection, vec![roots], runs, batch_rows)
+    }
+
+    /// Plans a read whose columns are decoded by [`Self::decode_at_once`], one of `groups` after another: root columns of
+    /// the object that together are those of `projection`, ascending.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_new`].
+    pub(crate) fn try_new_in_groups(
+        snapshot: &Arc<Snapshot>,
+        row_group: RowGroupRef,
+        projection: &Arc<[usize]>,
+        groups: Vec<Vec<usize>>,
+        runs: Option<&[Range<u32>]>,
+        batch_rows: usize,
+    ) -> Result<Self> {
         let num_rows = runs
             .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
-        let (mut decoder, mut ranges) = (None, Vec::new());
-        if !roots.is_empty() && num_rows > 0 {
-            let failed = |source| decode_error(snapshot, row_group, None, source);
-            let plan = || {
-                let mut planned = decoder_for(snapshot, row_group, roots, runs, batch_rows)?;
-                let needed = planned.try_next_reader()?;
-                Ok((planned, needed))
-            };
-            let (planned, needed) = caught(plan).map_err(failed)?;
-            if let DecodeResult::NeedsData(needed) = needed {
-                check_inside(&needed, snapshot, row_group).map_err(failed)?;
-                ranges = needed;
-            }
-            decoder = Some(planned);
-        }
-        Ok(Self {
+        let mut this = Self {
             snapshot: Arc::clone(snapshot),
             row_group,
             projection: Arc::clone(projection),
             runs: runs.map(Box::from),
             batch_rows: batch_rows.max(1),
-            decoder,
-            ranges,
-            bytes: Vec::new(),
+            groups: Vec::new(),
+            ranges: Vec::new(),
             num_rows,
-        })
+        };
+        for roots in groups.into_iter().filter(|roots| !roots.is_empty() && num_rows > 0) {
+            let failed = |source| decode_error(snapshot, row_group, None, source);
+            let plan = || {
+                let mut decoder = decoder_for(snapshot, row_group, roots.clone(), runs, batch_rows)?;
+                let needed = decoder.try_next_reader()?;
+                Ok((decoder, needed))
+            };
+            let (decoder, needed) = caught(plan).map_err(failed)?;
+            let mut num_ranges = 0;
+            if let DecodeResult::NeedsData(needed) = needed {
+                check_inside(&needed, snapshot, row_group).map_err(failed)?;
+                num_ranges = needed.len();
+                this.ranges.extend(needed);
+            }
+            this.groups.push(ColumnGroup { decoder, roots, num_ranges });
+        }
+        Ok(this)
     }
 
     /// Returns the byte ranges to fetch, in the order in which [`Self::decode`] wants them.
@@ -96,34 +140,77 @@ impl RowGroupRead {
     ///
     /// [`Error::Decode`] on corrupt pages, [`Error::Cast`] on values that do not fit the dataset's type.
     pub(crate) fn decode(mut self, bytes: Vec<Bytes>) -> Result<Batches> {
-        self.bytes.clone_from(&bytes);
-        let reader = match self.decoder.take() {
-            None => None,
-            Some(mut decoder) => decoder
-                .push_ranges(self.ranges.clone(), bytes)
-                .and_then(|()| caught(|| decoder.try_next_reader()))
-                .and_then(reader_of)
-                .map_err(|source| self.failed(source))?,
+        debug_assert!(self.groups.len() <= 1, "columns in groups are decoded at once");
+        let mut ranges = std::mem::take(&mut self.ranges).into_iter();
+        let (reader, fetched) = match self.groups.pop() {
+            Some(group) => self.open(group, &mut ranges, &mut bytes.into_iter())?,
+            None => (None, FetchedGroup::default()),
         };
-        Ok(Batches { remaining_rows: self.num_rows, read: self, reader })
+        Ok(Batches { remaining_rows: self.num_rows, read: self, reader, fetched })
     }
 
-    /// Returns the error for `source`, with the column that is to blame.
-    fn failed(&self, source: ParquetError) -> Error {
-        let blamed = self.projection.iter().find_map(|&column| Some((column, self.error_of(column)?)));
-        let column = blamed.as_ref().map(|(column, _)| self.snapshot.schema.field(*column).name().clone());
-        let source = blamed.map_or(source, |(_, own)| own);
+    /// Returns all rows as one batch. Columns are decoded group by group, and the bytes of each are given back before the
+    /// next; arrays hold no more memory than their values take.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode`].
+    pub(crate) fn decode_at_once(mut self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+        let (mut ranges, mut bytes) = (std::mem::take(&mut self.ranges).into_iter(), bytes.into_iter());
+        let (mut fields, mut columns) = (Vec::new(), Vec::new());
+        for group in std::mem::take(&mut self.groups) {
+            let (Some(mut reader), fetched) = self.open(group, &mut ranges, &mut bytes)? else { continue };
+            let batch = self.read_to_end(&mut reader, &fetched)?;
+            let (schema, decoded, _) = batch.into_parts();
+            fields.extend(schema.fields().iter().cloned());
+            let first = columns.len();
+            columns.extend(decoded);
+            // The decoder's buffers grow by doubling.
+            columns[first..].iter_mut().for_each(Array::shrink_to_fit);
+        }
+        let failed = |source: ArrowError| decode_error(&self.snapshot, self.row_group, None, source.into());
+        let options = RecordBatchOptions::new().with_row_count(Some(self.num_rows));
+        let batch = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options);
+        self.conform_caught(&batch.map_err(failed)?)
+    }
+
+    /// Gives a group its bytes, and returns what reads its columns (`None` where there are no rows) and those bytes.
+    fn open(
+        &self,
+        group: ColumnGroup,
+        ranges: &mut impl Iterator<Item = Range<u64>>,
+        bytes: &mut impl Iterator<Item = Bytes>,
+    ) -> Result<(Option<ParquetRecordBatchReader>, FetchedGroup)> {
+        let ColumnGroup { mut decoder, roots, num_ranges } = group;
+        let ranges: Vec<_> = ranges.take(num_ranges).collect();
+        let bytes: Vec<_> = bytes.take(num_ranges).collect();
+        let fetched = FetchedGroup { roots, ranges: ranges.clone(), bytes: bytes.clone() };
+        let reader = decoder
+            .push_ranges(ranges, bytes)
+            .and_then(|()| caught(|| decoder.try_next_reader()))
+            .and_then(reader_of)
+            .map_err(|source| self.failed(&fetched, source))?;
+        Ok((reader, fetched))
+    }
+
+    /// Returns the error for `source`, with the column of `fetched` that is to blame.
+    fn failed(&self, fetched: &FetchedGroup, source: ParquetError) -> Error {
+        let fragment = self.snapshot.fragment(self.row_group);
+        let blamed = fetched.roots.iter().find_map(|&root| Some((root, self.error_of(root, fetched)?)));
+        let (column, source) = match blamed {
+            Some((root, own)) => (Some(fragment.reader.schema().field(root).name().clone()), own),
+            None => (None, source),
+        };
         decode_error(&self.snapshot, self.row_group, column, source)
     }
 
-    /// Decodes one column alone, of what was fetched; returns why that fails.
-    fn error_of(&self, column: usize) -> Option<ParquetError> {
-        let root = self.snapshot.fragment(self.row_group).columns[column]?;
+    /// Decodes one root column alone, of what was fetched; returns why that fails.
+    fn error_of(&self, root: usize, fetched: &FetchedGroup) -> Option<ParquetError> {
         let decode = || {
             let mut decoder =
                 decoder_for(&self.snapshot, self.row_group, vec![root], self.runs.as_deref(), self.batch_rows)?;
             if let DecodeResult::NeedsData(needed) = decoder.try_next_reader()? {
-                let Some(bytes) = needed.iter().map(|range| self.fetched(range)).collect() else { return Ok(()) };
+                let Some(bytes) = needed.iter().map(|range| fetched.get(range)).collect() else { return Ok(()) };
                 decoder.push_ranges(needed, bytes)?;
             }
             let mut missing = self.num_rows;
@@ -135,13 +222,37 @@ impl RowGroupRead {
         caught(decode).err()
     }
 
-    /// Returns a range of what was fetched; `None` if it was not fetched in one piece.
-    fn fetched(&self, range: &Range<u64>) -> Option<Bytes> {
-        let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
-        let (have, bytes) = (&self.ranges[place], self.bytes.get(place)?);
-        let start = usize::try_from(range.start - have.start).ok()?;
-        let end = usize::try_from(range.end - have.start).ok()?;
-        (end <= bytes.len()).then(|| bytes.slice(start..end))
+    /// Returns all rows of some columns, without a copy where the decoder gives them out in one batch.
+    fn read_to_end(&self, reader: &mut ParquetRecordBatchReader, fetched: &FetchedGroup) -> Result<RecordBatch> {
+        let mut batches: Vec<RecordBatch> = Vec::new();
+        let mut num_rows = 0;
+        while num_rows < self.num_rows {
+            let batch = self.next_batch(reader, fetched, self.num_rows - num_rows)?;
+            num_rows += batch.num_rows();
+            batches.push(batch);
+        }
+        if batches.len() == 1 {
+            return Ok(batches.swap_remove(0));
+        }
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        arrow_select::concat::concat_batches(&schema, &batches).map_err(|source| self.failed(fetched, source.into()))
+    }
+
+    /// Returns the next batch of `reader`, which has `remaining_rows` more.
+    fn next_batch(
+        &self,
+        reader: &mut ParquetRecordBatchReader,
+        fetched: &FetchedGroup,
+        remaining_rows: usize,
+    ) -> Result<RecordBatch> {
+        let next = caught(|| reader.next().transpose().map_err(ParquetError::from));
+        let next = next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows)));
+        next.map_err(|source| self.failed(fetched, source))
+    }
+
+    fn conform_caught(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        panics::caught(|| self.conform(batch))
+            .unwrap_or_else(|said| Err(decode_error(&self.snapshot, self.row_group, None, damaged(&said))))
     }
 
     fn conform(&self, batch: &RecordBatch) -> Result<RecordBatch> {
@@ -187,24 +298,18 @@ fn rows_missing(num_rows: usize) -> ParquetError {
 pub(crate) struct Batches {
     read: RowGroupRead,
     reader: Option<ParquetRecordBatchReader>,
+    fetched: FetchedGroup,
     remaining_rows: usize,
 }
 
 impl Batches {
-    /// Returns all batches as one, without a copy where there is only one.
-    ///
-    /// # Errors
-    ///
-    /// As [`RowGroupRead::decode`].
-    pub(crate) fn into_one(mut self) -> Result<RecordBatch> {
-        let Some(first) = self.next().transpose()? else { return self.read.conform(&rows_without_columns(0)) };
-        let Some(second) = self.next().transpose()? else { return Ok(first) };
-        let schema = first.schema();
-        let mut batches = vec![first, second];
-        for batch in &mut self {
-            batches.push(batch?);
-        }
-        arrow_select::concat::concat_batches(&schema, &batches).map_err(|source| self.read.failed(source.into()))
+    fn read_next(&mut self) -> Result<RecordBatch> {
+        let batch = match &mut self.reader {
+            // NULLs take memory, too.
+            None => rows_without_columns(self.remaining_rows.min(self.read.batch_rows)),
+            Some(reader) => self.read.next_batch(reader, &self.fetched, self.remaining_rows)?,
+        };
+        self.read.conform_caught(&batch)
     }
 }
 
@@ -215,24 +320,9 @@ impl Iterator for Batches {
         if self.remaining_rows == 0 {
             return None;
         }
-        let batch = match &mut self.reader {
-            // NULLs take memory, too.
-            None => rows_without_columns(self.remaining_rows.min(self.read.batch_rows)),
-            Some(reader) => match caught(|| reader.next().transpose().map_err(ParquetError::from)) {
-                Ok(Some(batch)) => batch,
-                Err(source) => {
-                    self.remaining_rows = 0;
-                    return Some(Err(self.read.failed(source)));
-                }
-                Ok(None) => {
-                    let missing = std::mem::take(&mut self.remaining_rows);
-                    return Some(Err(self.read.failed(rows_missing(missing))));
-                }
-            },
-        };
-        self.remaining_rows = self.remaining_rows.saturating_sub(batch.num_rows());
-        let conformed = panics::caught(|| self.read.conform(&batch));
-        Some(conformed.unwrap_or_else(|said| Err(self.read.failed(damaged(&said)))))
+        let batch = self.read_next();
+        self.remaining_rows = batch.as_ref().map_or(0, |batch| self.remaining_rows.saturating_sub(batch.num_rows()));
+        Some(batch)
     }
 }
 

@@ -173,6 +173,14 @@ impl Snapshot {
         &self.fragments[row_group.fragment as usize]
     }
 
+    /// Returns how close ranges of a fragment lie that are fetched together.
+    pub(crate) fn gap_bytes(&self, fragment: &Fragment) -> u64 {
+        match self.stores[fragment.store].key() {
+            StoreKey::Local => config::LOCAL_GAP_BYTES,
+            _ => config::REMOTE_GAP_BYTES,
+        }
+    }
+
     /// Returns the decoded bytes of a row over all columns, on average.
     pub(crate) fn row_bytes(&self) -> u64 {
         self.row_bytes

@@ -269,7 +269,7 @@ fn read_all(snapshot: Snapshot) -> Result<()> {
             let read = RowGroupRead::try_new(&snapshot, row_group, &projection, runs, 64)?;
             let object = &snapshot.fragment(row_group).object;
             let bytes = block_on(read_ranges(&connection, object, read.ranges()))?;
-            read.decode(bytes)?.into_one()?;
+            read.decode_at_once(bytes)?;
         }
     }
     Ok(())

@@ -16,37 +16,50 @@ use crate::error::{Error, Result};
 /// Returns the bytes of `ranges`, one buffer each, in their order.
 ///
 /// Ranges that lie close are read in one request, large ones in several, all at the same time as far as the
-/// connection allows. Without a copy, unless a range is put together of several answers.
+/// connection allows. Ranges that were read together share one buffer; nothing is copied after it arrived.
 ///
 /// # Errors
 ///
 /// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] when the object is not the one that was opened.
 pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-    let parts = if connection.is_local {
-        coalesce(ranges, config::LOCAL_GAP_BYTES)
-    } else {
-        split(&coalesce(ranges, config::REMOTE_GAP_BYTES), config::MAX_REQUEST_BYTES)
-    };
-    let answers = try_join_all(parts.iter().map(|part| read_part(connection, object, part.clone()))).await?;
-    Ok(ranges.iter().map(|range| assemble(&parts, &answers, range)).collect())
+    let gap_bytes = if connection.is_local { config::LOCAL_GAP_BYTES } else { config::REMOTE_GAP_BYTES };
+    let merged = coalesce(ranges, gap_bytes);
+    let answers = try_join_all(merged.iter().map(|range| read_merged(connection, object, range.clone()))).await?;
+    Ok(ranges.iter().map(|range| cut_out(&merged, &answers, range)).collect())
 }
 
-/// Cuts `range` out of the `parts` that cover it.
-fn assemble(parts: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Bytes {
-    let first = parts.partition_point(|part| part.end <= range.start);
-    let covering = parts[first..].iter().zip(&answers[first..]).take_while(|(part, _)| part.start < range.end);
-    let mut slices = covering.map(|(part, bytes)| {
-        let from = range.start.max(part.start) - part.start;
-        let to = range.end.min(part.end) - part.start;
-        bytes.slice(index(from)..index(to))
-    });
-    let Some(only) = slices.next() else { return Bytes::new() };
-    let Some(second) = slices.next() else { return only };
-    let mut whole = BytesMut::with_capacity(index(range.end - range.start));
-    whole.extend_from_slice(&only);
-    whole.extend_from_slice(&second);
-    slices.for_each(|slice| whole.extend_from_slice(&slice));
-    whole.freeze()
+/// Cuts `range` out of the one of `merged` that holds it.
+fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Bytes {
+    if range.start >= range.end {
+        return Bytes::new();
+    }
+    let holder = merged.partition_point(|merged| merged.end <= range.start);
+    let start = merged[holder].start;
+    answers[holder].slice(index(range.start - start)..index(range.end - start))
+}
+
+/// Reads one range, in several requests into one buffer if it is large and remote.
+async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
+    let max_bytes = if connection.is_local { u64::MAX } else { config::MAX_REQUEST_BYTES };
+    let parts = split(std::slice::from_ref(&range), max_bytes);
+    if parts.len() == 1 {
+        return read_part(connection, object, range, collect).await;
+    }
+    let mut rest = BytesMut::with_capacity(index(range.end - range.start));
+    let mut buffers = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let after = rest.split_off(index(part.end - part.start));
+        buffers.push(std::mem::replace(&mut rest, after));
+    }
+    let reads = parts
+        .into_iter()
+        .zip(buffers)
+        .map(|(part, buffer)| read_part(connection, object, part, move |result| collect_into(result, buffer)));
+    let mut filled = try_join_all(reads).await?.into_iter();
+    let mut whole = filled.next().unwrap_or_default();
+    // Neighbours in one allocation, so this moves nothing.
+    filled.for_each(|part| whole.unsplit(part));
+    Ok(whole.freeze())
 }
 
 /// Narrows an offset into a buffer in memory.
@@ -54,7 +67,13 @@ fn index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-async fn read_part(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
+/// Makes one request and takes its body by `take`.
+async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Error>>>(
+    connection: &Connection,
+    object: &Object,
+    range: Range<u64>,
+    take: impl FnOnce(GetResult) -> F,
+) -> Result<B> {
     let options = GetOptions {
         range: Some(GetRange::Bounded(range.clone())),
         // A weak tag matches nothing by `If-Match`; the answer's is compared below.
@@ -66,10 +85,11 @@ async fn read_part(connection: &Connection, object: &Object, range: Range<u64>) 
     check_unchanged(object, &result)?;
     let url = || object.url.clone();
     let num_wanted = range.end - range.start;
-    let bytes = collect(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
-    connection.metrics.count(bytes.len() as u64);
-    if bytes.len() as u64 != num_wanted {
-        return Err(Error::ShortRead { url: url(), range, got: bytes.len() as u64 });
+    let bytes = take(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
+    let num_bytes = bytes.as_ref().len() as u64;
+    connection.metrics.count(num_bytes);
+    if num_bytes != num_wanted {
+        return Err(Error::ShortRead { url: url(), range, got: num_bytes });
     }
     Ok(bytes)
 }
@@ -112,6 +132,15 @@ async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
         return Ok(body.freeze());
     }
     result.bytes().await
+}
+
+/// Collects a body into `buffer`.
+async fn collect_into(result: GetResult, mut buffer: BytesMut) -> Result<BytesMut, object_store::Error> {
+    let mut stream = result.into_stream();
+    while let Some(chunk) = stream.try_next().await? {
+        buffer.extend_from_slice(&chunk);
+    }
+    Ok(buffer)
 }
 
 /// Returns the value of an e-tag: listings and answers of one store may differ in quotes and weakness.
@@ -233,17 +262,39 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_large_range_is_one_buffer_whatever_the_requests() {
+        let len = usize::try_from(config::MAX_REQUEST_BYTES * 5 / 2).unwrap();
+        let body: Vec<u8> = (0..len).map(|place| u8::try_from(place % 251).unwrap()).collect();
+        let io = Io::current().unwrap();
+        io.block_on(async {
+            let recording = Recording::of([("x", body.clone())]).await;
+            let connection = Store::of_client(Arc::clone(&recording) as _).connect().unwrap();
+            recording.take();
+            let middle = config::MAX_REQUEST_BYTES;
+            let end = len as u64;
+            let ranges = [0..middle, middle..end - 1, end - 1..end];
+            let bytes = read_ranges(&connection, &object(None, None), &ranges).await.unwrap();
+            assert_eq!(recording.take().len(), 3);
+            assert_eq!(bytes.concat(), body);
+            let neighbours = bytes.windows(2);
+            assert!(
+                neighbours.map(|pair| (pair[0].as_ptr_range().end, pair[1].as_ptr())).all(|(end, next)| end == next)
+            );
+        });
+    }
+
     proptest! {
         #[test]
         fn every_range_gets_its_own_bytes(
-            ranges in prop::collection::vec((0u64..2900, 0u64..100), 0..12), max_bytes in 1u64..200, gap in 0u64..300,
+            ranges in prop::collection::vec((0u64..2900, 0u64..100), 0..12), gap in 0u64..300,
         ) {
             let ranges: Vec<_> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
-            let parts = split(&coalesce(&ranges, gap), max_bytes);
+            let merged = coalesce(&ranges, gap);
             let whole = Bytes::from(body());
-            let answers: Vec<_> = parts.iter().map(|part| whole.slice(index(part.start)..index(part.end))).collect();
+            let answers: Vec<_> = merged.iter().map(|range| whole.slice(index(range.start)..index(range.end))).collect();
             for range in &ranges {
-                prop_assert_eq!(assemble(&parts, &answers, range), whole.slice(index(range.start)..index(range.end)));
+                prop_assert_eq!(cut_out(&merged, &answers, range), whole.slice(index(range.start)..index(range.end)));
             }
         }
     }

@@ -29,16 +29,12 @@ impl Budget {
         self.peak
     }
 
-    /// Takes `bytes` if they fit.
-    pub(super) fn try_reserve(&mut self, bytes: u64) -> bool {
-        let fits = self.used.saturating_add(bytes) <= self.limit;
-        if fits {
-            self.reserve(bytes);
-        }
-        fits
+    /// Returns whether `bytes` more fit.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.used.saturating_add(bytes) <= self.limit
     }
 
-    /// Takes `bytes` whether they fit or not: for what is already in memory.
+    /// Takes `bytes`, whether they fit or not.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.used = self.used.saturating_add(bytes);
         self.peak = self.peak.max(self.used);

@@ -1,6 +1,7 @@
 //! The things that a stream's scheduler moves: pieces, batches, and what is to be done with them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -10,21 +11,25 @@ use bytes::Bytes;
 use super::scheduler::Scheduler;
 use crate::dataset::RowGroupRead;
 use crate::plan::{BatchSlice, PieceId};
+use crate::reader::Part;
 
-/// One fetch of one piece; the block distinguishes repeated ones.
+/// One fetch of one part of a piece; the block distinguishes repeated ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PieceKey {
     pub(super) piece: PieceId,
+    /// Which of its parts.
+    pub(super) part: u32,
     pub(super) block: u32,
 }
 
 /// One thing for a worker to do.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Plan the read of a piece and start fetching it; then [`Scheduler::fetched`].
-    Fetch(PieceKey),
-    /// Turn bytes into arrays, of which only the rows `keep` are wanted; then [`Scheduler::decoded`].
-    Decode { key: PieceKey, fetched: Box<Fetched>, keep: Option<Arc<[u32]>> },
+    /// Plan the read of the rows `kept` of a span, of which only `wanted` if given, and start fetching them; then
+    /// [`Scheduler::fetched`].
+    Fetch { key: PieceKey, kept: Range<u32>, wanted: Option<Arc<[u32]>> },
+    /// Turn bytes into arrays; then [`Scheduler::decoded`].
+    Decode { key: PieceKey, fetched: Box<Fetched> },
     /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
     Compact { key: PieceKey, batch: RecordBatch, keep: Arc<[u32]> },
     /// Copy rows (source, row) together; then [`Scheduler::gathered`].
@@ -38,13 +43,6 @@ pub(super) struct Fetched {
     pub(super) bytes: Vec<Bytes>,
 }
 
-/// A piece that cannot be held even alone.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLarge {
-    pub(super) piece: PieceId,
-    pub(super) needed_bytes: u64,
-}
-
 /// How far a piece has got.
 #[derive(Debug)]
 pub(super) enum Stage {
@@ -56,27 +54,66 @@ pub(super) enum Stage {
     Ready(RecordBatch, Option<Arc<[u32]>>),
 }
 
-/// A piece that planned batches want.
+/// A part of a piece that planned batches want.
 #[derive(Debug)]
 pub(super) struct Resident {
     pub(super) stage: Stage,
+    pub(super) part: Part,
     /// Bytes charged to the budget.
     pub(super) charge: u64,
+    /// Those of them that are for the decoded arrays, by estimate.
+    pub(super) expected: u64,
+    /// Rows planned so far.
+    pub(super) num_planned: u32,
     /// Planned batches that are not gathered yet.
     pub(super) num_users: usize,
     /// Those of them that wait for the piece.
     pub(super) waiting: Vec<u64>,
-    /// Rows that they want; kept only when the window does not fit.
+    /// Rows that they want; noted only when memory is short.
     pub(super) wanted: Vec<u32>,
+    /// The rows that are read, if not all.
+    pub(super) keep: Option<Arc<[u32]>>,
     /// No batch planned from now on will want it.
     pub(super) is_finished: bool,
+}
+
+impl Resident {
+    /// Returns a part that nobody wants yet.
+    pub(super) fn new(part: Part) -> Self {
+        Self {
+            stage: Stage::Queued,
+            part,
+            charge: 0,
+            expected: 0,
+            num_planned: 0,
+            num_users: 0,
+            waiting: Vec::new(),
+            wanted: Vec::new(),
+            keep: None,
+            is_finished: false,
+        }
+    }
+
+    /// Returns whether the arrays are there.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.stage, Stage::Ready(..))
+    }
+
+    /// Returns how many rows the part has.
+    pub(super) fn num_rows(&self) -> u32 {
+        self.part.kept.end - self.part.kept.start
+    }
 }
 
 /// How far a batch has got.
 #[derive(Debug)]
 pub(super) enum Progress {
-    Planned { rows: Vec<(u32, u32)>, num_missing: usize },
-    Gathering,
+    Planned {
+        rows: Vec<(u32, u32)>,
+        num_missing: usize,
+    },
+    /// With the bytes that were reserved for it.
+    Gathering(u64),
     Ready(RecordBatch, u64),
 }
 

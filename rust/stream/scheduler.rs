@@ -1,15 +1,19 @@
 //! Decides what a stream does next, within its memory.
 //!
 //! Sans-IO: worker threads ask [`Scheduler::next_task`] what to do and report what came of it. Batches
-//! are planned ahead along the order; each names the pieces (parts of spans) whose rows it needs; pieces
+//! are planned ahead along the order; each names the parts of pieces (of spans) whose rows it needs; parts
 //! are fetched in the order in which they are first needed, while the budget has room; a batch is
-//! gathered when its pieces are there; a piece is dropped when the order has left it.
+//! gathered when its parts are there; a part is dropped when the order has left it.
 //!
-//! **When the window does not fit.** Every resident piece is needed sooner than the next one to fetch,
+//! **What is counted.** A part, from the request until it is decoded, with all that fetching and decoding
+//! take by the footer; then with the memory of its arrays. A batch, from before it is gathered until the
+//! consumer comes back for the next one. The rows of planned batches. Fetches leave room for the next batch.
+//!
+//! **When the window does not fit.** Every resident part is needed sooner than the next one to fetch,
 //! so if that one has no room and nothing else is under way, the memory limit is smaller than the
-//! shuffle window. From then on batches are planned in blocks: each block fetches its pieces anew and
-//! keeps only the rows of its own batches, at most a quarter of the limit, so that two blocks overlap.
-//! What is read more than once is counted.
+//! shuffle window. From then on batches are planned in blocks: each block fetches its parts anew, and of
+//! each only the rows of its own batches, at most a quarter of the limit, so that two blocks overlap. A
+//! block that does not fit is planned again, half as long. What is read more than once is counted.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,11 +21,9 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 
 use super::budget::Budget;
-use super::piece::{
-    Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, TooLarge, note_wanted, wanted_rows,
-};
+use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
 use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, RowRef, Share, Walk};
-use crate::reader::PieceCost;
+use crate::reader::{Part, TooLarge};
 
 /// The part of the limit for the rows of one block, when the window does not fit.
 const BLOCK_SHARE: u64 = 4;
@@ -38,6 +40,9 @@ const MAX_READY_BATCHES: usize = 8;
 /// Rows planned ahead at most: bounds the bookkeeping, not the prefetch, which the budget bounds.
 const MAX_PLANNED_ROWS: usize = 1 << 18;
 
+/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
+const PLANNED_ROW_BYTES: u64 = 24;
+
 /// How much a stream held and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -48,6 +53,9 @@ pub(super) struct Usage {
     pub(super) num_ready: usize,
 }
 
+/// Cuts a piece into the parts that are read one after another.
+type Cut = dyn Fn(&Piece) -> Vec<Part> + Send;
+
 /// The state of one stream. See the module's documentation.
 pub(super) struct Scheduler {
     plan: Arc<EpochPlan>,
@@ -55,7 +63,10 @@ pub(super) struct Scheduler {
     share: Share,
     /// The batches, of this rank's, still to plan.
     numbers: Box<dyn Iterator<Item = u64> + Send>,
-    cost: Box<dyn Fn(&Piece) -> PieceCost + Send>,
+    /// Returns the parts in which a piece is read.
+    cut: Box<Cut>,
+    /// Those of the pieces that planned batches want.
+    parts: HashMap<PieceId, Arc<[Part]>>,
     budget: Budget,
     /// Batches planned and not delivered; the first is number `num_delivered` of this stream.
     batches: VecDeque<PlannedBatch>,
@@ -71,29 +82,74 @@ pub(super) struct Scheduler {
     num_under_way: usize,
     num_ready: usize,
     ready_bytes: u64,
+    /// Of the batch that the consumer has.
+    delivered_bytes: u64,
     /// 0 while the window fits.
     block: u32,
-    largest_piece: u64,
-    /// Decoded bytes of a row, about.
-    row_bytes: u64,
+    /// Batches of a block at most.
+    max_block_len: usize,
+    largest_part: u64,
+    row_bytes: RowBytes,
     num_evicted_rows: u64,
 }
 
+/// Decoded bytes of a row, by the footers and as seen.
+#[derive(Debug, Clone, Copy)]
+struct RowBytes {
+    estimate: u64,
+    seen_bytes: u64,
+    seen_rows: u64,
+    /// Percent by which parts exceeded their estimates, lately.
+    excess: u64,
+}
+
+impl RowBytes {
+    /// Returns the bytes of `num_rows` rows.
+    fn of(&self, num_rows: usize) -> u64 {
+        let (bytes, of) = if self.seen_rows > 0 { (self.seen_bytes, self.seen_rows) } else { (self.estimate, 1) };
+        u64::try_from(u128::from(bytes) * num_rows as u128 / u128::from(of)).unwrap_or(u64::MAX)
+    }
+
+    /// Returns an estimate by the footer, corrected by what was seen of others.
+    fn corrected(&self, estimate: u64) -> u64 {
+        estimate.saturating_add(estimate / 100 * self.excess)
+    }
+
+    fn note(&mut self, num_rows: usize, bytes: u64, expected: u64) {
+        self.seen_bytes += bytes;
+        self.seen_rows += num_rows as u64;
+        // What was expected was corrected already.
+        let uncorrected = (expected / (100 + self.excess)).max(1);
+        let excess = (bytes / uncorrected).saturating_sub(100).min(10_000);
+        self.excess = excess.max(self.excess * 7 / 8);
+    }
+}
+
+/// What became of the wish to go on.
+enum Step {
+    Do(Task),
+    Wait,
+    /// Batches were planned anew.
+    Again,
+}
+
 impl Scheduler {
-    /// Prepares the delivery of `share` of `plan` within `limit` bytes; decoded rows take about `row_bytes` each.
+    /// Prepares the delivery of `share` of `plan` within `limit` bytes; decoded rows take about `row_bytes` each, and
+    /// pieces are read in the parts that `cut` returns.
     pub(super) fn new(
         plan: Arc<EpochPlan>,
         share: Share,
         limit: u64,
         row_bytes: u64,
-        cost: impl Fn(&Piece) -> PieceCost + Send + 'static,
+        cut: impl Fn(&Piece) -> Vec<Part> + Send + 'static,
     ) -> Self {
         Self {
             walk: plan.walk(share.from),
             numbers: Box::new(share.worker_batches()),
             plan,
             share,
-            cost: Box::new(cost),
+            cut: Box::new(cut),
+            parts: HashMap::new(),
             budget: Budget::new(limit),
             batches: VecDeque::new(),
             num_delivered: 0,
@@ -105,9 +161,11 @@ impl Scheduler {
             num_under_way: 0,
             num_ready: 0,
             ready_bytes: 0,
+            delivered_bytes: 0,
             block: 0,
-            largest_piece: 0,
-            row_bytes,
+            max_block_len: usize::MAX,
+            largest_part: 0,
+            row_bytes: RowBytes { estimate: row_bytes, seen_bytes: 0, seen_rows: 0, excess: 0 },
             num_evicted_rows: 0,
         }
     }
@@ -116,16 +174,22 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`TooLarge`] where one piece alone exceeds the limit.
+    /// [`TooLarge`] where a part or a batch alone exceeds the limit.
     pub(super) fn next_task(&mut self) -> Result<Option<Task>, TooLarge> {
-        self.plan_ahead();
-        if let Some(task) = self.next_compact() {
-            return Ok(Some(task));
+        'again: loop {
+            self.plan_ahead()?;
+            if let Some(task) = self.next_compact() {
+                return Ok(Some(task));
+            }
+            for step in [Self::next_fetch, Self::next_gather] {
+                match step(self)? {
+                    Step::Do(task) => return Ok(Some(task)),
+                    Step::Wait => {}
+                    Step::Again => continue 'again,
+                }
+            }
+            return Ok(self.next_decode());
         }
-        if let Some(task) = self.next_fetch()? {
-            return Ok(Some(task));
-        }
-        Ok(self.next_gather().or_else(|| self.next_decode()))
     }
 
     /// Returns whether the next batch is ready.
@@ -143,7 +207,8 @@ impl Scheduler {
         self.num_delivered += 1;
         self.num_ready -= 1;
         self.ready_bytes -= bytes;
-        self.budget.release(bytes);
+        // The consumer gives up the batch before when it has this one.
+        self.budget.release(std::mem::replace(&mut self.delivered_bytes, bytes));
         Some((batch, planned.slice))
     }
 
@@ -176,12 +241,14 @@ impl Scheduler {
         self.to_decode.insert((first_needed, key));
     }
 
-    /// Reports the arrays of a piece, of which `keep` are there if given.
-    pub(super) fn decoded(&mut self, key: PieceKey, batch: RecordBatch, keep: Option<Arc<[u32]>>) {
+    /// Reports the arrays of a part.
+    pub(super) fn decoded(&mut self, key: PieceKey, batch: RecordBatch) {
         self.num_under_way -= 1;
-        self.hold(key, batch, keep);
         let Some(resident) = self.residents.get_mut(&key) else { return };
-        for number in std::mem::take(&mut resident.waiting) {
+        self.row_bytes.note(batch.num_rows(), memory_bytes(&batch), resident.expected);
+        let (waiting, keep) = (std::mem::take(&mut resident.waiting), resident.keep.take());
+        self.hold(key, batch, keep);
+        for number in waiting {
             if let Some(PlannedBatch { progress: Progress::Planned { num_missing, .. }, .. }) =
                 self.batches.get_mut(index_of(number, self.num_delivered))
             {
@@ -199,11 +266,13 @@ impl Scheduler {
     /// Reports a gathered batch and drops the pieces that nobody wants any more.
     pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch) {
         self.num_under_way -= 1;
+        let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
+        let Progress::Gathering(reserved) = planned.progress else { return };
         let bytes = memory_bytes(&batch);
+        self.budget.release(reserved.saturating_add(planned_bytes(batch.num_rows())));
         self.budget.reserve(bytes);
         self.num_ready += 1;
         self.ready_bytes += bytes;
-        let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
         planned.progress = Progress::Ready(batch, bytes);
         for key in std::mem::take(&mut planned.pieces) {
             if let Some(resident) = self.residents.get_mut(&key) {
@@ -232,27 +301,29 @@ impl Scheduler {
         }
     }
 
-    fn plan_ahead(&mut self) {
+    fn plan_ahead(&mut self) -> Result<(), TooLarge> {
         if self.block == 0 {
             let max_planned = (MAX_PLANNED_ROWS / self.batch_rows()).max(MIN_READY_BATCHES + 1);
-            while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch() {}
-            return;
+            while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch()? {}
+            return Ok(());
         }
-        // One block ahead of the one that is being gathered.
+        // One block ahead of the one that is being gathered, unless not even two batches fit.
         let num_waiting = self.batches.iter().filter(|batch| batch.is_missing_pieces()).count();
         let is_block_held = self.queue.is_empty() && num_waiting == 0;
         let num_ungathered = self.batches.len() - self.num_ready;
         let block_len = self.block_len();
-        if is_block_held && num_ungathered <= block_len && !self.is_planned_to_end {
+        let max_ungathered = if self.max_block_len == 1 { 0 } else { block_len };
+        if is_block_held && num_ungathered <= max_ungathered && !self.is_planned_to_end {
             self.block += 1;
             for _ in 0..block_len {
-                if !self.plan_batch() {
+                if !self.plan_batch()? {
                     break;
                 }
             }
             let block = self.block;
             self.residents.iter_mut().filter(|(key, _)| key.block == block).for_each(|(_, r)| r.is_finished = true);
         }
+        Ok(())
     }
 
     fn batch_rows(&self) -> usize {
@@ -261,17 +332,24 @@ impl Scheduler {
 
     /// Returns how many batches the rows of one block fill.
     fn block_len(&self) -> usize {
-        let room = self.budget.limit().saturating_sub(self.largest_piece) / BLOCK_SHARE;
-        let room_rows = usize::try_from(room / self.row_bytes.max(1)).unwrap_or(usize::MAX);
-        (room_rows.min(MAX_PLANNED_ROWS) / self.batch_rows()).max(1)
+        let room = self.budget.limit().saturating_sub(self.largest_part) / BLOCK_SHARE;
+        let batch_bytes = self.row_bytes.of(self.batch_rows()).max(1);
+        let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
+        num_batches.min(MAX_PLANNED_ROWS / self.batch_rows()).min(self.max_block_len).max(1)
     }
 
     /// Plans one more batch; `false` at the end.
-    fn plan_batch(&mut self) -> bool {
+    fn plan_batch(&mut self) -> Result<bool, TooLarge> {
         let Some(slice) = self.numbers.next().and_then(|t| self.share.batch(t)) else {
             self.is_planned_to_end = true;
-            return false;
+            return Ok(false);
         };
+        let batch_bytes = self.row_bytes.of(slice.len).saturating_add(planned_bytes(slice.len));
+        if batch_bytes > self.budget.limit() {
+            let piece = PieceId { lane: 0, span: 0 };
+            let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len));
+            return Err(TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len });
+        }
         let number = self.num_delivered + self.batches.len() as u64;
         let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
@@ -280,52 +358,66 @@ impl Scheduler {
         refs.extend(padding);
         finished.extend(padding.map(|row| row.piece));
         let (pieces, rows) = self.want(number, &refs);
+        self.budget.reserve(planned_bytes(rows.len()));
         let num_missing = pieces.iter().filter(|key| !self.is_held(key)).count();
         self.batches.push_back(PlannedBatch { slice, pieces, progress: Progress::Planned { rows, num_missing } });
         for piece in finished {
-            let key = PieceKey { piece, block: self.block };
-            if let Some(resident) = self.residents.get_mut(&key) {
-                resident.is_finished = true;
+            let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
+            for part in (0..).take(num_parts) {
+                let key = PieceKey { piece, part, block: self.block };
+                if let Some(resident) = self.residents.get_mut(&key) {
+                    resident.is_finished = true;
+                }
+                self.drop_if_unwanted(key);
             }
-            self.drop_if_unwanted(key);
         }
-        true
+        Ok(true)
     }
 
     fn is_held(&self, key: &PieceKey) -> bool {
         self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
     }
 
-    /// Notes that batch `number` wants `refs`; returns its pieces and its rows as (place in pieces, row).
+    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, and its rows as (place among
+    /// them, row of the part).
     fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
-        let mut places: HashMap<PieceId, u32> = HashMap::with_capacity(refs.len());
-        let mut pieces = Vec::new();
+        const NO_PLACE: u32 = u32::MAX;
+        let mut seen: HashMap<PieceId, (Arc<[Part]>, Vec<u32>)> = HashMap::with_capacity(refs.len());
+        let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());
-        for row in refs {
-            let key = PieceKey { piece: row.piece, block: self.block };
-            let next_place = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
-            let place = *places.entry(row.piece).or_insert_with(|| {
-                pieces.push(key);
-                next_place
+        for &RowRef { piece, row } in refs {
+            let (parts, places) = seen.entry(piece).or_insert_with(|| {
+                let cut = || (self.cut)(&self.plan.piece(piece)).into();
+                let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
+                let places = vec![NO_PLACE; parts.len()];
+                (parts, places)
             });
-            rows.push((place, row.row));
-        }
-        for key in &pieces {
-            let resident = self.residents.entry(*key).or_insert_with(|| {
-                self.queue.push_back(*key);
-                Resident {
-                    stage: Stage::Queued,
-                    charge: 0,
-                    num_users: 0,
-                    waiting: Vec::new(),
-                    wanted: Vec::new(),
-                    is_finished: false,
+            let row = row + parts.first().map_or(0, |first| first.kept.start);
+            let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
+            if places[part] == NO_PLACE {
+                places[part] = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
+                let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
+                keys.push((key, 0));
+                if !self.residents.contains_key(&key) {
+                    self.queue.push_back(key);
+                    self.residents.insert(key, Resident::new(parts[part].clone()));
                 }
-            });
-            resident.num_users += 1;
-            if !matches!(resident.stage, Stage::Ready(..)) {
-                resident.waiting.push(number);
             }
+            keys[places[part] as usize].1 += 1;
+            rows.push((places[part], row - parts[part].kept.start));
+        }
+        let mut pieces = Vec::with_capacity(keys.len());
+        for (key, num_rows) in keys {
+            if let Some(resident) = self.residents.get_mut(&key) {
+                resident.num_users += 1;
+                resident.num_planned += num_rows;
+                // Each row is delivered once, so nobody is to come when all are planned.
+                resident.is_finished |= resident.num_planned >= resident.num_rows();
+                if !matches!(resident.stage, Stage::Ready(..)) {
+                    resident.waiting.push(number);
+                }
+            }
+            pieces.push(key);
         }
         if self.block > 0 {
             note_wanted(&mut self.residents, &pieces, &rows);
@@ -333,56 +425,137 @@ impl Scheduler {
         (pieces, rows)
     }
 
-    fn next_fetch(&mut self) -> Result<Option<Task>, TooLarge> {
-        let Some(&key) = self.queue.front() else { return Ok(None) };
-        let cost = (self.cost)(&self.plan.piece(key.piece));
-        let bytes = cost.fetched + cost.decoded;
-        self.largest_piece = self.largest_piece.max(bytes);
-        if bytes > self.budget.limit() {
-            return Err(TooLarge { piece: key.piece, needed_bytes: bytes });
+    fn next_fetch(&mut self) -> Result<Step, TooLarge> {
+        let Some(&key) = self.queue.front() else { return Ok(Step::Wait) };
+        let Some(resident) = self.residents.get_mut(&key) else {
+            self.queue.pop_front();
+            return Ok(Step::Again);
+        };
+        let (num_rows, cost) = (resident.num_rows(), resident.part.cost);
+        if self.block > 0 && !resident.wanted.is_empty() {
+            resident.keep = wanted_rows(&mut resident.wanted, num_rows as usize);
         }
-        if !self.budget.try_reserve(bytes) {
-            let is_stuck = self.num_under_way == 0 && self.num_ready == 0 && self.to_decode.is_empty();
-            if !is_stuck || self.batches.front().is_some_and(|batch| !batch.is_missing_pieces()) {
-                return Ok(None);
+        let num_read = resident.keep.as_ref().map_or(num_rows as usize, |keep| keep.len());
+        let decoded = u128::from(cost.decoded) * num_read as u128 / u128::from(num_rows.max(1));
+        let expected = self.row_bytes.corrected(u64::try_from(decoded).unwrap_or(u64::MAX));
+        let least =
+            cost.fetched.saturating_add(cost.working).saturating_add(u64::try_from(decoded).unwrap_or(u64::MAX));
+        let bytes =
+            cost.fetched.saturating_add(cost.working).saturating_add(expected).min(self.budget.limit().max(least));
+        self.largest_part = self.largest_part.max(cost.total());
+        let room = self.room_for_batch();
+        let is_due = self.batches.front().is_some_and(PlannedBatch::is_missing_pieces);
+        if least > self.budget.limit() {
+            return Err(self.too_large(key.piece, least));
+        }
+        if !self.budget.has_room(bytes.saturating_add(room)) {
+            if !is_due || !self.is_stuck() {
+                return Ok(Step::Wait);
             }
-            if self.block == 0 {
-                self.go_short_of_memory();
-                if let Some(task) = self.next_compact() {
-                    return Ok(Some(task));
-                }
+            // What is left of the part when it is decoded has to fit beside the batch.
+            let due = bytes.max(expected.saturating_add(room));
+            if let Some(step) = self.make_room(key.piece, due)? {
+                return Ok(step);
             }
-            // Nothing more can be given up: the first batch goes on, one piece at a time.
-            self.budget.reserve(bytes);
         }
         self.queue.pop_front();
-        if let Some(resident) = self.residents.get_mut(&key) {
-            resident.stage = Stage::Fetching;
-            resident.charge = bytes;
-        }
+        self.budget.reserve(bytes);
         self.num_under_way += 1;
-        Ok(Some(Task::Fetch(key)))
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
+        resident.stage = Stage::Fetching;
+        (resident.charge, resident.expected) = (bytes, expected);
+        self.num_evicted_rows += (num_rows as usize - num_read) as u64;
+        Ok(Step::Do(Task::Fetch { key, kept: resident.part.kept.clone(), wanted: resident.keep.clone() }))
     }
 
-    /// Gives up holding the window: keeps of every piece only what is already planned.
-    fn go_short_of_memory(&mut self) {
+    /// Returns whether nothing happens any more unless something is given up.
+    fn is_stuck(&self) -> bool {
+        self.num_under_way == 0 && self.num_ready == 0 && self.to_decode.is_empty()
+    }
+
+    /// Returns the bytes that fetches leave free, so that the next batch can be gathered.
+    fn room_for_batch(&self) -> u64 {
+        let rows = self.batches.iter().find_map(|batch| match &batch.progress {
+            Progress::Planned { rows, .. } => Some(rows.len()),
+            _ => None,
+        });
+        self.row_bytes.of(rows.unwrap_or(0))
+    }
+
+    fn too_large(&self, piece: PieceId, bytes: u64) -> TooLarge {
+        let held = self.budget.used().saturating_sub(self.delivered_bytes);
+        let needed_bytes = held.saturating_add(bytes);
+        let batch_rows = self.batches.front().map_or(0, |batch| batch.slice.len);
+        TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
+    }
+
+    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because only
+    /// the consumer's batch is in the way, or the room that is left free for the next batch.
+    fn make_room(&mut self, piece: PieceId, bytes: u64) -> Result<Option<Step>, TooLarge> {
+        if self.block == 0
+            && let Some(task) = self.compact_finished()
+        {
+            return Ok(Some(Step::Do(task)));
+        }
+        let too_large = self.too_large(piece, bytes);
+        if too_large.needed_bytes <= self.budget.limit() {
+            return Ok(None);
+        }
+        if self.block > 0 && self.max_block_len == 1 {
+            return Err(too_large);
+        }
+        self.plan_anew();
+        Ok(Some(Step::Again))
+    }
+
+    /// Drops everything that is planned, and plans it in blocks, or in shorter ones.
+    fn plan_anew(&mut self) {
+        if self.block == 0 {
+            for batch in &self.batches {
+                let Progress::Planned { rows, .. } = &batch.progress else { continue };
+                let is_ready = |key: &PieceKey| matches!(self.residents.get(key), Some(r) if r.is_ready());
+                let is_ready: Vec<bool> = batch.pieces.iter().map(is_ready).collect();
+                self.num_evicted_rows += rows.iter().filter(|row| is_ready[row.0 as usize]).count() as u64;
+            }
+            let unplanned = |r: &Resident| u64::from(r.num_rows().saturating_sub(r.num_planned));
+            self.num_evicted_rows += self.residents.values().filter(|r| r.is_ready()).map(unplanned).sum::<u64>();
+        } else {
+            let block = self.block;
+            let is_of_block = |batch: &&PlannedBatch| batch.pieces.iter().any(|key| key.block == block);
+            self.max_block_len = (self.batches.iter().filter(is_of_block).count() / 2).max(1);
+        }
+        self.budget.release(self.residents.values().map(|resident| resident.charge).sum());
+        for batch in &self.batches {
+            if let Progress::Planned { rows, .. } = &batch.progress {
+                self.budget.release(planned_bytes(rows.len()));
+            }
+        }
+        if let Some(first) = self.batches.front() {
+            self.walk = self.plan.walk(first.slice.first);
+        }
+        let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
+        self.numbers = Box::new(self.share.worker_batches().skip(num_delivered));
+        self.is_planned_to_end = false;
+        self.batches.clear();
+        self.residents.clear();
+        self.parts.clear();
+        self.queue.clear();
+        self.block += 1;
+    }
+
+    /// Notes of the parts that the order has left which of their rows are still to be gathered, and returns the first
+    /// task to keep only those.
+    fn compact_finished(&mut self) -> Option<Task> {
+        let is_candidate = |r: &Resident| r.is_finished && matches!(r.stage, Stage::Ready(_, None));
+        self.to_compact = self.residents.iter().filter(|(_, r)| is_candidate(r)).map(|(key, _)| *key).collect();
+        self.to_compact.sort_unstable();
+        self.residents.values_mut().for_each(|resident| resident.wanted.clear());
         for batch in &self.batches {
             if let Progress::Planned { rows, .. } = &batch.progress {
                 note_wanted(&mut self.residents, &batch.pieces, rows);
             }
         }
-        let keys: Vec<PieceKey> = self.residents.keys().copied().collect();
-        for key in keys {
-            if let Some(resident) = self.residents.get_mut(&key) {
-                resident.is_finished = true;
-                if matches!(resident.stage, Stage::Ready(..)) && resident.num_users > 0 {
-                    self.to_compact.push(key);
-                }
-            }
-            self.drop_if_unwanted(key);
-        }
-        self.to_compact.sort_unstable();
-        self.block = 1;
+        self.next_compact()
     }
 
     fn next_compact(&mut self) -> Option<Task> {
@@ -391,7 +564,6 @@ impl Scheduler {
             let Stage::Ready(batch, None) = &resident.stage else { continue };
             if let Some(keep) = wanted_rows(&mut resident.wanted, batch.num_rows()) {
                 self.num_under_way += 1;
-                self.num_evicted_rows += (batch.num_rows() - keep.len()) as u64;
                 return Some(Task::Compact { key, batch: batch.clone(), keep });
             }
         }
@@ -402,28 +574,51 @@ impl Scheduler {
         let (_, key) = self.to_decode.pop_first()?;
         let resident = self.residents.get_mut(&key)?;
         let Stage::Fetched(fetched) = std::mem::replace(&mut resident.stage, Stage::Decoding) else { return None };
-        let piece = self.plan.piece(key.piece);
-        let num_rows = (piece.kept.end - piece.kept.start) as usize;
-        let keep = if self.block > 0 { wanted_rows(&mut resident.wanted, num_rows) } else { None };
         self.num_under_way += 1;
-        self.num_evicted_rows += keep.as_ref().map_or(0, |keep| num_rows - keep.len()) as u64;
-        Some(Task::Decode { key, fetched, keep })
+        Some(Task::Decode { key, fetched })
     }
 
     /// Gathers batches in order; several at a time, a bounded number ahead of the consumer.
-    fn next_gather(&mut self) -> Option<Task> {
-        let index = self.batches.iter().position(|batch| matches!(batch.progress, Progress::Planned { .. }))?;
+    fn next_gather(&mut self) -> Result<Step, TooLarge> {
+        let is_planned = |batch: &PlannedBatch| matches!(batch.progress, Progress::Planned { .. });
+        let Some(index) = self.batches.iter().position(is_planned) else { return Ok(Step::Wait) };
         let is_enough = self.ready_bytes >= self.budget.limit() / READY_SHARE && index >= MIN_READY_BATCHES;
-        if is_enough || index >= MAX_READY_BATCHES {
-            return None;
+        if is_enough || index >= MAX_READY_BATCHES || self.batches[index].is_missing_pieces() {
+            return Ok(Step::Wait);
         }
-        let planned = &mut self.batches[index];
-        if planned.is_missing_pieces() {
-            return None;
+        let bytes = self.gathered_bytes(&self.batches[index]);
+        if !self.budget.has_room(bytes) {
+            if !self.is_stuck() {
+                return Ok(Step::Wait);
+            }
+            let piece = self.batches[index].pieces.first().map_or(PieceId { lane: 0, span: 0 }, |key| key.piece);
+            if let Some(step) = self.make_room(piece, bytes)? {
+                return Ok(step);
+            }
         }
-        let Progress::Planned { mut rows, .. } = std::mem::replace(&mut planned.progress, Progress::Gathering) else {
-            return None;
+        Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
+    }
+
+    /// Estimates the memory of a batch whose parts are there.
+    fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
+        let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
+        let mut counts = vec![0_u64; batch.pieces.len()];
+        rows.iter().for_each(|row| counts[row.0 as usize] += 1);
+        let of_part = |(key, count): (&PieceKey, u64)| {
+            let Some(Resident { stage: Stage::Ready(source, _), charge, .. }) = self.residents.get(key) else {
+                return 0;
+            };
+            let bytes = u128::from(*charge) * u128::from(count) / (source.num_rows() as u128).max(1);
+            u64::try_from(bytes).unwrap_or(u64::MAX)
         };
+        batch.pieces.iter().zip(counts).map(of_part).fold(0, u64::saturating_add)
+    }
+
+    fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
+        let planned = &mut self.batches[index];
+        let progress = std::mem::replace(&mut planned.progress, Progress::Gathering(bytes));
+        let Progress::Planned { mut rows, .. } = progress else { return None };
+        self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
         let mut kept: Vec<Option<&Arc<[u32]>>> = Vec::with_capacity(planned.pieces.len());
         for key in &planned.pieces {
@@ -439,6 +634,10 @@ impl Scheduler {
         self.num_under_way += 1;
         Some(Task::Gather { number: self.num_delivered + index as u64, sources, rows })
     }
+}
+
+fn planned_bytes(num_rows: usize) -> u64 {
+    PLANNED_ROW_BYTES.saturating_mul(num_rows as u64)
 }
 
 fn memory_bytes(batch: &RecordBatch) -> u64 {

@@ -1,5 +1,6 @@
 //! The threads of a stream, and what they share.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,19 +11,18 @@ use futures::FutureExt;
 use tokio::task::JoinSet;
 
 use super::gather::{compact, gather};
-use super::piece::{Fetched, PieceKey, Task, TooLarge};
+use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::plan::{BatchSlice, EpochPlan, Piece, Share};
+use crate::plan::{BatchSlice, Piece, Share};
 use crate::reader::EpochReader;
 use crate::source::{Connection, read_ranges};
 
 /// Everything that a stream's threads, its requests and its consumer share.
 pub(super) struct Shared {
     reader: Arc<EpochReader>,
-    plan: Arc<EpochPlan>,
     connections: Vec<Connection>,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
@@ -58,13 +58,11 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let metrics = Arc::new(Metrics::default());
         let connections = reader.connect(&metrics)?;
-        let cost_of = Arc::clone(reader);
-        let cost = move |piece: &Piece| cost_of.piece_cost(piece);
-        let plan = reader.plan(epoch);
-        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), cost);
+        let cut_by = Arc::clone(reader);
+        let cut = move |piece: &Piece| cut_by.parts_of(piece);
+        let scheduler = Scheduler::new(reader.plan(epoch), share, options.memory_limit, reader.row_bytes(), cut);
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
-            plan,
             connections,
             metrics,
             state: Mutex::new(State { scheduler, error: None, is_closed: false }),
@@ -180,8 +178,8 @@ impl Shared {
                     }
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                Err(TooLarge { piece, needed_bytes }) => {
-                    let error = self.reader.memory_error(piece, needed_bytes, state.scheduler.memory_limit());
+                Err(too_large) => {
+                    let error = self.reader.memory_error(&too_large, state.scheduler.memory_limit());
                     drop(state);
                     self.fail(error);
                     return None;
@@ -192,16 +190,13 @@ impl Shared {
 
     fn run_task(self: &Arc<Self>, task: Task) -> Result<()> {
         match task {
-            Task::Fetch(key) => self.start_fetch(key),
-            Task::Decode { key, fetched, keep } => {
+            Task::Fetch { key, kept, wanted } => self.start_fetch(key, &kept, wanted.as_deref()),
+            Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, bytes } = *fetched;
-                let mut batch = read.decode(bytes)?.into_one()?;
-                if let Some(keep) = &keep {
-                    batch = compact(&batch, keep).map_err(|source| EpochReader::gather_error(&source))?;
-                }
+                let batch = read.decode_at_once(bytes)?;
                 add_elapsed(&self.decoding_nanos, start);
-                self.report(|scheduler| scheduler.decoded(key, batch, keep));
+                self.report(|scheduler| scheduler.decoded(key, batch));
                 Ok(())
             }
             Task::Compact { key, batch, keep } => {
@@ -222,9 +217,9 @@ impl Shared {
         }
     }
 
-    /// Plans the read of a piece and hands its requests to the IO runtime.
-    fn start_fetch(self: &Arc<Self>, key: PieceKey) -> Result<()> {
-        let read = self.reader.read_piece(&self.plan.piece(key.piece))?;
+    /// Plans the read of a part and hands its requests to the IO runtime.
+    fn start_fetch(self: &Arc<Self>, key: PieceKey, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<()> {
+        let read = self.reader.read_part(key.piece, kept, wanted)?;
         let fragment = self.reader.fragment_of(key.piece);
         let connection = self.connections[fragment.store].clone();
         let object = fragment.object.clone();

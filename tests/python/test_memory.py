@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import forebay as fb
+import large_row_groups
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,3 +91,195 @@ def test_an_epoch_stays_within_the_memory_limit(tokens, how, limit_mib):
     rows, used = measure(tokens, how, limit_mib * MIB)
     assert rows == (NUM_ROWS if how != "filtered" else NUM_ROWS * 2 // 5)
     assert used <= limit_mib * MIB * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
+
+
+ROW_GROUP = 128 * MIB
+LIMIT = 16 * MIB
+"""An eighth of a row group: that of 2 GiB within 256 MiB, in little."""
+
+# Arrow batches, without torch. `select_columns` spares the first batch the memory that is to be measured.
+PASS = """
+import gc
+import pathlib
+import sys
+
+import forebay as fb
+
+
+def status(name):
+    line = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+path, limit, how, num_threads, batch_size = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+opened = fb.load_dataset(path, split="train")
+ds = opened if how == "in order" else opened.shuffle(1, shuffle_bytes=limit // 2)
+if how.startswith("filtered"):
+    ds = ds.filter(how.removeprefix("filtered by "))
+for batch in opened.select_columns(["id"]).batches(16, memory_limit=limit, num_threads=num_threads):
+    break
+del batch
+gc.collect()
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+rows = 0
+stream = ds.batches(batch_size, memory_limit=limit, num_threads=num_threads)
+for batch in stream:
+    rows += batch.num_rows
+print(rows, status("VmHWM") - before, int(stream.stats()["peak_memory_bytes"]), int(stream.stats()["rows_evicted"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def row_groups(tmp_path_factory) -> dict[str, tuple[Path, int]]:
+    """For each kind, an object of one row group with a page index, and its rows."""
+    folder = tmp_path_factory.mktemp("row-groups")
+    paths = {kind: folder / f"{kind}.parquet" for kind in large_row_groups.KINDS}
+    return {kind: (path, large_row_groups.write(path, kind, ROW_GROUP)) for kind, path in paths.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_mib", "how", "num_threads", "batch_size"),
+    [
+        ("tokens", 16, "in order", 1, 64),
+        ("tokens", 16, "in order", 2, 512),
+        ("tokens", 16, "shuffled", 2, 64),
+        # The filter's own column is half of the row group.
+        ("tokens", 16, "filtered by tokens[1] % 2 = 0", 2, 64),
+        ("images", 16, "in order", 2, 1),
+        ("images", 16, "shuffled", 2, 1),
+        # What a column takes beside its pages is not an eighth of that of a large row group.
+        ("wide", 32, "in order", 2, 64),
+        ("wide", 32, "filtered by id % 5 < 2", 1, 64),
+    ],
+)
+def test_a_row_group_of_many_times_the_memory_limit_streams_within_it(
+    row_groups, kind, limit_mib, how, num_threads, batch_size
+):
+    path, num_rows = row_groups[kind]
+    limit = limit_mib * MIB
+    rows, used, counted, _ = map(int, run_python(PASS, path, limit, how, num_threads, batch_size).split())
+    assert rows == num_rows if not how.startswith("filtered") else 0 < rows < num_rows
+    assert counted <= limit * 1.02
+    assert used <= limit * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
+
+
+def test_strings_that_a_dictionary_makes_small_are_counted_as_they_come_out(tmp_path):
+    # 100 MB of strings in 200 kB: far more than the limit in one page.
+    words = [f"{index:04}" * 512 for index in range(97)]
+    table = pa.table({"id": range(50_000), "text": [words[index % 97] for index in range(50_000)]})
+    pq.write_table(table, tmp_path / "x.parquet", write_page_index=True)
+    rows, used, counted, _ = map(int, run_python(PASS, tmp_path / "x.parquet", 32 * MIB, "in order", 2, 64).split())
+    assert rows == 50_000
+    assert counted <= 32 * MIB * 1.02
+    assert used <= 32 * MIB * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
+
+
+def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
+    path, num_rows = row_groups["tokens"]
+    shuffled = fb.load_dataset(path, split="train").select_columns(["id", "tokens"]).shuffle(3)
+
+    def order(memory_limit):
+        stream = shuffled.batches(32, memory_limit=memory_limit)
+        ids = np.concatenate([pa.record_batch(batch)["id"].to_numpy() for batch in stream])
+        return ids, stream.stats()
+
+    roomy, of_roomy = order(512 * MIB)
+    tight, of_tight = order(24 * MIB)
+    assert sorted(roomy) == list(range(num_rows))
+    assert (roomy == tight).all()
+    assert of_roomy["rows_evicted"] == 0 < of_tight["rows_evicted"]
+    assert of_tight["peak_memory_bytes"] <= 24 * MIB * 1.02
+
+
+def test_the_rows_of_a_part_that_the_order_has_left_are_kept_alone(tmp_path):
+    # Without a page index row groups are held whole, and two do not fit. A batch takes the end of one, the start of
+    # the next.
+    write_tokens(tmp_path / "x.parquet", num_rows=4000, row_group_size=1000, write_page_index=False)
+    stream = fb.load_dataset(tmp_path, split="train").batches(64, memory_limit=32 * MIB, num_threads=2)
+    with pytest.warns(fb.PerformanceWarning):
+        assert sum(batch.num_rows for batch in stream) == 4000
+    assert stream.stats()["rows_evicted"] == 0
+    assert stream.stats()["bytes_fetched"] < 1.1 * (tmp_path / "x.parquet").stat().st_size
+    assert stream.stats()["peak_memory_bytes"] <= 32 * MIB * 1.02
+
+
+def test_a_batch_larger_than_the_memory_limit_is_refused_and_the_error_says_what_would_do(row_groups):
+    path, num_rows = row_groups["tokens"]
+    ds = fb.load_dataset(path, split="train")
+    for how in (ds, ds.shuffle(1)):
+        for batch_size in (num_rows, num_rows // 8, (1 << 31) - 1):
+            with pytest.raises(fb.MemoryLimitError, match=r"a batch of \d+ rows needs \d+ bytes.*batch_size") as refused:
+                list(how.batches(batch_size, memory_limit=LIMIT))
+            assert isinstance(refused.value, MemoryError)
+    needed = int(str(refused.value).split(" needs ")[1].split()[0])
+    assert sum(batch.num_rows for batch in ds.batches(num_rows, memory_limit=needed * 5 // 4)) == num_rows
+
+
+def test_the_batch_that_the_loop_has_is_counted(row_groups):
+    stream = fb.load_dataset(row_groups["tokens"][0], split="train").batches(256, memory_limit=LIMIT)
+    for batch in stream:
+        assert stream.stats()["memory_bytes"] >= pa.record_batch(batch).nbytes
+        break
+
+
+def write_tokens(path, num_rows, **settings):
+    values = np.random.default_rng(5).integers(0, 1 << 31, num_rows * ROW_TOKENS, dtype=np.int32)
+    tokens = pa.FixedSizeListArray.from_arrays(pa.array(values), ROW_TOKENS)
+    pq.write_table(pa.table({"id": range(num_rows), "tokens": tokens}), path, use_dictionary=False, **settings)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_row_group_without_a_page_index_that_does_not_fit_is_refused_with_what_the_file_needs(tmp_path, shuffle):
+    # Other rows each time: the same are the same dataset, which is warned of once.
+    write_tokens(tmp_path / "old.parquet", num_rows=3000 + shuffle, write_page_index=False)
+    ds = fb.load_dataset(tmp_path, split="train")
+    wanted = (
+        r"memory_limit of 16777216 bytes .* row group 0 of `.*old\.parquet` needs (\d+) bytes at once: it has no page "
+        r"index.*`write_page_index=True`.*`row_group_size`"
+    )
+    with pytest.warns(fb.PerformanceWarning), pytest.raises(fb.MemoryLimitError, match=wanted):
+        list((ds.shuffle(1) if shuffle else ds).batches(16, memory_limit=LIMIT))
+
+
+def test_a_filter_on_a_row_group_without_a_page_index_that_does_not_fit_is_refused(tmp_path):
+    write_tokens(tmp_path / "old.parquet", num_rows=3000, write_page_index=False)
+    ds = fb.load_dataset(tmp_path, split="train").filter("tokens[1] % 2 = 0")
+    with pytest.raises(fb.MemoryLimitError, match="row group 0 of .*no page index"):
+        len(ds.batches(16, memory_limit=LIMIT))
+    assert 0 < len(ds) < 3000
+
+
+def test_pages_that_do_not_fit_are_refused_with_what_the_file_needs(tmp_path):
+    blobs = pa.array([np.random.default_rng(row).bytes(MIB) for row in range(24)])
+    pq.write_table(pa.table({"blob": blobs}), tmp_path / "x.parquet", write_page_index=True, use_dictionary=False)
+    with pytest.raises(fb.MemoryLimitError, match=r"its pages are large.*`data_page_size`, `write_batch_size`"):
+        list(fb.load_dataset(tmp_path, split="train").batches(1, memory_limit=LIMIT))
+
+
+def test_a_missing_page_index_is_warned_of_once_where_it_costs(tmp_path, recwarn):
+    write_tokens(tmp_path / "x.parquet", num_rows=2000, row_group_size=1000, write_page_index=False)
+    ds = fb.load_dataset(tmp_path, split="train")
+    # A row group takes about 24 MiB: its bytes, its levels, its arrays.
+    for batch in ds.batches(16, memory_limit=256 * MIB):
+        del batch
+    assert not recwarn.list
+    stream = ds.shuffle(1).batches(16, memory_limit=64 * MIB)
+    for _ in range(2):
+        for batch in stream:
+            del batch
+    for batch in ds.to_torch(16, memory_limit=48 * MIB):
+        del batch
+    (warned,) = recwarn.list
+    assert issubclass(warned.category, fb.PerformanceWarning)
+    assert warned.filename == __file__
+    assert "2 row groups" in str(warned.message)
+    assert "x.parquet" in str(warned.message)
+    assert "write_page_index=True" in str(warned.message)
+
+
+def test_a_page_index_is_not_warned_of(row_groups, recwarn):
+    for batch in fb.load_dataset(row_groups["tokens"][0], split="train").shuffle(1).batches(8, memory_limit=LIMIT):
+        del batch
+        break
+    assert not recwarn.list

@@ -1,0 +1,427 @@
+//! Estimates what a read of a row group holds, from footer and offset index alone.
+//!
+//! A read holds the bytes that it fetches, then beside them what the decoder needs (pages out of their compression,
+//! levels, arrays before a cast) and the arrays themselves. Pages of different columns begin at different rows, so the
+//! fewer rows a read has, the more of what it fetches belongs to other rows.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_schema::DataType;
+use parquet::basic::{Compression, Type as PhysicalType};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
+
+use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
+use super::{Fragment, Snapshot};
+use crate::source::coalesce;
+
+/// Pages that are out of their compression at once, unless one column's are larger: columns are decoded in groups.
+const GROUP_BYTES: u64 = 4 << 20;
+
+/// The size that a page is taken to have where no index tells it: that which writers aim at.
+const USUAL_PAGE_BYTES: u64 = 1 << 20;
+
+/// Parts that [`cut`] makes of some rows at most.
+const MAX_PARTS: usize = 1024;
+
+/// Bytes that a read holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReadCost {
+    /// Bytes fetched.
+    pub(crate) fetched: u64,
+    /// Bytes that only decoding needs.
+    pub(crate) working: u64,
+    /// Bytes of the decoded arrays.
+    pub(crate) decoded: u64,
+}
+
+impl ReadCost {
+    /// Returns all bytes that are held while the read is decoded.
+    pub(crate) fn total(&self) -> u64 {
+        self.fetched.saturating_add(self.working).saturating_add(self.decoded)
+    }
+}
+
+/// Where the columns of a read are in one fragment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ColumnLayout {
+    /// Root columns, ascending.
+    roots: Vec<Root>,
+    /// Decoded bytes of a row of the columns that the fragment lacks.
+    missing_row_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Root {
+    index: usize,
+    leaves: Range<usize>,
+    is_cast: bool,
+}
+
+/// What reading some rows of a leaf column takes.
+struct LeafCost {
+    range: Range<u64>,
+    decoded: u64,
+    levels: u64,
+    /// The largest page and the dictionary, out of their compression, and what takes them out.
+    pages: u64,
+}
+
+impl ColumnLayout {
+    /// Returns the layout of the dataset's columns `projection` in a fragment.
+    pub(crate) fn new(snapshot: &Snapshot, fragment: &Fragment, projection: &[usize]) -> Self {
+        let mut layout = Self::default();
+        for &column in projection {
+            let data_type = snapshot.schema.field(column).data_type();
+            match fragment.columns[column] {
+                Some(index) => layout.roots.push(Root {
+                    index,
+                    leaves: fragment.leaves(index),
+                    is_cast: fragment.reader.schema().field(index).data_type() != data_type,
+                }),
+                None => layout.missing_row_bytes = layout.missing_row_bytes.saturating_add(row_bytes(data_type)),
+            }
+        }
+        layout.roots.sort_unstable_by_key(|root| root.index);
+        layout
+    }
+
+    /// Returns the layouts of all fragments; those that are equal are shared.
+    pub(crate) fn of_all(snapshot: &Snapshot, projection: &[usize]) -> Vec<Arc<Self>> {
+        let mut layouts: Vec<Arc<Self>> = Vec::with_capacity(snapshot.fragments.len());
+        for fragment in &snapshot.fragments {
+            let layout = Self::new(snapshot, fragment, projection);
+            let same = layouts.last().filter(|last| ***last == layout).cloned();
+            layouts.push(same.unwrap_or_else(|| Arc::new(layout)));
+        }
+        layouts
+    }
+}
+
+impl Fragment {
+    /// Estimates the read of `rows` of a row group, of which ranges closer than `gap_bytes` are fetched together.
+    pub(crate) fn read_cost(
+        &self,
+        layout: &ColumnLayout,
+        row_group: u32,
+        rows: &Range<u32>,
+        gap_bytes: u64,
+    ) -> ReadCost {
+        let is_indexed = self.has_offset_index(row_group);
+        let num_rows = u64::from(rows.end - rows.start);
+        let mut cost = ReadCost { decoded: num_rows.saturating_mul(layout.missing_row_bytes), ..ReadCost::default() };
+        let (mut ranges, mut cast, mut group_pages, mut group_levels) = (Vec::new(), 0_u64, 0_u64, 0_u64);
+        for root in &layout.roots {
+            let (mut pages, mut levels) = (0_u64, 0_u64);
+            for leaf in root.leaves.clone().map(|leaf| self.leaf_cost(row_group, leaf, rows, is_indexed)) {
+                ranges.push(leaf.range);
+                cost.decoded = cost.decoded.saturating_add(leaf.decoded);
+                cast = cast.saturating_add(if root.is_cast { leaf.decoded } else { 0 });
+                pages = pages.saturating_add(leaf.pages);
+                levels = levels.saturating_add(leaf.levels);
+            }
+            if group_pages.saturating_add(pages) > GROUP_BYTES {
+                (group_pages, group_levels) = (0, 0);
+            }
+            group_pages = group_pages.saturating_add(pages);
+            group_levels = group_levels.saturating_add(levels);
+            cost.working = cost.working.max(group_pages.saturating_add(group_levels));
+        }
+        cost.working = cost.working.saturating_add(cast);
+        cost.fetched = coalesce(&ranges, gap_bytes).iter().map(|range| range.end - range.start).sum();
+        cost
+    }
+
+    /// Returns the root columns of a read of `rows` in the groups in which they are decoded, one after another.
+    pub(crate) fn column_groups(&self, layout: &ColumnLayout, row_group: u32, rows: &Range<u32>) -> Vec<Vec<usize>> {
+        let is_indexed = self.has_offset_index(row_group);
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut group_pages = 0_u64;
+        for root in &layout.roots {
+            let leaves = root.leaves.clone().map(|leaf| self.leaf_cost(row_group, leaf, rows, is_indexed).pages);
+            let pages = leaves.fold(0, u64::saturating_add);
+            match groups.last_mut() {
+                Some(group) if group_pages.saturating_add(pages) <= GROUP_BYTES => {
+                    group.push(root.index);
+                    group_pages += pages;
+                }
+                _ => {
+                    groups.push(vec![root.index]);
+                    group_pages = pages;
+                }
+            }
+        }
+        groups
+    }
+
+    /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; where pages do not line
+    /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than four and eight times as
+    /// much. Cuts
+    /// within pages, and without an index, only what would hardly fit: it fetches the same bytes for each part.
+    pub(crate) fn cut_by_cost(
+        &self,
+        layout: &ColumnLayout,
+        row_group: u32,
+        rows: Range<u32>,
+        gap_bytes: u64,
+        (target, most): (u64, u64),
+    ) -> Vec<Range<u32>> {
+        let measure = |parts: &[Range<u32>]| {
+            let costs = parts.iter().map(|part| self.read_cost(layout, row_group, part, gap_bytes));
+            costs.fold((0, 0), |(largest, fetched): (u64, u64), cost| {
+                (largest.max(cost.total()), fetched.saturating_add(cost.fetched))
+            })
+        };
+        let mut best = vec![rows.clone()];
+        let (mut largest, fetched) = measure(&best);
+        let is_indexed = self.has_offset_index(row_group);
+        let pages = if is_indexed { self.heaviest_pages(layout, row_group, &rows) } else { Vec::new() };
+        // Rows within a page cost the whole page again: only where it cannot be helped.
+        let most_of_pages = most.saturating_mul(if is_indexed { 2 } else { 4 });
+        let mut num_parts = 2;
+        while largest > target && num_parts <= MAX_PARTS {
+            let is_at_pages = num_parts / 2 < pages.len();
+            if !is_at_pages && largest <= most_of_pages {
+                break;
+            }
+            let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
+            let (their_largest, their_fetched) = measure(&parts);
+            let times = their_fetched / fetched.max(1);
+            if [(2, 1), (4, 2), (8, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
+                break;
+            }
+            // Uneven pages may need another round to come apart.
+            if their_largest < largest {
+                (best, largest) = (parts, their_largest);
+            } else if !is_at_pages {
+                break;
+            }
+            num_parts *= 2;
+        }
+        best
+    }
+
+    /// Returns the pages in `rows` of the heaviest leaf of the layout, as (first row, offset).
+    fn heaviest_pages(&self, layout: &ColumnLayout, row_group: u32, rows: &Range<u32>) -> Vec<(u32, u64)> {
+        let bytes = |leaf: &usize| self.row_group(row_group).column(*leaf).compressed_size();
+        let heaviest = layout.roots.iter().flat_map(|root| root.leaves.clone()).max_by_key(bytes);
+        let pages =
+            heaviest.and_then(|leaf| self.offset_index(row_group, leaf)).map_or(&[][..], |i| i.page_locations());
+        let first_row = |page: &PageLocation| u32::try_from(page.first_row_index).unwrap_or(u32::MAX);
+        let inside = pages.iter().filter(|page| (rows.start..rows.end).contains(&first_row(page)));
+        inside.map(|page| (first_row(page), unsigned(page.offset))).collect()
+    }
+
+    fn offset_index(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
+        let index = self.reader.metadata().offset_index()?.get(row_group as usize)?.get(leaf)?;
+        (!index.page_locations().is_empty()).then_some(index)
+    }
+
+    fn leaf_cost(&self, row_group: u32, leaf: usize, rows: &Range<u32>, is_indexed: bool) -> LeafCost {
+        let group = self.row_group(row_group);
+        let column = group.column(leaf);
+        let chunk = {
+            let (start, len) = column.byte_range();
+            start..start.saturating_add(len)
+        };
+        let all_rows = u64::try_from(group.num_rows()).unwrap_or(1).max(1);
+        let num_rows = u64::from(rows.end - rows.start);
+        let is_whole = num_rows >= all_rows;
+        let unpacked = |bytes: u64| match column.compression() {
+            Compression::UNCOMPRESSED => 0,
+            _ => scale(bytes, unsigned(column.uncompressed_size()), unsigned(column.compressed_size())),
+        };
+        let dictionary = dictionary_bytes(column);
+        // A dictionary of strings is copied out of its page.
+        let held = unpacked(dictionary).saturating_mul(2).saturating_add(codec_bytes(column.compression()));
+        let descriptor = column.column_descr();
+        let is_flat = descriptor.max_rep_level() == 0;
+        let index = self.offset_index(row_group, leaf).filter(|_| is_indexed);
+        let Some(touched) = index.map(|index| Touched::new(index.page_locations(), rows, all_rows)) else {
+            let decoded = scale(decoded_bytes(column), num_rows, all_rows);
+            let values = scale(unsigned(column.num_values()), num_rows, all_rows);
+            let longest = decoded_bytes(column) / unsigned(column.num_values()).max(1);
+            let pages = unpacked(chunk.end - chunk.start).min(USUAL_PAGE_BYTES.max(longest));
+            return LeafCost {
+                range: chunk,
+                decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
+                levels: levels_bytes(column, values),
+                pages: pages.saturating_add(held),
+            };
+        };
+        let by_rows = |all: u64| scale(all, num_rows, all_rows);
+        let is_even = is_flat && column.column_type() != PhysicalType::BYTE_ARRAY;
+        // Rows of different lengths: the pages tell where the bytes are.
+        let by_bytes = |all: u64| scale(all, touched.weight, touched.of).max(by_rows(all));
+        let values =
+            if is_flat { by_rows(unsigned(column.num_values())) } else { by_bytes(unsigned(column.num_values())) };
+        let told = index.and_then(|index| index.unencoded_byte_array_data_bytes());
+        let decoded = match told {
+            Some(bytes) if column.column_type() == PhysicalType::BYTE_ARRAY => {
+                touched.interpolate(bytes).saturating_add(values.saturating_mul(4))
+            }
+            _ if is_even => by_rows(decoded_bytes(column)),
+            _ => by_bytes(decoded_bytes(column)),
+        };
+        let range = if is_whole { chunk } else { touched.start.saturating_sub(dictionary)..touched.end };
+        LeafCost {
+            range,
+            decoded: decoded.saturating_add(if is_flat { 0 } else { num_rows * 4 }),
+            levels: levels_bytes(column, values),
+            pages: unpacked(touched.largest).saturating_add(held),
+        }
+    }
+}
+
+/// The pages that hold some rows.
+struct Touched {
+    start: u64,
+    end: u64,
+    largest: u64,
+    /// The bytes that belong to the rows, among the bytes `of` all pages.
+    weight: u64,
+    of: u64,
+    /// For each page touched: its number, and how much of it belongs to the rows, in 1024ths.
+    shares: Vec<(usize, u64)>,
+}
+
+impl Touched {
+    fn new(pages: &[PageLocation], rows: &Range<u32>, all_rows: u64) -> Self {
+        let first_row = |page: usize| pages.get(page).map_or(all_rows, |page| unsigned(page.first_row_index));
+        let bytes = |page: &PageLocation| u64::try_from(page.compressed_page_size).unwrap_or(0);
+        let (from, to) = (u64::from(rows.start), u64::from(rows.end));
+        let first = pages.partition_point(|page| unsigned(page.first_row_index) <= from).saturating_sub(1);
+        let last = pages.partition_point(|page| unsigned(page.first_row_index) < to).max(first + 1).min(pages.len());
+        let shares = (first..last).map(|page| {
+            let (start, end) = (first_row(page), first_row(page + 1));
+            let inside = end.min(to).saturating_sub(start.max(from));
+            (page, scale(1024, inside, end.saturating_sub(start)))
+        });
+        let shares: Vec<_> = shares.collect();
+        let end_of = |page: &PageLocation| unsigned(page.offset) + bytes(page);
+        let start = pages.get(first).map_or(0, |page| unsigned(page.offset));
+        let whole_start = pages.first().map_or(0, |page| unsigned(page.offset));
+        Self {
+            start,
+            end: pages[first..last].last().map_or(start, end_of),
+            largest: pages[first..last].iter().map(bytes).max().unwrap_or(0),
+            weight: shares.iter().map(|&(page, share)| scale(bytes(&pages[page]), share, 1024)).sum(),
+            of: pages.last().map_or(0, end_of).saturating_sub(whole_start),
+            shares,
+        }
+    }
+
+    /// Returns the part that belongs to the rows of what each page holds.
+    fn interpolate(&self, of_pages: &[i64]) -> u64 {
+        let of = |page: usize| of_pages.get(page).map_or(0, |bytes| unsigned(*bytes));
+        self.shares.iter().map(|&(page, share)| scale(of(page), share, 1024)).sum()
+    }
+}
+
+/// Cuts `rows` into at most `num_parts` parts of about equal bytes, at the pages given as (first row, offset).
+fn cut_pages(pages: &[(u32, u64)], rows: &Range<u32>, num_parts: usize) -> Vec<Range<u32>> {
+    let (Some(&(_, first)), Some(&(_, last))) = (pages.first(), pages.last()) else { return vec![rows.clone()] };
+    let mut starts = vec![rows.start];
+    for part in 1..num_parts as u64 {
+        let offset = first + scale(last - first, part, num_parts as u64);
+        let next = pages.partition_point(|page| page.1 < offset);
+        if let Some(&(row, _)) = pages.get(next).filter(|page| starts.last().is_some_and(|last| page.0 > *last)) {
+            starts.push(row);
+        }
+    }
+    let ends = starts.iter().skip(1).copied().chain([rows.end]);
+    starts.iter().zip(ends).map(|(&start, end)| start..end).collect()
+}
+
+/// Cuts `rows` into at most `num_parts` parts of equal length.
+fn cut_rows(rows: &Range<u32>, num_parts: usize) -> Vec<Range<u32>> {
+    let len = (rows.end - rows.start).div_ceil(u32::try_from(num_parts).unwrap_or(u32::MAX)).max(1);
+    (rows.start..rows.end).step_by(len as usize).map(|start| start..start.saturating_add(len).min(rows.end)).collect()
+}
+
+/// Returns `all · part / of`, rounded up.
+fn scale(all: u64, part: u64, of: u64) -> u64 {
+    let product = u128::from(all) * u128::from(part);
+    u64::try_from(product.div_ceil(u128::from(of.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes of a decompressor's state; every column has one.
+fn codec_bytes(compression: Compression) -> u64 {
+    match compression {
+        Compression::ZSTD(_) => 192 << 10,
+        Compression::GZIP(_) => 48 << 10,
+        Compression::BROTLI(_) => 1 << 20,
+        _ => 0,
+    }
+}
+
+/// Returns the bytes of the levels of `values`, which the decoder holds where a null bit is not enough.
+fn levels_bytes(column: &ColumnChunkMetaData, values: u64) -> u64 {
+    let descriptor = column.column_descr();
+    let of_repetition = if descriptor.max_rep_level() > 0 { 2 } else { 0 };
+    let of_definition = if of_repetition > 0 || descriptor.max_def_level() > 1 { 2 } else { 0 };
+    values.saturating_mul(of_repetition + of_definition)
+}
+
+/// Returns what a NULL takes in an array of `data_type`.
+fn row_bytes(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeBinary(len) => u64::try_from(*len).unwrap_or(0),
+        DataType::FixedSizeList(item, len) => {
+            row_bytes(item.data_type()).saturating_mul(u64::try_from(*len).unwrap_or(0))
+        }
+        DataType::Struct(fields) => fields.iter().map(|field| row_bytes(field.data_type())).sum(),
+        other => other.primitive_width().unwrap_or(4) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn parts_begin_at_pages_and_weigh_the_same() {
+        let pages = [(0, 100), (10, 200), (20, 300), (25, 400), (40, 500)];
+        assert_eq!(cut_pages(&pages, &(0..60), 2), [0..20, 20..60]);
+        assert_eq!(cut_pages(&pages, &(0..60), 64), [0..10, 10..20, 20..25, 25..40, 40..60]);
+        assert_eq!(cut_pages(&[], &(3..60), 4).len(), 1);
+    }
+
+    #[test]
+    fn only_the_pages_of_the_rows_are_touched() {
+        let pages = [(4, 100, 0), (104, 100, 10), (204, 50, 20)].map(|(offset, size, first_row_index)| PageLocation {
+            offset,
+            compressed_page_size: size,
+            first_row_index,
+        });
+        let touched = Touched::new(&pages, &(15..20), 30);
+        assert_eq!((touched.start, touched.end, touched.largest, touched.weight, touched.of), (104, 204, 100, 50, 250));
+        let touched = Touched::new(&pages, &(15..22), 30);
+        assert_eq!((touched.start, touched.end, touched.weight), (104, 254, 60));
+        assert_eq!(touched.interpolate(&[7, 1000, 100]), 500 + 20);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_tile_their_rows(
+            start in 0_u32..1000, len in 1_u32..100_000, num_parts in 1_usize..3000,
+            steps in prop::collection::vec((1_u32..3000, 1_u64..9_000_000), 0..50),
+        ) {
+            let rows = start..start + len;
+            let mut page = (start, 4);
+            let pages: Vec<_> = steps.iter().map(|step| {
+                page = (page.0 + step.0, page.1 + step.1);
+                page
+            }).filter(|page| page.0 < rows.end).collect();
+            for parts in [cut_rows(&rows, num_parts), cut_pages(&pages, &rows, num_parts)] {
+                prop_assert!(parts.len() <= num_parts);
+                prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (rows.start, rows.end));
+                prop_assert!(parts.iter().all(|part| part.start < part.end));
+                prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            }
+        }
+    }
+}

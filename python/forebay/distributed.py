@@ -5,7 +5,6 @@ Nothing here imports torch: a process group exists only where the program has im
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -82,6 +81,8 @@ def agreeing(distributed: Any, facts: Mapping[str, Fact]) -> Iterator[float]:
 
 def _number(fact: Fact) -> int:
     """Returns a fact as 64 bits: an integer as it is, text as its digest."""
+    import hashlib  # loads OpenSSL: not when Forebay is imported
+
     if isinstance(fact, int):
         data = (fact & (1 << 64) - 1).to_bytes(8, "little")
     else:

@@ -212,43 +212,19 @@ def test_control_c_ends_a_program_within_a_second(corpus, program):
     assert took < 1.0
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "sys.exit(3)",
-        "raise SystemExit(3)",
-        "import os; os._exit(3)",
-        "held = [iterator, ds, batch]; sys.exit(3)",
-        "import gc; gc.disable(); cycle = [iterator]; cycle.append(cycle); sys.exit(3)",
-    ],
-)
-def test_a_program_may_end_with_a_stream_open(corpus, end):
-    code = f"""
+def test_a_program_may_end_with_tensors_in_hand(corpus):
+    code = """
     import sys
     import forebay as fb
     ds = fb.load_dataset(sys.argv[1], split="train").shuffle(1)
     iterator = iter(ds.to_torch(10))
-    batch = next(iterator)
-    {end}
+    held = [iterator, ds, next(iterator)]
+    sys.exit(3)
     """
     done = subprocess.run(
         python_command(code, corpus), env=python_environment(), capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (3, "")
-
-
-def test_an_uncaught_error_ends_a_program_with_its_message(corpus):
-    code = """
-    import sys
-    import forebay as fb
-    for batch in fb.load_dataset(sys.argv[1], split="train").batches(10):
-        raise ValueError("stop here")
-    """
-    done = subprocess.run(
-        python_command(code, corpus), env=python_environment(), capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.strip().endswith("ValueError: stop here")
 
 
 def test_a_stream_may_be_read_in_another_thread(corpus):

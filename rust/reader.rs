@@ -93,7 +93,7 @@ impl EpochReader {
         memory_limit: u64,
     ) -> Result<Self> {
         let snapshot = dataset.snapshot();
-        let layouts = ColumnLayout::of_all(snapshot, dataset.projection());
+        let layouts = ColumnLayout::of_all(snapshot, dataset.projection(), memory_limit);
         let mut this = Self {
             dataset: dataset.clone(),
             selection: Arc::clone(&selection),
@@ -133,6 +133,11 @@ impl EpochReader {
     fn note_unindexed(&mut self, row_group: &RowGroupRef, cost: &ReadCost) {
         let fragment = self.dataset.snapshot().fragment(*row_group);
         if cost.total() <= self.memory_limit / config::UNINDEXED_SHARE || fragment.has_offset_index(row_group.index) {
+            return;
+        }
+        // What cannot be read at all is an error when it is due.
+        let rows = self.cut(row_group, 0..row_group.num_rows);
+        if rows.iter().any(|rows| self.read_cost(row_group, rows).total() > self.memory_limit) {
             return;
         }
         let noted = self.unindexed.get_or_insert_with(|| Unindexed {

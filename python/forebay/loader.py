@@ -286,10 +286,10 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
     _warned.add(fingerprint)
     url, row_group, needed, num_row_groups = found
     warnings.warn(
-        f"{num_row_groups:,} row groups without a page index take more than a quarter of memory_limit ({memory_limit} "
-        f"bytes) each: row group {row_group} of `{url}` needs {needed} bytes, since it can only be read whole. The "
-        "shuffle is coarse, and rows may be read again. Write the files with a page index (pyarrow: "
-        "`write_page_index=True`) or with smaller row groups (`row_group_size`), or raise memory_limit",
+        f"row group {row_group} of `{url}` needs {needed} bytes at once, more than a quarter of memory_limit "
+        f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). The shuffle is "
+        "coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) or "
+        "with smaller row groups (`row_group_size`), or raise memory_limit",
         PerformanceWarning,
         stacklevel=4,
     )

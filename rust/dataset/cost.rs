@@ -4,7 +4,7 @@
 //! levels, arrays before a cast) and the arrays themselves. Pages of different columns begin at different rows, so the
 //! fewer rows a read has, the more of what it fetches belongs to other rows.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use arrow_schema::DataType;
@@ -16,8 +16,12 @@ use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
 use super::{Fragment, Snapshot};
 use crate::source::coalesce;
 
-/// Pages that are out of their compression at once, unless one column's are larger: columns are decoded in groups.
-const GROUP_BYTES: u64 = 4 << 20;
+/// Columns are decoded in groups, whose pages out of their compression take at most this part of the memory, unless one
+/// column's are larger.
+const GROUPS_IN_MEMORY: u64 = 64;
+
+/// The bounds of what a group takes: fewer columns would cost more time than they save memory.
+const GROUP_BYTES: RangeInclusive<u64> = 256 << 10..=4 << 20;
 
 /// The size that a page is taken to have where no index tells it: that which writers aim at.
 const USUAL_PAGE_BYTES: u64 = 1 << 20;
@@ -50,6 +54,8 @@ pub(crate) struct ColumnLayout {
     roots: Vec<Root>,
     /// Decoded bytes of a row of the columns that the fragment lacks.
     missing_row_bytes: u64,
+    /// Bytes of pages that are out of their compression at once.
+    group_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +75,10 @@ struct LeafCost {
 }
 
 impl ColumnLayout {
-    /// Returns the layout of the dataset's columns `projection` in a fragment.
-    pub(crate) fn new(snapshot: &Snapshot, fragment: &Fragment, projection: &[usize]) -> Self {
-        let mut layout = Self::default();
+    /// Returns the layout of the dataset's columns `projection` in a fragment, to be read within `memory_bytes`.
+    pub(crate) fn new(snapshot: &Snapshot, fragment: &Fragment, projection: &[usize], memory_bytes: u64) -> Self {
+        let group_bytes = (memory_bytes / GROUPS_IN_MEMORY).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
+        let mut layout = Self { group_bytes, ..Self::default() };
         for &column in projection {
             let data_type = snapshot.schema.field(column).data_type();
             match fragment.columns[column] {
@@ -88,10 +95,10 @@ impl ColumnLayout {
     }
 
     /// Returns the layouts of all fragments; those that are equal are shared.
-    pub(crate) fn of_all(snapshot: &Snapshot, projection: &[usize]) -> Vec<Arc<Self>> {
+    pub(crate) fn of_all(snapshot: &Snapshot, projection: &[usize], memory_bytes: u64) -> Vec<Arc<Self>> {
         let mut layouts: Vec<Arc<Self>> = Vec::with_capacity(snapshot.fragments.len());
         for fragment in &snapshot.fragments {
-            let layout = Self::new(snapshot, fragment, projection);
+            let layout = Self::new(snapshot, fragment, projection, memory_bytes);
             let same = layouts.last().filter(|last| ***last == layout).cloned();
             layouts.push(same.unwrap_or_else(|| Arc::new(layout)));
         }
@@ -121,7 +128,7 @@ impl Fragment {
                 pages = pages.saturating_add(leaf.pages);
                 levels = levels.saturating_add(leaf.levels);
             }
-            if group_pages.saturating_add(pages) > GROUP_BYTES {
+            if group_pages.saturating_add(pages) > layout.group_bytes {
                 (group_pages, group_levels) = (0, 0);
             }
             group_pages = group_pages.saturating_add(pages);
@@ -142,7 +149,7 @@ impl Fragment {
             let leaves = root.leaves.clone().map(|leaf| self.leaf_cost(row_group, leaf, rows, is_indexed).pages);
             let pages = leaves.fold(0, u64::saturating_add);
             match groups.last_mut() {
-                Some(group) if group_pages.saturating_add(pages) <= GROUP_BYTES => {
+                Some(group) if group_pages.saturating_add(pages) <= layout.group_bytes => {
                     group.push(root.index);
                     group_pages += pages;
                 }
@@ -179,7 +186,7 @@ impl Fragment {
         let pages = if is_indexed { self.heaviest_pages(layout, row_group, &rows) } else { Vec::new() };
         // Rows within a page cost the whole page again: only where it cannot be helped.
         let most_of_pages = most.saturating_mul(if is_indexed { 2 } else { 4 });
-        let mut num_parts = 2;
+        let (mut num_parts, mut num_stalled) = (2, 0);
         while largest > target && num_parts <= MAX_PARTS {
             let is_at_pages = num_parts / 2 < pages.len();
             if !is_at_pages && largest <= most_of_pages {
@@ -191,11 +198,14 @@ impl Fragment {
             if [(2, 1), (4, 2), (8, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
                 break;
             }
-            // Uneven pages may need another round to come apart.
-            if their_largest < largest {
-                (best, largest) = (parts, their_largest);
-            } else if !is_at_pages {
-                break;
+            if their_largest < largest - largest / 16 {
+                (best, largest, num_stalled) = (parts, their_largest, 0);
+            } else {
+                // Uneven pages may need another round to come apart; the rest is what every part costs.
+                num_stalled += 1;
+                if num_stalled == 2 {
+                    break;
+                }
             }
             num_parts *= 2;
         }

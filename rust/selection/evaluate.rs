@@ -103,7 +103,7 @@ impl Evaluator {
 
     /// Cuts row groups into what is read at once, in their order.
     fn reads(&self, row_groups: &[RowGroupRef], limits: Limits) -> Result<Vec<Read>> {
-        let layouts = ColumnLayout::of_all(&self.snapshot, &self.columns);
+        let layouts = ColumnLayout::of_all(&self.snapshot, &self.columns, limits.memory_bytes);
         let mut reads = Vec::with_capacity(row_groups.len());
         for &row_group in row_groups {
             let (fragment, layout) = (self.snapshot.fragment(row_group), &layouts[row_group.fragment as usize]);

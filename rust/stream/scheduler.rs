@@ -346,9 +346,7 @@ impl Scheduler {
         };
         let batch_bytes = self.row_bytes.of(slice.len).saturating_add(planned_bytes(slice.len));
         if batch_bytes > self.budget.limit() {
-            let piece = PieceId { lane: 0, span: 0 };
-            let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len));
-            return Err(TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len });
+            return Err(self.too_large_batch(&slice, batch_bytes));
         }
         let number = self.num_delivered + self.batches.len() as u64;
         let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
@@ -372,6 +370,17 @@ impl Scheduler {
             }
         }
         Ok(true)
+    }
+
+    /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
+    fn too_large_batch(&self, slice: &BatchSlice, batch_bytes: u64) -> TooLarge {
+        let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
+        let part_bytes = (self.cut)(&self.plan.piece(piece)).first().map_or(0, |part| part.cost.total());
+        if part_bytes > self.budget.limit() {
+            return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
+        }
+        let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len)).saturating_add(part_bytes);
+        TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
     }
 
     fn is_held(&self, key: &PieceKey) -> bool {

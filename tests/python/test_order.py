@@ -189,6 +189,7 @@ def test_batch_size_and_threads_do_not_change_the_order(
     assert batches == [sequence[k : k + batch_size] for k in range(0, len(sequence), batch_size)]
 
 
+@pytest.mark.filterwarnings("ignore::forebay.PerformanceWarning")
 @pytest.mark.parametrize("memory_limit", [8 << 20, 64 << 20, 1 << 40])
 def test_memory_does_not_change_the_order(ordered: fb.Dataset, sequence: list[int], memory_limit: int) -> None:
     assert ids_of(ordered.batches(64, memory_limit=memory_limit)) == sequence

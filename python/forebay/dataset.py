@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -20,6 +20,7 @@ from forebay.options import (
     ShareOptions,
     ShuffleOptions,
     check_count,
+    check_text,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def load_dataset(
         return DatasetDict(
             {name: load_dataset(source, name, columns=columns, storage_options=options) for name in names}
         )
+    check_text("split", split)
     opened = _with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick))
     dataset = Dataset(opened)
     return dataset if columns is None else dataset.select_columns(columns)
@@ -140,7 +142,7 @@ class Dataset:
         """
         if not isinstance(sql, str):
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
-        return Dataset(self._native.filter(sql), self._shuffle, self._format)
+        return Dataset(self._native.filter(check_text("filter", sql)), self._shuffle, self._format)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
@@ -148,8 +150,7 @@ class Dataset:
         Raises:
             ColumnNotFoundError: a name is not in the dataset.
         """
-        names = [column_names] if isinstance(column_names, str) else list(column_names)
-        return Dataset(self._native.select_columns(names), self._shuffle, self._format)
+        return Dataset(self._native.select_columns(_names(column_names)), self._shuffle, self._format)
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps all columns but the named ones.
@@ -157,9 +158,10 @@ class Dataset:
         Raises:
             ColumnNotFoundError: a name is not in the dataset.
         """
-        names = [column_names] if isinstance(column_names, str) else list(column_names)
+        names = _names(column_names)
         self._native.select_columns(names)
-        return self.select_columns([name for name in self.column_names if name not in names])
+        removed = set(names)
+        return self.select_columns([name for name in self.column_names if name not in removed])
 
     def shuffle(
         self,
@@ -468,19 +470,30 @@ def _share(
     )
 
 
+def _names(column_names: object) -> list[str]:
+    if isinstance(column_names, str):
+        return [check_text("columns", column_names)]
+    if not isinstance(column_names, Iterable):
+        raise SettingError(f"columns: expected a name or a list of names, got {column_names!r}")
+    return [check_text("columns", name) for name in column_names]
+
+
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
-    options = {str(key): str(value) for key, value in (storage_options or {}).items()}
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
+    given = {str(key): str(value) for key, value in (storage_options or {}).items()}
+    options = {check_text("storage_options", key): check_text(key, value) for key, value in given.items()}
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
 
         uri, found = from_obstore(source)
         return [uri], found | options
     if isinstance(source, str | PathLike):
-        return [fspath(source)], options
+        return [check_text("source", fspath(source))], options
     try:
         # The names of a mapping would be taken for paths.
-        sources = [] if isinstance(source, Mapping) else [fspath(item) for item in source]
+        sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
     except TypeError:
         sources = []
     if not sources:

@@ -82,6 +82,19 @@ class ShareOptions:
             )
 
 
+def check_text(name: str, value: object) -> str:
+    """Refuses what is not text, and text that no file holds: halves of surrogate pairs have no UTF-8."""
+    if not isinstance(value, str):
+        raise SettingError(f"{name}: expected text, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        # Not the value: it may be a secret. Neither is it in the cause, which would take it along.
+        where = f"character {error.start} of {len(value)}"
+        raise SettingError(f"{name}: expected Unicode text, got half of a surrogate pair at {where}") from None
+    return value
+
+
 def check_count(name: str, value: object, *, least: int = 1, most: int = (1 << 63) - 1) -> None:
     """Refuses what is not an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -12,6 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder};
 use sha2::{Digest, Sha256};
 
+use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::source::{Connection, Object, read_ranges, read_suffix};
@@ -56,6 +57,10 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
     let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
     let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
+    if thrift::is_too_deep(&tail[footer_start.unwrap_or(0)..]) {
+        let most = thrift::MAX_SCHEMA_DEPTH;
+        return Err(not_parquet(format!("its schema nests deeper than {most} levels, which no consumer can take")));
+    }
     let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
         .map_err(|error| not_parquet(error.to_string()))?
         .with_column_index_policy(PageIndexPolicy::Skip)
@@ -72,7 +77,7 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
         let (returned, parsed) =
             connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
         decoder = returned;
-        match parsed.map_err(|error| not_parquet(error.to_string()))? {
+        match parsed.map_err(|error| not_parquet(footer_reason(&error)))? {
             DecodeResult::Data(metadata) => return Ok(Footer { metadata, digest }),
             DecodeResult::NeedsData(ranges) => {
                 check_inside(object, &ranges, size)?;
@@ -82,6 +87,14 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
             DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
         }
     }
+}
+
+/// Returns what the parser said, and what to do about what no parser takes.
+fn footer_reason(error: &ParquetError) -> String {
+    let said = error.to_string();
+    let said = said.strip_prefix("Parquet error: ").unwrap_or(&said);
+    let hint = if said.contains("Row group ordinal") { "; rewrite it with fewer, larger row groups" } else { "" };
+    format!("{said}{hint}")
 }
 
 /// Checks the file's end and returns the length of the footer with all that follows it.

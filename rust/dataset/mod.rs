@@ -8,6 +8,7 @@ mod schema;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod thrift;
 
 pub use self::fragment::Fragment;
 pub(crate) use self::row_group::RowGroupRead;

@@ -104,6 +104,7 @@ def load_dataset(
         return DatasetDict(
             {name: load_dataset(source, name, columns=columns, storage_options=options) for name in names}
         )
+    check_text("split", split)
     opened = _with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick))
     dataset = Dataset(opened)
     return dataset if columns is None else dataset.select_columns(columns)
@@ -156,8 +157,7 @@ class Dataset:
             ColumnNotFoundError: a name is not in the dataset.
             SettingError: a name is no text, or is given twice.
         """
-        names = check_names("column_names", column_names)
-        return Dataset(self._native.select_columns(names), self._shuffle, self._format)
+        return Dataset(self._native.select_columns(check_names("columns", column_names)), self._shuffle, self._format)
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps all columns but the named ones.
@@ -166,9 +166,10 @@ class Dataset:
             ColumnNotFoundError: a name is not in the dataset.
             SettingError: a name is no text, or is given twice.
         """
-        names = check_names("column_names", column_names)
+        names = check_names("columns", column_names)
         self._native.select_columns(names)
-        return self.select_columns([name for name in self.column_names if name not in names])
+        removed = set(names)
+        return self.select_columns([name for name in self.column_names if name not in removed])
 
     def shuffle(
         self,
@@ -479,12 +480,10 @@ def _share(
 
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
-    if not isinstance(storage_options, Mapping | None):
-        raise SettingError(f"storage_options: expected a dict of options, got {type(storage_options).__name__}")
-    options = {
-        check_text("storage_options", str(key)): check_text("storage_options", str(value))
-        for key, value in (storage_options or {}).items()
-    }
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
+    given = {str(key): str(value) for key, value in (storage_options or {}).items()}
+    options = {check_text("storage_options", key): check_text(key, value) for key, value in given.items()}
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
 

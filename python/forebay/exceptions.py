@@ -9,22 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 
-class _Chained(Exception):
+class _ChainedError(Exception):
     """An exception that takes its causes along when it is pickled or copied."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made, arguments, *state = super().__reduce__()  # type: ignore[misc]
+        reduced: Any = super().__reduce__()
+        made, arguments, *state = reduced
         attributes = dict(state[0]) if state and state[0] else {}
         if self.__cause__ is not None:
             attributes["__cause__"] = self.__cause__
         return made, arguments, attributes
 
 
-class ForebayError(_Chained):
+class ForebayError(_ChainedError):
     """Base of all exceptions that Forebay raises on its own account."""
 
 
-class Cause(_Chained):
+class Cause(_ChainedError):  # noqa: N818 - it is the cause of one
     """What a library below said, as the `__cause__` of a `ForebayError`; never raised by itself."""
 
 

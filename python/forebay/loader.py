@@ -287,8 +287,8 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
     url, row_group, needed, num_row_groups = found
     warnings.warn(
         f"row group {row_group} of `{url}` needs {needed} bytes at once, more than a quarter of memory_limit "
-        f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). The shuffle is "
-        "coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) or "
+        f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). The shuffle "
+        "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) or "
         "with smaller row groups (`row_group_size`), or raise memory_limit",
         PerformanceWarning,
         stacklevel=4,

@@ -90,13 +90,15 @@ class ShareOptions:
 
 
 def check_text(name: str, value: object) -> str:
-    """Refuses what is not text, or text that no encoding has: half of a surrogate pair."""
+    """Refuses what is not text, and text that no file holds: halves of surrogate pairs have no UTF-8."""
     if not isinstance(value, str):
         raise SettingError(f"{name}: expected text, got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise SettingError(f"{name}: {value!r} is not valid Unicode: {error.reason}") from None
+        # Not the value: it may be a secret. Neither is it in the cause, which would take it along.
+        where = f"character {error.start} of {len(value)}"
+        raise SettingError(f"{name}: expected Unicode text, got half of a surrogate pair at {where}") from None
     return value
 
 

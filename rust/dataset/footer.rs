@@ -14,6 +14,7 @@ use parquet::file::metadata::{
 };
 use sha2::{Digest, Sha256};
 
+use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::source::{Connection, Object, read_ranges, read_suffix};
@@ -56,7 +57,13 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
         tail = bytes.pop().unwrap_or_default();
     }
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
-    let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
+    let footer = &tail[footer_start.unwrap_or(0)..];
+    let digest = Sha256::digest(footer).into();
+    if thrift::is_too_deep(footer) {
+        let most = thrift::MAX_SCHEMA_DEPTH;
+        let reason = format!("its schema nests deeper than {most} levels, which no consumer can take");
+        return Err(Error::NotParquet { url: object.url.clone(), reason });
+    }
     let tail_start = size - tail.len() as u64;
     let mut known = vec![(tail_start..size, tail)];
     let metadata = match parse(connection, object, size, &mut known, PageIndexPolicy::Optional).await {
@@ -93,7 +100,7 @@ async fn parse(
         let (returned, parsed) =
             connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
         decoder = returned;
-        match parsed.map_err(|error| not_parquet(error.to_string()))? {
+        match parsed.map_err(|error| not_parquet(footer_reason(&error)))? {
             DecodeResult::Data(metadata) => return Ok(metadata),
             DecodeResult::NeedsData(ranges) => {
                 check_inside(object, &ranges, size)?;
@@ -125,6 +132,14 @@ fn with_row_count(metadata: ParquetMetaData) -> ParquetMetaData {
     let mut parts = metadata.into_builder();
     let (row_groups, offset_index) = (parts.take_row_groups(), parts.take_offset_index());
     ParquetMetaDataBuilder::new(file).set_row_groups(row_groups).set_offset_index(offset_index).build()
+}
+
+/// Returns what the parser said, and what to do about what no parser takes.
+fn footer_reason(error: &ParquetError) -> String {
+    let said = error.to_string();
+    let said = said.strip_prefix("Parquet error: ").unwrap_or(&said);
+    let hint = if said.contains("Row group ordinal") { "; rewrite it with fewer, larger row groups" } else { "" };
+    format!("{said}{hint}")
 }
 
 /// Checks the file's end and returns the length of the footer with all that follows it.

@@ -9,6 +9,7 @@ mod schema;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod thrift;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;

@@ -49,18 +49,17 @@ impl Pruner {
     ///
     /// A filter that statistics cannot decide gives a pruner that answers [`Verdict::Unknown`].
     pub(super) fn new(filter: &Expr, schema: &SchemaRef, columns: &[usize]) -> Self {
+        // The planner searches the whole schema for every operand.
+        let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
         let predicate = |expr: Expr| {
-            let df_schema = DFSchema::try_from(Arc::clone(schema)).ok()?;
+            let df_schema = DFSchema::try_from(Arc::clone(&read)).ok()?;
             let physical = sql::session().create_physical_expr(expr, &df_schema).ok()?;
             let pruning =
-                PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema)).try_build(physical).ok()?;
+                PruningPredicateBuilder::new().with_file_schema(Arc::clone(&read)).try_build(physical).ok()?;
             (!pruning.always_true()).then_some(pruning)
         };
-        let fails = if is_null_only_by_columns(filter, schema) {
-            sql::negated(filter, schema).and_then(predicate)
-        } else {
-            None
-        };
+        let fails =
+            if is_null_only_by_columns(filter, &read) { sql::negated(filter, &read).and_then(predicate) } else { None };
         Self { schema: Arc::clone(schema), columns: columns.to_vec(), passes: predicate(filter.clone()), fails }
     }
 

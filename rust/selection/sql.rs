@@ -6,20 +6,24 @@
 //!
 //! Semantics are SQL's, also where DataFusion follows the bits of a float ([`super::floats`]). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
 
+use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{DFSchema, DataFusionError, SchemaError};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{Expr, ExprSchemable, Operator, Volatility, binary_expr, lit};
+use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, Volatility, binary_expr, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::prelude::SessionConfig;
+use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::{floats, integers};
@@ -28,6 +32,12 @@ use crate::panics;
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
+
+/// More of it for each operator, since `a OR b OR c` nests one level deeper with each.
+const STACK_BYTES_PER_OPERATOR: usize = 4 << 10;
+
+/// Operators of one filter; enough for 60,000 comparisons in one `OR`.
+const MAX_OPERATORS: usize = 120_000;
 
 /// Levels of a planned filter: evaluated and dropped on threads with ordinary stacks.
 const MAX_DEPTH: usize = 300;
@@ -47,10 +57,17 @@ const HINTS: [(&str, &str); 2] = [
 ///
 /// [`Error::UnknownColumn`], [`Error::NotBoolean`] and [`Error::Sql`], each with what was written.
 pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+    let num_operators = count_operators(sql);
+    if num_operators > MAX_OPERATORS {
+        let reason = format!(
+            "it has {num_operators} operators, expected at most {MAX_OPERATORS}; use `IN (...)`, or split it into several filters"
+        );
+        return Err(Error::Sql { sql: shortened(sql), reason });
+    }
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("forebay-sql".into())
-            .stack_size(PLANNING_STACK_BYTES)
+            .stack_size(PLANNING_STACK_BYTES + num_operators * STACK_BYTES_PER_OPERATOR)
             .spawn_scoped(scope, || {
                 panics::caught(|| parse_here(sql, schema))
                     .unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }))
@@ -63,13 +80,14 @@ pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
 
 fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     let state = session();
-    let df_schema = DFSchema::try_from(Arc::clone(schema)).map_err(|error| explain(sql, schema, &error))?;
+    let df_schema = DFSchema::try_from(mentioned(sql, schema)).map_err(|error| explain(sql, schema, &error))?;
     let parsed = state.sql_to_expr_with_alias(sql, &state.config_options().sql_parser.dialect);
     let parsed = parsed.map_err(|error| explain(sql, schema, &error))?;
     if let Some(name) = &parsed.alias {
         let reason = format!("a filter has no name; leave `AS {name}` out");
         return Err(Error::Sql { sql: shortened(sql), reason });
     }
+    refuse_long_chain(sql, &parsed.expr)?;
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
     refuse_unstable(sql, &expr)?;
@@ -87,7 +105,7 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
         got => return Err(Error::NotBoolean { sql: shortened(sql), got: Box::new(got) }),
     }
     let plan = || {
-        let exact = integers::checked_arithmetic(coerced, &df_schema)?;
+        let exact = integers::checked_arithmetic(keep_cases(coerced)?, &df_schema)?;
         simplifier.simplify(floats::canonical_comparisons(exact, &df_schema)?)
     };
     let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
@@ -95,13 +113,76 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     Ok(simple)
 }
 
+/// Returns the columns of `schema` whose names stand in `sql`: the planner searches all of them for every operand.
+fn mentioned(sql: &str, schema: &SchemaRef) -> Schema {
+    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
+    let words: HashSet<&str> = tokens
+        .iter()
+        .filter_map(|token| if let Token::Word(word) = token { Some(word.value.as_str()) } else { None })
+        .collect();
+    Schema::new(
+        schema.fields().iter().filter(|field| words.contains(field.name().as_str())).cloned().collect::<Fields>(),
+    )
+}
+
+/// Returns the number of operators and keywords in `sql`; items of a list do not count.
+fn count_operators(sql: &str) -> usize {
+    let Ok(tokens) = Tokenizer::new(&GenericDialect {}, sql).tokenize() else { return 0 };
+    let is_operand = |token: &Token| match token {
+        Token::Word(word) => word.keyword == Keyword::NoKeyword,
+        Token::Whitespace(_) | Token::Comma | Token::LParen | Token::RParen => true,
+        Token::Number(..) | Token::SingleQuotedString(_) | Token::NationalStringLiteral(_) => true,
+        _ => false,
+    };
+    tokens.iter().filter(|token| !is_operand(token)).count()
+}
+
+/// Refuses `a + b + c + ...` beyond [`MAX_DEPTH`] before it is typed, which takes time that grows with the square of
+/// its length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
+fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
+    let is_long = ast::visit_expressions(parsed, |mut expr: &ast::Expr| {
+        for _ in 0..MAX_DEPTH {
+            match expr {
+                ast::Expr::BinaryOp { left, op, .. }
+                    if !matches!(op, ast::BinaryOperator::And | ast::BinaryOperator::Or) =>
+                {
+                    expr = left;
+                }
+                _ => return ControlFlow::Continue(()),
+            }
+        }
+        ControlFlow::Break(())
+    });
+    if is_long.is_break() { Err(too_deep(sql)) } else { Ok(()) }
+}
+
+/// Keeps the simplifier from turning a `CASE` of conditions into `AND` and `OR`.
+///
+/// These evaluate all operands on all rows, so the `CASE` would no longer guard what fails on some; and a long one
+/// grows with the square of its length.
+fn keep_cases(expr: Expr) -> datafusion::common::Result<Expr> {
+    let kept = expr.transform_up(|node| {
+        Ok(match node {
+            Expr::Case(case) if case.expr.is_none() => {
+                Transformed::yes(Expr::Case(Case { expr: Some(Box::new(lit(true))), ..case }))
+            }
+            other => Transformed::no(other),
+        })
+    })?;
+    Ok(kept.data)
+}
+
 /// Refuses what would take more stack than threads have, and time that grows with the square of the depth.
 fn refuse_deep(sql: &str, expr: &Expr) -> Result<()> {
     if depth(expr) <= MAX_DEPTH {
         return Ok(());
     }
+    Err(too_deep(sql))
+}
+
+fn too_deep(sql: &str) -> Error {
     let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
-    Err(Error::Sql { sql: shortened(sql), reason })
+    Error::Sql { sql: shortened(sql), reason }
 }
 
 /// Returns the negation of a parsed filter, simplified so that statistics can decide it.

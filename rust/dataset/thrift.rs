@@ -1,0 +1,230 @@
+//! How deep the schema of a footer nests, found before a parser recurses into it.
+//!
+//! Thrift's compact protocol, read as far as the schema. A schema is a flattened tree: elements in pre-order, each with
+//! its number of children. Whatever is malformed is left to the parser, which has the better words for it.
+
+/// Levels of structs and lists within one another; Arrow's consumers import 64.
+pub(super) const MAX_SCHEMA_DEPTH: usize = 128;
+
+const SCHEMA_FIELD: i16 = 2;
+const NUM_CHILDREN_FIELD: i16 = 5;
+
+/// Levels of thrift's own structs; footers have six.
+const MAX_STRUCTS: usize = 32;
+
+mod kind {
+    pub(super) const TRUE: u8 = 1;
+    pub(super) const FALSE: u8 = 2;
+    pub(super) const BYTE: u8 = 3;
+    pub(super) const I16: u8 = 4;
+    pub(super) const I32: u8 = 5;
+    pub(super) const I64: u8 = 6;
+    pub(super) const DOUBLE: u8 = 7;
+    pub(super) const BINARY: u8 = 8;
+    pub(super) const LIST: u8 = 9;
+    pub(super) const SET: u8 = 10;
+    pub(super) const MAP: u8 = 11;
+    pub(super) const STRUCT: u8 = 12;
+}
+
+/// Returns whether the schema in `footer` nests deeper than [`MAX_SCHEMA_DEPTH`].
+pub(super) fn is_too_deep(footer: &[u8]) -> bool {
+    let mut reader = Reader { bytes: footer };
+    let (mut field, mut deepest) = (0, 0);
+    while let Some((number, kind)) = reader.field(&mut field) {
+        let read = match (number, kind) {
+            (SCHEMA_FIELD, kind::LIST) => reader.schema(&mut deepest),
+            _ => reader.skip(kind, 0),
+        };
+        if read.is_none() || deepest > MAX_SCHEMA_DEPTH {
+            break;
+        }
+    }
+    deepest > MAX_SCHEMA_DEPTH
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    /// Reads a list of elements; `deepest` becomes the number of groups within one another, as far as was read.
+    fn schema(&mut self, deepest: &mut usize) -> Option<()> {
+        let (kind, len) = self.list()?;
+        let mut open: Vec<u64> = Vec::new();
+        for _ in 0..len {
+            let num_children = if kind == kind::STRUCT { self.element()? } else { return self.skip(kind, 0) };
+            while open.last() == Some(&0) {
+                open.pop();
+            }
+            if let Some(missing) = open.last_mut() {
+                *missing -= 1;
+            }
+            if let Some(num_children) = num_children.filter(|&count| count > 0) {
+                open.push(num_children);
+                *deepest = (*deepest).max(open.len());
+                if *deepest > MAX_SCHEMA_DEPTH {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Reads an element of a schema and returns its number of children.
+    fn element(&mut self) -> Option<Option<u64>> {
+        let (mut field, mut num_children) = (0, None);
+        loop {
+            let head = *self.bytes.first()?;
+            let Some((number, kind)) = self.field(&mut field) else {
+                return (head == 0).then_some(num_children);
+            };
+            if number == NUM_CHILDREN_FIELD && kind == kind::I32 {
+                num_children = u64::try_from(zigzag(self.varint()?)).ok();
+            } else {
+                self.skip(kind, 0)?;
+            }
+        }
+    }
+
+    /// Returns number and kind of the next field of a struct; `None` at its end.
+    fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
+        let head = self.byte()?;
+        if head == 0 {
+            return None;
+        }
+        *last = match head >> 4 {
+            0 => i16::try_from(zigzag(self.varint()?)).ok()?,
+            step => last.checked_add(i16::from(step))?,
+        };
+        Some((*last, head & 0x0f))
+    }
+
+    fn list(&mut self) -> Option<(u8, u64)> {
+        let head = self.byte()?;
+        let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+        Some((head & 0x0f, len))
+    }
+
+    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+        match kind {
+            kind::TRUE | kind::FALSE => {}
+            kind::BYTE => self.advance(1)?,
+            kind::I16 | kind::I32 | kind::I64 => drop(self.varint()?),
+            kind::DOUBLE => self.advance(8)?,
+            kind::BINARY => {
+                let len = self.varint()?;
+                self.advance(len)?;
+            }
+            _ if depth == MAX_STRUCTS => return None,
+            kind::LIST | kind::SET => {
+                let (kind, len) = self.list()?;
+                for _ in 0..len {
+                    self.skip_item(kind, depth)?;
+                }
+            }
+            kind::MAP => {
+                let len = self.varint()?;
+                let kinds = if len > 0 { self.byte()? } else { 0 };
+                for _ in 0..len {
+                    self.skip_item(kinds >> 4, depth)?;
+                    self.skip_item(kinds & 0x0f, depth)?;
+                }
+            }
+            kind::STRUCT => {
+                let mut field = 0;
+                loop {
+                    let head = *self.bytes.first()?;
+                    match self.field(&mut field) {
+                        Some((_, kind)) => self.skip(kind, depth + 1)?,
+                        None if head == 0 => break,
+                        None => return None,
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Skips an item of a collection, where Booleans take a byte.
+    fn skip_item(&mut self, kind: u8, depth: usize) -> Option<()> {
+        match kind {
+            kind::TRUE | kind::FALSE => self.advance(1),
+            other => self.skip(other, depth + 1),
+        }
+    }
+
+    fn advance(&mut self, num_bytes: u64) -> Option<()> {
+        self.bytes = self.bytes.get(usize::try_from(num_bytes).ok()?..)?;
+        Some(())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(first)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+fn zigzag(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{MAX_SCHEMA_DEPTH, is_too_deep};
+
+    /// A footer whose schema is a root with `depth - 1` groups within one another and a leaf.
+    pub(crate) fn footer_of_depth(depth: usize) -> Vec<u8> {
+        let mut footer = vec![0x15, 4, 0x19, 0xfc];
+        let mut len = depth + 1;
+        while len > 0x7f {
+            footer.push(u8::try_from(len & 0x7f).unwrap() | 0x80);
+            len >>= 7;
+        }
+        footer.push(u8::try_from(len).unwrap());
+        for _ in 0..depth {
+            footer.extend([0x48, 1, b'g', 0x15, 2, 0]);
+        }
+        footer.extend([0x15, 2, 0x38, 1, b'x', 0, 0]);
+        footer
+    }
+
+    #[test]
+    fn depth_is_that_of_the_groups() {
+        assert!(!is_too_deep(&footer_of_depth(1)));
+        assert!(!is_too_deep(&footer_of_depth(MAX_SCHEMA_DEPTH)));
+        assert!(is_too_deep(&footer_of_depth(MAX_SCHEMA_DEPTH + 1)));
+        assert!(is_too_deep(&footer_of_depth(1_000_000)));
+    }
+
+    #[test]
+    fn siblings_are_no_depth() {
+        let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xe9, 0x07, 0x48, 1, b'r', 0x15, 0xd0, 0x0f, 0];
+        footer.extend([0x48, 1, b'g', 0x15, 2, 0, 0x15, 2, 0x38, 1, b'x', 0].repeat(500));
+        assert!(!is_too_deep(&footer));
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_never_a_crash(noise in prop::collection::vec(any::<u8>(), 0..300)) {
+            is_too_deep(&noise);
+            is_too_deep(&[&[0x19, 0xfc, 0xff, 0xff, 0xff, 0x07][..], &noise].concat());
+        }
+    }
+}

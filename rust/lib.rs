@@ -16,6 +16,8 @@ mod explain;
 pub mod forms;
 mod io;
 mod metrics;
+#[cfg(test)]
+mod mistakes;
 mod panics;
 pub mod plan;
 mod query;

@@ -76,7 +76,10 @@ impl EpochReader {
     ) -> Result<Self> {
         let snapshot = dataset.snapshot();
         let bytes_of = |row_group: &RowGroupRef| {
-            snapshot.fragment(*row_group).projected_bytes(row_group.index, dataset.projection())
+            let (fragment, projection) = (snapshot.fragment(*row_group), dataset.projection());
+            let (compressed, decoded) = fragment.projected_bytes(row_group.index, projection);
+            let missing = fragment.missing_bytes(row_group.num_rows, projection, &snapshot.schema);
+            (compressed, decoded.saturating_add(missing))
         };
         let row_group_bytes: Vec<(u64, u64)> = snapshot.row_groups.iter().map(bytes_of).collect();
         let whole_below = match settings {
@@ -87,7 +90,7 @@ impl EpochReader {
         let mut spans = Vec::new();
         for (index, row_group) in snapshot.row_groups.iter().enumerate() {
             let (compressed, decoded) = row_group_bytes[index];
-            let is_whole = compressed + decoded <= whole_below;
+            let is_whole = compressed.saturating_add(decoded) <= whole_below;
             cut_row_group(dataset, row_group, index, is_whole, selection.rows(index), &mut spans);
         }
         let order = resolve(settings, dataset, &spans)?;

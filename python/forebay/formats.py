@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from forebay.columns import row_of
 from forebay.exceptions import SettingError
+from forebay.options import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,6 +64,8 @@ def check_forms(forms: Mapping[str, str] | None) -> dict[str, str]:
     for column, form in asked.items():
         if not isinstance(column, str) or not isinstance(form, str):
             raise SettingError(f"forms: expected names of columns and forms, got {column!r}: {form!r}")
+        check_text("forms", column)
+        check_text(f"forms[{column!r}]", form)
     return asked
 
 

@@ -47,10 +47,8 @@ impl Fragment {
             let options = ArrowReaderOptions::new().with_schema(Arc::new(plain));
             reader = load(options).map_err(|error| refuse(error.to_string()))?;
         }
-        let mut names: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
+        if let Some(column) = duplicate(reader.schema().fields()) {
+            return Err(Error::DuplicateColumn { url: object.url.clone(), column });
         }
         let first_leaves = first_leaves(&reader);
         Ok(Self { object, store, reader, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
@@ -93,14 +91,25 @@ impl Fragment {
     /// Returns compressed and decoded bytes of the dataset's columns `projection` in a row group.
     pub(crate) fn projected_bytes(&self, row_group: u32, projection: &[usize]) -> (u64, u64) {
         let leaves = projection.iter().filter_map(|&column| self.columns[column]);
-        leaves.flat_map(|root| self.leaves_of(root, row_group)).fold((0, 0), |(compressed, decoded), leaf| {
-            (compressed + unsigned(leaf.compressed_size()), decoded + decoded_bytes(leaf))
-        })
+        leaves.flat_map(|root| self.leaves_of(root, row_group)).fold(
+            (0, 0),
+            |(compressed, decoded): (u64, u64), leaf| {
+                // A footer may claim any number of values.
+                (compressed + unsigned(leaf.compressed_size()), decoded.saturating_add(decoded_bytes(leaf)))
+            },
+        )
+    }
+
+    /// Returns the bytes that the dataset's columns `projection` take in a row group that lacks them: NULLs.
+    pub(crate) fn missing_bytes(&self, num_rows: u32, projection: &[usize], schema: &Schema) -> u64 {
+        let missing = projection.iter().filter(|&&column| self.columns[column].is_none());
+        let row_bytes = missing.map(|&column| null_bytes(schema.field(column).data_type()));
+        row_bytes.fold(0, u64::saturating_add).saturating_mul(u64::from(num_rows))
     }
 
     /// Returns the decoded bytes of a row group over all columns.
     pub(crate) fn decoded_bytes(&self, row_group: u32) -> u64 {
-        self.row_group(row_group).columns().iter().map(decoded_bytes).sum()
+        self.row_group(row_group).columns().iter().map(decoded_bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns whether a row group's pages are listed, so that some of them can be read alone.
@@ -138,6 +147,27 @@ impl Fragment {
             leaf.page_locations().iter().map(page).collect()
         })
     }
+}
+
+/// Returns a name, with what it is in, that two of `fields` or of the fields within one of them have.
+fn duplicate(fields: &Fields) -> Option<String> {
+    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Some(pair[0].to_owned());
+    }
+    let within = |field: &FieldRef| {
+        let mut data_type = field.data_type();
+        loop {
+            data_type = match data_type {
+                DataType::Struct(fields) => return duplicate(fields),
+                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
+                DataType::Map(entries, _) => entries.data_type(),
+                _ => return None,
+            };
+        }
+    };
+    fields.iter().find_map(|field| within(field).map(|name| format!("{}.{name}", field.name())))
 }
 
 /// Returns the place of each root column's first leaf, and the number of leaves.
@@ -185,6 +215,18 @@ fn decoded_bytes(column: &ColumnChunkMetaData) -> u64 {
     fixed.max(unsigned(column.uncompressed_size()))
 }
 
+/// Returns the bytes of a NULL, about.
+fn null_bytes(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeBinary(len) => unsigned(i64::from(*len)),
+        DataType::FixedSizeList(item, len) => null_bytes(item.data_type()).saturating_mul(unsigned(i64::from(*len))),
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| null_bytes(field.data_type())).fold(1, u64::saturating_add)
+        }
+        other => other.primitive_width().map_or(8, |width| width as u64),
+    }
+}
+
 /// Refuses what would make later arithmetic or the decoder go wrong.
 fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
     for (index, row_group) in metadata.row_groups().iter().enumerate() {
@@ -206,6 +248,10 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                 return Err(format!(
                     "column `{name}` of row group {index} claims bytes outside of the object's {size}"
                 ));
+            }
+            if column.num_values() < num_rows {
+                let (name, values) = (column.column_path().string(), column.num_values());
+                return Err(format!("column `{name}` of row group {index} claims {values} values for {num_rows} rows"));
             }
             if let Some(pages) = pages.and_then(|leaves| leaves.get(leaf))
                 && !is_sound(pages.page_locations(), start..start + column.compressed_size(), num_rows)

@@ -17,6 +17,8 @@ mod explain;
 pub mod forms;
 mod io;
 mod metrics;
+#[cfg(test)]
+mod mistakes;
 mod panics;
 pub mod plan;
 mod process;

@@ -65,7 +65,7 @@ def check_forms(forms: Mapping[str, str] | None) -> dict[str, str]:
         if not isinstance(column, str) or not isinstance(form, str):
             raise SettingError(f"forms: expected names of columns and forms, got {column!r}: {form!r}")
         check_text("forms", column)
-        check_text("forms", form)
+        check_text(f"forms[{column!r}]", form)
     return asked
 
 

@@ -381,7 +381,9 @@ fn row_bytes(data_type: &DataType) -> u64 {
         DataType::FixedSizeList(item, len) => {
             row_bytes(item.data_type()).saturating_mul(u64::try_from(*len).unwrap_or(0))
         }
-        DataType::Struct(fields) => fields.iter().map(|field| row_bytes(field.data_type())).sum(),
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| row_bytes(field.data_type())).fold(0, u64::saturating_add)
+        }
         other => other.primitive_width().unwrap_or(4) as u64,
     }
 }

@@ -54,10 +54,8 @@ impl Fragment {
         let mut leaves = reader.parquet_schema().columns().iter();
         let fields = with_extensions(reader.schema().fields(), &mut leaves);
         let schema = Arc::new(Schema::new_with_metadata(fields, reader.schema().metadata().clone()));
-        let mut names: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::DuplicateColumn { url: object.url.clone(), column: pair[0].to_owned() });
+        if let Some(column) = duplicate(reader.schema().fields()) {
+            return Err(Error::DuplicateColumn { url: object.url.clone(), column });
         }
         let first_leaves = first_leaves(&reader);
         Ok(Self { object, store, reader, schema, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
@@ -99,7 +97,7 @@ impl Fragment {
 
     /// Returns the decoded bytes of a row group over all columns.
     pub(crate) fn decoded_bytes(&self, row_group: u32) -> u64 {
-        self.row_group(row_group).columns().iter().map(decoded_bytes).sum()
+        self.row_group(row_group).columns().iter().map(decoded_bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns whether a row group's pages are listed, so that some of them can be read alone.
@@ -150,6 +148,27 @@ impl Fragment {
             leaf.page_locations().iter().map(page).collect()
         })
     }
+}
+
+/// Returns a name, with what it is in, that two of `fields` or of the fields within one of them have.
+fn duplicate(fields: &Fields) -> Option<String> {
+    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Some(pair[0].to_owned());
+    }
+    let within = |field: &FieldRef| {
+        let mut data_type = field.data_type();
+        loop {
+            data_type = match data_type {
+                DataType::Struct(fields) => return duplicate(fields),
+                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
+                DataType::Map(entries, _) => entries.data_type(),
+                _ => return None,
+            };
+        }
+    };
+    fields.iter().find_map(|field| within(field).map(|name| format!("{}.{name}", field.name())))
 }
 
 /// Returns the place of each root column's first leaf, and the number of leaves.
@@ -218,6 +237,10 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                 return Err(format!(
                     "column `{name}` of row group {index} claims bytes outside of the object's {size}"
                 ));
+            }
+            if column.num_values() < num_rows {
+                let (name, values) = (column.column_path().string(), column.num_values());
+                return Err(format!("column `{name}` of row group {index} claims {values} values for {num_rows} rows"));
             }
             if let Some(pages) = pages.and_then(|leaves| leaves.get(leaf))
                 && !is_sound(pages.page_locations(), start..start + column.compressed_size(), num_rows)

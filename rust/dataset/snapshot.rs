@@ -164,7 +164,7 @@ impl Snapshot {
         let row_groups = row_groups(&fragments);
         let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
-        let row_bytes = row_groups.iter().map(decoded).sum::<u64>().div_ceil(num_rows.max(1)).max(1);
+        let row_bytes = row_groups.iter().map(decoded).fold(0, u64::saturating_add).div_ceil(num_rows.max(1)).max(1);
         Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes })
     }
 

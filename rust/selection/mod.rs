@@ -5,7 +5,7 @@
 
 mod evaluate;
 mod floats;
-mod integers;
+mod numbers;
 mod prune;
 mod rows;
 mod sql;

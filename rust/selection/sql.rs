@@ -26,7 +26,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-use super::{floats, integers};
+use super::{floats, numbers};
 use crate::error::{Error, Result};
 use crate::panics;
 
@@ -105,7 +105,7 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
         got => return Err(Error::NotBoolean { sql: shortened(sql), got: Box::new(got) }),
     }
     let plan = || {
-        let exact = integers::checked_arithmetic(keep_cases(coerced)?, &df_schema)?;
+        let exact = numbers::checked_numbers(keep_cases(coerced)?, &df_schema)?;
         simplifier.simplify(floats::canonical_comparisons(exact, &df_schema)?)
     };
     let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);

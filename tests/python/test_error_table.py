@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import http.server
 import os
 import pickle
+import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +15,7 @@ import data
 import hostile
 import pyarrow as pa
 import pytest
+import torch.utils.data
 from hostile import COLUMNS, METADATA, ROW_GROUPS
 
 import forebay as fb
@@ -65,6 +70,27 @@ NUMBERS = {
 WHOLE = hostile.parquet(data.ids_table(1000), row_group_size=400, write_page_index=True)
 PLAIN = hostile.parquet(pa.table({"n": range(1000)}), compression="none", use_dictionary=False)
 WORDS = hostile.parquet(pa.table({"n": [f"w{i % 9}" for i in range(1000)]}), compression="snappy")
+
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"a\xff")]
+)
+
+
+def renamed(name: bytes) -> bytes:
+    """Returns a file of one column with a name that pyarrow may not write."""
+
+    def change(footer: hostile.Struct) -> None:
+        footer[hostile.SCHEMA][1][hostile.NAME] = name
+        chunk(footer)[hostile.PATH][0] = name
+
+    return hostile.with_footer(hostile.parquet(pa.table({"n": [1, 2, 3]}), store_schema=False), change)
+
+
+def claim_rows(footer: hostile.Struct, num_rows: int) -> None:
+    """Lets a footer of one column claim other numbers of rows and values."""
+    footer[ROW_GROUPS][0][hostile.NUM_ROWS] = num_rows
+    chunk(footer)[hostile.NUM_VALUES] = num_rows
 
 
 PLACE = (hostile.DATA_OFFSET, hostile.DICTIONARY_OFFSET, hostile.COMPRESSED_SIZE)
@@ -143,6 +169,36 @@ S3_NOWHERE = {
     "aws_secret_access_key": "secret",
 }
 
+
+def never_answered(_: Path) -> object:
+    """Asks a server that takes connections, and nothing else."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.parquet"
+        return fb.load_dataset(url, split="train", storage_options={"timeout": "50ms"})
+
+
+class Refusal(http.server.BaseHTTPRequestHandler):
+    """Answers everything with 403."""
+
+    def do_GET(self):
+        self.send_error(403)
+
+    def log_message(self, *_arguments):
+        """Says nothing."""
+
+
+def refused_by_server(_: Path) -> object:
+    """Asks a server that lets nobody in."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            return fb.load_dataset(f"http://127.0.0.1:{server.server_port}/x.parquet", split="train")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 SOURCES = {
     "nothing is there": Case(
         lambda folder: fb.load_dataset(folder / "absent.parquet", split="train"),
@@ -201,6 +257,42 @@ SOURCES = {
         fb.SettingError,
         ValueError,
         ("aws_region", "means nothing for local files"),
+    ),
+    "a path that is not UTF-8": Case(
+        lambda folder: fb.load_dataset(f"{folder}/\udcff", split="train"),
+        fb.SettingError,
+        ValueError,
+        ("source:", "surrogate pair at character"),
+    ),
+    "a path with a NUL": Case(
+        lambda folder: fb.load_dataset(f"{folder}/a\0b", split="train"),
+        fb.SettingError,
+        ValueError,
+        ("a\0b", "illegal"),
+    ),
+    "a split that is a number": Case(
+        lambda folder: fb.load_dataset(folder, split=3), fb.SettingError, ValueError, ("split:", "got 3")
+    ),
+    "options that are a list": Case(
+        lambda folder: fb.load_dataset(folder, split="train", storage_options=["aws_region"]),
+        fb.SettingError,
+        ValueError,
+        ("storage_options:", "list"),
+    ),
+    "a store that is not there": Case(
+        lambda _: fb.load_dataset("s3://corpus/x.parquet", split="train", storage_options=S3_NOWHERE),
+        fb.StoreError,
+        OSError,
+        ("s3://corpus/x.parquet", "Connection refused"),
+    ),
+    "a store that never answers": Case(
+        never_answered,
+        fb.StoreTimeoutError,
+        TimeoutError,
+        ("x.parquet", "did not answer in time", "raise `timeout`", "storage_options"),
+    ),
+    "a store that refuses": Case(
+        refused_by_server, fb.AccessDeniedError, PermissionError, ("x.parquet", "check the credentials")
     ),
     "an object that was rewritten": Case(
         changed_later, fb.ObjectChangedError, OSError, ("x.parquet", "open the dataset again")
@@ -319,11 +411,35 @@ PAGES = {
         ValueError,
         ("x.parquet", "row group 0"),
     ),
-    "more rows than the pages have": Case(
-        footer_with(putting(lambda f: f[ROW_GROUPS][0], hostile.NUM_ROWS, 2000), PLAIN),
+    "more rows than values": Case(
+        footer_with(putting(lambda f: f[ROW_GROUPS][0], hostile.NUM_ROWS, 2**32 - 1), PLAIN),
         fb.DataError,
         ValueError,
-        ("x.parquet", "row group 0"),
+        ("x.parquet", "column `n` of row group 0", "1000 values for 4294967295 rows"),
+    ),
+    "more rows than the pages have": Case(
+        footer_with(lambda f: claim_rows(f, 2000), PLAIN),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "column `n` in row group 0", "1000 rows are missing"),
+    ),
+    "more rows than memory holds": Case(
+        footer_with(lambda f: claim_rows(f, 2**32 - 1), PLAIN),
+        fb.MemoryLimitError,
+        MemoryError,
+        ("x.parquet", "row group 0", "raise it"),
+    ),
+    "text that is not UTF-8": Case(
+        lambda folder: read(folder, pa.table({"ok": ["a", "b"], "text": NOT_UTF8})),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "column `text` in row group 0", "utf-8"),
+    ),
+    "text that is not UTF-8, in a filter": Case(
+        lambda folder: len(opened(folder, pa.table({"text": NOT_UTF8})).filter("text = 'a'")),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "column `text` in row group 0", "utf-8"),
     ),
     "a page longer than its chunk": Case(
         page_with(header(hostile.PAGE_COMPRESSED, 2**30)), fb.DataError, ValueError, ("x.parquet", "row group 0")
@@ -388,6 +504,39 @@ SCHEMAS = {
     "a column without a name": Case(
         lambda folder: opened(folder).select_columns(""), fb.ColumnNotFoundError, ValueError, ("no column ``", "`id`")
     ),
+    "a field that is there twice": Case(
+        lambda folder: opened(
+            folder,
+            hostile.with_footer(
+                hostile.parquet(pa.table({"s": [{"x": 1, "y": 2}]}), store_schema=False),
+                lambda footer: footer[hostile.SCHEMA][3].__setitem__(hostile.NAME, b"x"),
+            ),
+        ),
+        fb.SchemaError,
+        ValueError,
+        ("x.parquet", "more than one column named `s.x`"),
+    ),
+    "a schema 129 levels deep": Case(
+        lambda folder: opened(folder, hostile.nested(128)), fb.DataError, ValueError, ("x.parquet", "128 levels")
+    ),
+    "a schema 100,000 levels deep": Case(
+        lambda folder: opened(folder, hostile.nested(100_000)), fb.DataError, ValueError, ("x.parquet", "128 levels")
+    ),
+    "a column whose name is not UTF-8": Case(
+        lambda folder: opened(folder, renamed(b"\xff\xfe")), fb.DataError, ValueError, ("x.parquet", "utf8")
+    ),
+    "a column whose name is half a character": Case(
+        lambda folder: opened(folder, renamed(b"\xed\xa0\x80")), fb.DataError, ValueError, ("x.parquet", "utf8")
+    ),
+    "a name that is half a character": Case(
+        lambda folder: opened(folder).select_columns("\udfff"), fb.SettingError, ValueError, ("columns:", "surrogate")
+    ),
+    "a name that is a number": Case(
+        lambda folder: opened(folder).select_columns([3]), fb.SettingError, ValueError, ("columns:", "got 3")
+    ),
+    "names that are none": Case(
+        lambda folder: opened(folder).remove_columns(3), fb.SettingError, ValueError, ("columns:", "got 3")
+    ),
     "a column that is asked for twice": Case(
         lambda folder: opened(folder).select_columns(["id", "id"]), fb.SettingError, ValueError, ("`id`", "twice")
     ),
@@ -427,6 +576,69 @@ QUERIES = {
         fb.QueryError,
         ValueError,
         ("row group 0", "x.parquet", "verflow"),
+    ),
+    "a sum beyond the type": Case(
+        keeping("big + big > 0"),
+        fb.QueryError,
+        ValueError,
+        ("row group 0", "x.parquet", "4611686018427387904 + 4611686018427387904", "cast to a wider type"),
+    ),
+    "a sum beyond a small type": Case(
+        keeping("small + small > 0"), fb.QueryError, ValueError, ("row group 0", "127 + 127", "CAST(x AS DECIMAL")
+    ),
+    "a difference beyond the type": Case(
+        keeping("big - 1 < 0"), fb.QueryError, ValueError, ("row group 0", "-9223372036854775808 - 1")
+    ),
+    "a product beyond the type": Case(
+        keeping("big * 4 > 0"), fb.QueryError, ValueError, ("row group 0", "4611686018427387904 * 4")
+    ),
+    "a negation beyond the type": Case(
+        keeping("-big > 0"), fb.QueryError, ValueError, ("row group 0", "- -9223372036854775808")
+    ),
+    "a constant beyond the type": Case(
+        keeping("big < 9223372036854775807 + 1"), fb.QueryError, ValueError, ("9223372036854775807 + 1",)
+    ),
+    "the magnitude of the least integer": Case(
+        keeping("abs(big) > 0"), fb.QueryError, ValueError, ("row group 0", "abs(-9223372036854775808)")
+    ),
+    "an integer beyond the type of a cast": Case(
+        keeping("CAST(big AS TINYINT) > 0"), fb.QueryError, ValueError, ("row group 0", "4611686018427387904", "Int8")
+    ),
+    "a decimal beyond the type of a cast": Case(
+        keeping("CAST(big AS DECIMAL(5, 0)) > 0"), fb.QueryError, ValueError, ("row group 0", "4611686018427387904")
+    ),
+    "a text beyond 2 GiB": Case(
+        keeping("repeat(text, 2000000000000) = 'a'"), fb.QueryError, ValueError, ("row group 0", "overflow")
+    ),
+    "a list beyond all memory": Case(
+        refusing("range(0, 1000000000000)[1] = big"), fb.QueryError, ValueError, ("Range too large",)
+    ),
+    "an interval beyond its type": Case(
+        refusing("interval '99999999999 years' > interval '1 day'"), fb.QueryError, ValueError, ("99999999999 years",)
+    ),
+    "a filter deep in brackets": Case(
+        refusing("(" * 5000 + "big > 0" + ")" * 5000),
+        fb.QueryError,
+        ValueError,
+        ("cannot use the filter `((((", "Recursion"),
+    ),
+    "a chain of 20,000 sums": Case(
+        refusing(" + ".join(["big"] * 20_000) + " > 0"),
+        fb.QueryError,
+        ValueError,
+        ("nests more than 300 levels", "`IN`"),
+    ),
+    "a chain of 20,000 texts": Case(
+        refusing("||".join(["text"] * 20_000) + " = 'x'"), fb.QueryError, ValueError, ("nests more than 300 levels",)
+    ),
+    "a filter of a million operators": Case(
+        refusing(" OR ".join(["big = 1"] * 500_000)),
+        fb.QueryError,
+        ValueError,
+        ("999999 operators", "at most 120000", "use `IN (...)`"),
+    ),
+    "a filter of half a character": Case(
+        refusing("text = '\ud800'"), fb.SettingError, ValueError, ("filter:", "surrogate pair at character 8 of 10")
     ),
     "a text that is no number": Case(
         keeping("CAST(text AS INT) > 0"), fb.QueryError, ValueError, ("row group 0", "x.parquet", "'x'", "Int32")
@@ -481,6 +693,12 @@ SETTINGS = {
         MemoryError,
         ("memory_limit of 1048576 bytes", "row group 0", "x.parquet", "page index"),
     ),
+    "a list that is no tensor": Case(
+        lambda folder: opened(folder, pa.table({"n": [[1], [2, 3]]})).to_torch(2, forms={"n": "tensor"}),
+        fb.TensorError,
+        TypeError,
+        ("column `n`", "List(Int64", "cannot become a tensor"),
+    ),
     "a state of nothing": Case(with_state(lambda _: {}), fb.StateError, ValueError, ("not a Forebay state",)),
     "a state of another dataset": Case(
         with_state(lambda state: state | {"fingerprint": "0" * 64}), fb.StateError, ValueError, ("fingerprint", "000")
@@ -510,6 +728,9 @@ HARMLESS = {
 }
 
 
+NO_SUCH_PAGE = hostile.with_page(PLAIN, header(2, 55, hostile.PAGE_DATA))
+
+
 def chain(error: BaseException | None) -> list[tuple[type, str]]:
     """Class and message of an error and of its causes, outermost first."""
     found = []
@@ -517,6 +738,54 @@ def chain(error: BaseException | None) -> list[tuple[type, str]]:
         found.append((type(error), str(error)))
         error = error.__cause__
     return found
+
+
+NAMES = [
+    "dataset",
+    "select",
+    "__index_level_0__",
+    "",
+    " ",
+    "a.b",
+    'a"b',
+    "a'b",
+    "a`b",
+    "a\nb",
+    "caf\u00e9",
+    "cafe\u0301",
+    "x" * 10_000,
+]
+
+# Each has an answer, in bounded time; the rows are `n` from 0 to 99.
+TERMS = 20_000
+LONG = {
+    "OR": (" OR ".join(f"n = {i}" for i in range(50, TERMS)), 50),
+    "AND": (" AND ".join(f"n <> {i}" for i in range(50, TERMS)), 50),
+    "OR of AND": (" OR ".join(f"(n = {i} AND n < {i + 1})" for i in range(50, TERMS // 2)), 50),
+    "IN": (f"n IN ({', '.join(str(i) for i in range(50, TERMS))})", 50),
+    "NOT IN": (f"n NOT IN ({', '.join(str(i) for i in range(50, TERMS))})", 50),
+    "CASE": ("CASE " + " ".join(f"WHEN n = {i} THEN {i % 2 == 0}" for i in range(TERMS)) + " END", 50),
+    "CASE of one value": ("CASE n " + " ".join(f"WHEN {i} THEN {i % 2 == 0}" for i in range(TERMS)) + " END", 50),
+    "NOT, nested": ("NOT (" * 50 + "n >= 50" + ")" * 50, 50),
+    "brackets": ("(" * 100 + "n >= 50" + ")" * 100, 50),
+}
+
+# What guards, widens or may fail by request keeps the rows that SQL says.
+KEPT = {
+    "CASE WHEN zero = 0 THEN false ELSE small / zero > 0 END": 2,
+    "CASE WHEN zero <> 0 THEN small / zero END > 0": 2,
+    "small / nullif(zero, 0) > 0": 2,
+    "CAST(big AS DECIMAL(38, 0)) + big > 0": 2,
+    "CAST(small AS INT) + small = 254": 1,
+    "TRY_CAST(big AS TINYINT) > 0": 1,
+    "NOT (TRY_CAST(big AS TINYINT) > 5)": 1,
+    "TRY_CAST(big AS TINYINT) <> 5": 1,
+    "TRY_CAST(big AS TINYINT) IS NULL": 2,
+    "TRY_CAST(big AS DECIMAL(3, 0)) > 0": 1,
+    "TRY_CAST(text AS INT) = 1": 1,
+    "big > -9223372036854775808": 2,
+    "big < 99999999999999999999999": 3,
+}
 
 
 def test_the_table_is_one_of_every_kind():
@@ -546,3 +815,90 @@ def test_a_mistake_is_an_exception_of_its_kind_that_says_what_and_where(tmp_path
 @pytest.mark.parametrize("body", HARMLESS.values(), ids=HARMLESS)
 def test_a_claim_that_is_not_needed_is_no_obstacle(tmp_path, body):
     assert pa.table(opened(tmp_path, body))["n"].to_pylist() == list(range(1000))
+
+
+def test_a_chain_of_causes_says_who_said_what_and_outlives_pickling(tmp_path):
+    with pytest.raises(fb.StoreError) as caught:
+        CASES["a store that is not there"].act(tmp_path)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        kinds = [kind for kind, _ in chain(error)]
+        assert kinds[:2] == [fb.StoreError, fb.exceptions.Cause]
+        assert kinds[-1] is ConnectionRefusedError
+        assert "Generic S3 error" in str(error.__cause__)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_an_error_in_a_worker_arrives_with_its_class_and_its_causes(tmp_path, context):
+    stream = opened(tmp_path, NO_SUCH_PAGE).to_torch(100)
+    loader = torch.utils.data.DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context=context)
+    with pytest.raises(fb.DataError) as caught:
+        list(loader)
+    text = str(caught.value)
+    for says in ("worker process 0", "column `n` in row group 0", "x.parquet", "exceptions.Cause", "direct cause"):
+        assert says in text
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:20]))
+def test_a_column_may_have_any_name(tmp_path, name):
+    ds = opened(tmp_path, renamed(name.encode()))
+    quoted = '"' + name.replace('"', '""') + '"'
+    assert ds.filter(f"{quoted} > 1").select_columns([name]).take(5) == [{name: 2}, {name: 3}]
+    assert next(iter(ds.to_torch(3)))[name].tolist() == [1, 2, 3]
+
+
+def test_names_that_look_alike_are_different_columns(tmp_path):
+    names = ["a", "A", "caf\u00e9", "cafe\u0301", "a ", " a"]
+    ds = opened(tmp_path, pa.table({name: [number] for number, name in enumerate(names)}))
+    assert len(ds.filter(" AND ".join(f'"{name}" = {number}' for number, name in enumerate(names)))) == 1
+
+
+@pytest.mark.parametrize(("sql", "kept"), LONG.values(), ids=LONG)
+def test_a_predicate_of_20_000_terms_is_planned(tmp_path, sql, kept):
+    ds = opened(tmp_path, pa.table({"n": range(100)}))
+    assert len(ds.filter(sql)) == kept
+
+
+@pytest.mark.parametrize(("sql", "kept"), KEPT.items())
+def test_a_number_that_does_not_fit_is_never_another_one(tmp_path, sql, kept):
+    assert keeping(sql)(tmp_path) == kept
+
+
+def test_rows_without_columns_are_rows(tmp_path):
+    ds = opened(tmp_path, hostile.without_columns(1000))
+    assert len(ds) == len(ds.filter("1 = 1")) == pa.table(ds).num_rows == 1000
+    assert [len(batch) for batch in ds.shuffle(1).batches(600)] == [600, 400]
+    assert len(ds.filter("1 = 0")) == 0
+    assert ds.take(2) == [{}, {}]
+
+
+def test_an_object_of_a_few_columns_less_is_nulls_however_many_rows_it_claims(tmp_path):
+    opened(tmp_path, pa.table({"n": [1, 2]}))
+    (tmp_path / "y.parquet").write_bytes(hostile.without_columns(2**32 - 1))
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert len(ds) == 2**32 + 1
+    with pytest.raises(fb.MemoryLimitError, match=r"row group 0 of .*y\.parquet"):
+        list(ds.batches(100))
+
+
+def test_100_000_row_groups_are_opened_filtered_and_read(tmp_path):
+    body = hostile.parquet(pa.table({"n": range(4)}))
+    for number in range(4):
+        (tmp_path / f"{number}.parquet").write_bytes(hostile.many_row_groups(body, 25_000))
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert len(ds) == 400_000
+    assert len(ds.filter("n > 9")) == 0
+    assert sum(len(batch) for batch in ds.batches(50_000)) == 400_000
+
+
+def test_more_row_groups_than_a_file_may_have_are_refused(tmp_path):
+    with pytest.raises(fb.DataError, match=r"x\.parquet.*ordinal 32768.*fewer, larger row groups"):
+        opened(tmp_path, hostile.many_row_groups(PLAIN, 40_000))
+
+
+def test_10_000_columns_are_opened_filtered_and_read(tmp_path):
+    ds = opened(tmp_path, pa.table({f"c{i}": [i, i + 1] for i in range(10_000)}))
+    assert len(ds.filter("c7 > 7 AND c9999 > 9999")) == 1
+    assert ds.select_columns(["c9999", "c5"]).take(1) == [{"c9999": 9999, "c5": 5}]
+    assert ds.remove_columns([f"c{i}" for i in range(9_999)]).column_names == ["c9999"]
+    assert len(next(iter(ds.to_torch(2)))) == 10_000

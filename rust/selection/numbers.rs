@@ -1,11 +1,13 @@
-//! SQL's integers: an overflow is an error, never another number.
+//! SQL's numbers: what does not fit is an error or, by `TRY_CAST`, NULL; never another number.
 //!
 //! The engine's arithmetic wraps around, in columns and in the constants that it folds. So `+`, `-` and `*` of
-//! integers, and the negation of one, become functions that fail instead.
+//! integers, and the negation of one, become functions that fail instead. And its simplifier moves a cast from the
+//! column to the literal it is compared with, which compares numbers that the cast would have refused or rounded. So
+//! casts that may do either are hidden from it, in a function that does nothing.
 
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::{ArrayRef, Datum};
+use arrow_array::{ArrayRef, Datum, make_array};
 use arrow_schema::{ArrowError, DataType};
 use datafusion::arrow::compute::kernels::numeric;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -15,8 +17,8 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// Replaces the integer arithmetic of a type-checked expression by [`Checked`].
-pub(super) fn checked_arithmetic(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
+/// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around lossy casts.
+pub(super) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let checked = expr.transform_up(|node| {
         Ok(match node {
             Expr::BinaryExpr(binary) => {
@@ -33,10 +35,57 @@ pub(super) fn checked_arithmetic(expr: Expr, schema: &DFSchema) -> PlanResult<Ex
             Expr::Negative(negated) if negated.get_type(schema)?.is_signed_integer() => {
                 Transformed::yes(Operation::Negate.call(vec![*negated]))
             }
+            Expr::TryCast(cast) => Transformed::yes(Operation::Keep.call(vec![Expr::TryCast(cast)])),
+            Expr::Cast(cast) if is_lossy(&cast.expr.get_type(schema)?, cast.field.data_type()) => {
+                Transformed::yes(Operation::Keep.call(vec![Expr::Cast(cast)]))
+            }
             other => Transformed::no(other),
         })
     })?;
     Ok(checked.data)
+}
+
+/// Returns whether a cast fails on some numbers or times of `from`, or makes two of them one.
+fn is_lossy(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Timestamp};
+    let digits_of = |data_type: &DataType| match data_type {
+        Decimal32(precision, scale)
+        | Decimal64(precision, scale)
+        | Decimal128(precision, scale)
+        | Decimal256(precision, scale) => Some((i16::from(*precision) - i16::from(*scale), i16::from(*scale))),
+        _ => None,
+    };
+    if to.is_integer() {
+        return !from.is_integer() && (from.is_floating() || digits_of(from).is_some())
+            || from.is_integer() && !holds(to, from);
+    }
+    match (from, to, digits_of(from), digits_of(to)) {
+        (Timestamp(finer, _), Timestamp(coarser, _), ..) => finer > coarser,
+        (_, _, Some((whole, fraction)), Some((to_whole, to_fraction))) => whole > to_whole || fraction > to_fraction,
+        (_, _, None, Some((to_whole, _))) => from.is_floating() || from.is_integer() && to_whole < num_digits(from),
+        _ => false,
+    }
+}
+
+/// Returns whether an integer type holds all values of another one.
+fn holds(wide: &DataType, narrow: &DataType) -> bool {
+    let widths = (wide.primitive_width(), narrow.primitive_width());
+    match (wide.is_signed_integer(), narrow.is_signed_integer()) {
+        (true, true) | (false, false) => widths.0 >= widths.1,
+        (true, false) => widths.0 > widths.1,
+        (false, true) => false,
+    }
+}
+
+/// Returns the decimal digits of the largest value of an integer type.
+fn num_digits(integer: &DataType) -> i16 {
+    match integer.primitive_width() {
+        Some(1) => 3,
+        Some(2) => 5,
+        Some(4) => 10,
+        _ if integer.is_signed_integer() => 19,
+        _ => 20,
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +94,8 @@ enum Operation {
     Subtract,
     Multiply,
     Negate,
+    /// Returns the operand as it is.
+    Keep,
 }
 
 impl Operation {
@@ -58,8 +109,8 @@ impl Operation {
     }
 
     fn call(self, arguments: Vec<Expr>) -> Expr {
-        static FUNCTIONS: LazyLock<[Arc<ScalarUDF>; 4]> = LazyLock::new(|| {
-            [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Negate]
+        static FUNCTIONS: LazyLock<[Arc<ScalarUDF>; 5]> = LazyLock::new(|| {
+            [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Negate, Operation::Keep]
                 .map(|operation| Arc::new(Checked::new(operation).into()))
         });
         Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&FUNCTIONS[self as usize]), arguments))
@@ -71,6 +122,7 @@ impl Operation {
             (Self::Subtract, [left, right]) => numeric::sub(*left, *right),
             (Self::Multiply, [left, right]) => numeric::mul(*left, *right),
             (Self::Negate, [operand]) => numeric::neg(operand.get().0),
+            (Self::Keep, [operand]) => Ok(make_array(operand.get().0.to_data())),
             _ => Err(ArrowError::ComputeError(format!("{self:?} of {} operands", operands.len()))),
         }
     }
@@ -85,7 +137,7 @@ struct Checked {
 
 impl Checked {
     fn new(operation: Operation) -> Self {
-        let num_operands = if operation == Operation::Negate { 1 } else { 2 };
+        let num_operands = if matches!(operation, Operation::Negate | Operation::Keep) { 1 } else { 2 };
         Self { operation, signature: Signature::any(num_operands, Volatility::Immutable) }
     }
 }
@@ -97,6 +149,7 @@ impl ScalarUDFImpl for Checked {
             Operation::Subtract => "checked_subtract",
             Operation::Multiply => "checked_multiply",
             Operation::Negate => "checked_negate",
+            Operation::Keep => "checked_cast",
         }
     }
 
@@ -130,7 +183,25 @@ impl ScalarUDFImpl for Checked {
 mod tests {
     use arrow_array::{Int8Array, Scalar};
 
-    use super::Operation;
+    use super::{DataType, Operation, is_lossy};
+
+    #[test]
+    fn a_cast_is_lossy_where_some_value_does_not_come_back() {
+        use DataType::{Float32, Float64, Int8, Int32, Int64, UInt8, UInt32, UInt64, Utf8};
+        let decimal = DataType::Decimal128;
+        for (from, to) in [(Int64, Int8), (UInt32, Int32), (Int8, UInt64), (Float64, Int64), (Int64, decimal(18, 0))] {
+            assert!(is_lossy(&from, &to), "{from} {to}");
+        }
+        for (from, to) in [(decimal(10, 2), Int64), (decimal(10, 2), decimal(12, 1)), (decimal(10, 2), decimal(9, 2))] {
+            assert!(is_lossy(&from, &to), "{from} {to}");
+        }
+        for (from, to) in [(Int8, Int64), (UInt8, Int32), (Int32, Float64), (Float32, Float64), (Int64, Utf8)] {
+            assert!(!is_lossy(&from, &to), "{from} {to}");
+        }
+        for (from, to) in [(Int64, decimal(20, 0)), (decimal(10, 2), decimal(12, 4)), (Utf8, Int64)] {
+            assert!(!is_lossy(&from, &to), "{from} {to}");
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_an_error() {

@@ -1,0 +1,413 @@
+//! Mistakes, one line each: which error they are, and what the message names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Decimal128Array, Float64Array, Int8Array, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+
+use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
+
+fn columns() -> Vec<(&'static str, ArrayRef)> {
+    vec![
+        ("big", Arc::new(Int64Array::from(vec![1, 1 << 62, i64::MIN]))),
+        ("zero", Arc::new(Int64Array::from(vec![1, 0, -1]))),
+        ("small", Arc::new(Int8Array::from(vec![1, 127, -128]))),
+        ("score", Arc::new(Float64Array::from(vec![0.5, f64::NAN, 1e300]))),
+        ("text", Arc::new(StringArray::from(vec!["1", "x", ""]))),
+        ("price", Arc::new(Decimal128Array::from(vec![5, 50, 99_999]).with_precision_and_scale(5, 2).unwrap())),
+    ]
+}
+
+fn parquet(columns: Vec<(&str, ArrayRef)>) -> Vec<u8> {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn sound() -> Vec<u8> {
+    parquet(columns())
+}
+
+fn open(sources: &[&str], split: Option<&str>, options: &[(&str, &str)]) -> Result<Dataset> {
+    let request = OpenRequest {
+        sources: sources.iter().map(|&source| source.to_owned()).collect(),
+        split: split.map(str::to_owned),
+        storage_options: options
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect::<BTreeMap<_, _>>(),
+    };
+    Io::current()?.block_on(Dataset::open(request, &Progress::default()))
+}
+
+/// Opens a file, `x.parquet`, of these bytes.
+fn of_bytes(folder: &Path, body: impl AsRef<[u8]>) -> Result<Dataset> {
+    let path = folder.join("x.parquet");
+    std::fs::write(&path, body).unwrap();
+    open(&[path.to_str().unwrap()], None, &[])
+}
+
+/// Opens a file and counts the rows that a filter keeps.
+fn keep(folder: &Path, sql: &str) -> Result<u64> {
+    let dataset = of_bytes(folder, sound())?.filter(sql)?;
+    let connections = dataset.connect(&Arc::default())?;
+    Io::current()?.block_on(dataset.selection(connections, None, &Progress::default())).map(|kept| kept.num_rows())
+}
+
+/// Opens a file and makes it ready to deliver.
+fn prepare(folder: &Path, settings: OrderSettings) -> Result<EpochReader> {
+    let dataset = of_bytes(folder, sound())?;
+    let selection = dataset.known_selection().unwrap();
+    EpochReader::try_new(&dataset, selection, settings, 1 << 30)
+}
+
+/// Changes the end of a file, where its footer's length and the magic are.
+fn with_tail(tail: [u8; 8]) -> Vec<u8> {
+    let mut body = sound();
+    let end = body.len() - 8;
+    body[end..].copy_from_slice(&tail);
+    body
+}
+
+fn with_footer(footer: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(footer.len()).unwrap();
+    [b"PAR1", footer, &len.to_le_bytes(), b"PAR1"].concat()
+}
+
+fn chain(term: &str, operator: &str, count: usize) -> String {
+    vec![term; count].join(operator)
+}
+
+/// Makes the mistake in a folder.
+type Act = dyn Fn(&Path) -> Result<()>;
+
+struct Mistake {
+    name: &'static str,
+    act: Box<Act>,
+    is_expected: fn(&Error) -> bool,
+    names: &'static [&'static str],
+}
+
+macro_rules! mistake {
+    ($name:literal, $act:expr, $error:pat, [$($names:literal),*]) => {
+        Mistake {
+            name: $name,
+            act: Box::new(|folder: &Path| {
+                let act: fn(&Path) -> Result<_> = $act;
+                act(folder).map(drop)
+            }),
+            is_expected: |error| matches!(error, $error),
+            names: &[$($names),*],
+        }
+    };
+}
+
+/// A filter that is refused or fails, with its error and what that names.
+macro_rules! filter {
+    ($sql:literal, $error:pat, [$($names:literal),*]) => {
+        mistake!($sql, |folder| keep(folder, $sql), $error, [$($names),*])
+    };
+}
+
+fn sources() -> Vec<Mistake> {
+    vec![
+        mistake!("no source", |_| open(&[], None, &[]), Error::Uri { .. }, ["list of sources is empty"]),
+        mistake!("empty text", |_| open(&[""], None, &[]), Error::Uri { .. }, ["cannot understand the source"]),
+        mistake!("a scheme", |_| open(&["ftp://h/x"], None, &[]), Error::Uri { .. }, ["ftp", "s3://"]),
+        mistake!("a NUL", |_| open(&["/tmp/a\0b"], None, &[]), Error::Uri { .. }, ["illegal"]),
+        mistake!(
+            "nothing there",
+            |folder| open(&[folder.join("y").to_str().unwrap()], None, &[]),
+            Error::NotFound { .. },
+            ["no such object or folder", "y"]
+        ),
+        mistake!(
+            "an empty folder",
+            |folder| open(&[folder.to_str().unwrap()], None, &[]),
+            Error::NoObjects { .. },
+            ["no Parquet objects match", ".parquet"]
+        ),
+        mistake!(
+            "a pattern",
+            |folder| open(&[folder.join("[").to_str().unwrap()], None, &[]),
+            Error::Uri { .. },
+            ["["]
+        ),
+        mistake!(
+            "a pattern of nothing",
+            |folder| {
+                of_bytes(folder, sound())?;
+                open(&[folder.join("y*").to_str().unwrap()], None, &[])
+            },
+            Error::NoObjects { .. },
+            ["1 objects are under"]
+        ),
+        mistake!(
+            "named twice",
+            |folder| {
+                of_bytes(folder, sound())?;
+                open(&[folder.join("x.parquet").to_str().unwrap(), folder.to_str().unwrap()], None, &[])
+            },
+            Error::Uri { .. },
+            ["x.parquet", "twice"]
+        ),
+        mistake!(
+            "a split",
+            |folder| {
+                of_bytes(folder, sound())?;
+                open(&[folder.to_str().unwrap()], Some("test"), &[])
+            },
+            Error::UnknownSplit { .. },
+            ["no split `test`", "it has train"]
+        ),
+        mistake!(
+            "an option",
+            |_| open(&["s3://b/x"], None, &[("acess_key_id", "k")]),
+            Error::Setting { .. },
+            ["acess_key_id", "did you mean", "access_key_id"]
+        ),
+        mistake!(
+            "a local option",
+            |_| open(&["/tmp"], None, &[("aws_region", "x")]),
+            Error::Setting { .. },
+            ["aws_region", "local files"]
+        ),
+    ]
+}
+
+#[expect(clippy::too_many_lines, reason = "it is a table")]
+fn bodies() -> Vec<Mistake> {
+    vec![
+        mistake!("no bytes", |folder| of_bytes(folder, b""), Error::NotParquet { .. }, ["x.parquet", "0 bytes"]),
+        mistake!(
+            "the magic",
+            |folder| of_bytes(folder, b"PAR1PAR1"),
+            Error::NotParquet { .. },
+            ["x.parquet", "8 bytes"]
+        ),
+        mistake!(
+            "a text",
+            |folder| of_bytes(folder, b"id,label\n1,a\n"),
+            Error::NotParquet { .. },
+            ["x.parquet", "another kind"]
+        ),
+        mistake!(
+            "half",
+            |folder| of_bytes(folder, &sound()[..600]),
+            Error::NotParquet { .. },
+            ["x.parquet", "truncated"]
+        ),
+        mistake!(
+            "encrypted",
+            |folder| of_bytes(folder, with_tail(*b"\x50\0\0\0PARE")),
+            Error::NotParquet { .. },
+            ["encrypted"]
+        ),
+        mistake!(
+            "a length",
+            |folder| of_bytes(folder, with_tail(*b"\xff\xff\xff\x7fPAR1")),
+            Error::NotParquet { .. },
+            ["claims 2147483647 bytes"]
+        ),
+        mistake!(
+            "a length of nothing",
+            |folder| of_bytes(folder, with_tail(*b"\0\0\0\0PAR1")),
+            Error::NotParquet { .. },
+            ["x.parquet"]
+        ),
+        mistake!(
+            "a length that is off",
+            |folder| of_bytes(folder, with_tail(*b"\x21\0\0\0PAR1")),
+            Error::NotParquet { .. },
+            ["x.parquet"]
+        ),
+        mistake!(
+            "noise",
+            |folder| of_bytes(folder, with_footer(&[0xa5; 600])),
+            Error::NotParquet { .. },
+            ["x.parquet"]
+        ),
+        mistake!("zeros", |folder| of_bytes(folder, with_footer(&[0; 600])), Error::NotParquet { .. }, ["x.parquet"]),
+        mistake!(
+            "a huge schema",
+            |folder| of_bytes(folder, with_footer(&[0x15, 4, 0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 7])),
+            Error::NotParquet { .. },
+            ["x.parquet"]
+        ),
+        mistake!(
+            "a deep schema",
+            |folder| of_bytes(
+                folder,
+                with_footer(
+                    &[&[0x15, 4, 0x19, 0xfc, 0xff, 0xff, 3][..], &[0x48, 1, b'g', 0x15, 2, 0].repeat(65_535)].concat()
+                )
+            ),
+            Error::NotParquet { .. },
+            ["128 levels"]
+        ),
+        mistake!(
+            "two columns of a name",
+            |folder| {
+                let column = || -> ArrayRef { Arc::new(Int64Array::from(vec![1])) };
+                of_bytes(folder, parquet(vec![("n", column()), ("n", column())]))
+            },
+            Error::DuplicateColumn { .. },
+            ["x.parquet", "`n`"]
+        ),
+        mistake!(
+            "types that clash",
+            |folder| {
+                of_bytes(folder, sound())?;
+                let other: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+                std::fs::write(folder.join("y.parquet"), parquet(vec![("big", other)])).unwrap();
+                open(&[folder.to_str().unwrap()], None, &[])
+            },
+            Error::SchemaMismatch { .. },
+            ["`big`", "`Int64`", "x.parquet", "`Utf8`", "y.parquet"]
+        ),
+        mistake!(
+            "a column that is not there",
+            |folder| of_bytes(folder, sound())?.select_columns(&["biq".into()]),
+            Error::UnknownColumn { .. },
+            ["`biq`", "did you mean `big`"]
+        ),
+        mistake!(
+            "a column twice",
+            |folder| of_bytes(folder, sound())?.select_columns(&["big".into(), "big".into()]),
+            Error::Setting { .. },
+            ["`big`", "twice"]
+        ),
+        mistake!(
+            "no lanes",
+            |folder| prepare(
+                folder,
+                OrderSettings::Shuffled { seed: 1, shuffle_bytes: 1, num_lanes: Some(0), window_rows: None }
+            ),
+            Error::Setting { .. },
+            ["num_lanes", "at least 1"]
+        ),
+        mistake!(
+            "no state",
+            |folder| prepare(folder, OrderSettings::Sequential)?.read_state("{}"),
+            Error::NotAState { .. },
+            ["not a Forebay state"]
+        ),
+        mistake!(
+            "a foreign state",
+            |folder| {
+                let reader = prepare(folder, OrderSettings::Sequential)?;
+                reader.read_state(&reader.state(0, 99).to_json())
+            },
+            Error::StateMismatch { .. },
+            ["position", "at most 3, got 99"]
+        ),
+    ]
+}
+
+fn filters() -> Vec<Mistake> {
+    vec![
+        filter!("big >", Error::Sql { .. }, ["`big >`", "Expected"]),
+        filter!("", Error::Sql { .. }, ["filter"]),
+        filter!("big > 1 AS x", Error::Sql { .. }, ["leave `AS x` out"]),
+        filter!("biq > 1", Error::UnknownColumn { .. }, ["`biq` at line 1, column 1", "`big`"]),
+        filter!("big + 1", Error::NotBoolean { .. }, ["`big + 1` is `Int64`"]),
+        filter!("text > 1 + ", Error::Sql { .. }, ["text > 1 +"]),
+        filter!("lenght(text) > 1", Error::Sql { .. }, ["lenght"]),
+        filter!("max(big) > 1", Error::Sql { .. }, ["row by row"]),
+        filter!("random() > 0.5", Error::Sql { .. }, ["depends on more than the row"]),
+        filter!("big > $1", Error::Sql { .. }, ["write the value out"]),
+        filter!("big IN (SELECT 1)", Error::Sql { .. }, ["big IN (SELECT 1)"]),
+        filter!("big IN ()", Error::Sql { .. }, ["Expected"]),
+        filter!("regexp_like(text, '(')", Error::Sql { .. }, ["unclosed group"]),
+        filter!("text SIMILAR TO '('", Error::Sql { .. }, ["unclosed group"]),
+        filter!("1 / 0 > 1", Error::Sql { .. }, ["1 / 0", "Divide by zero", "nullif"]),
+        filter!(
+            "big > 9223372036854775807 + 1",
+            Error::Sql { .. } | Error::Evaluate { .. },
+            ["9223372036854775807 + 1"]
+        ),
+        filter!("big / zero > 0", Error::Evaluate { .. }, ["row group 0", "x.parquet", "Divide by zero", "nullif"]),
+        filter!("big % zero > 0", Error::Evaluate { .. }, ["row group 0", "Divide by zero"]),
+        filter!("big + big > 0", Error::Evaluate { .. }, ["row group 0", "Overflow", "wider type"]),
+        filter!("big - 1 < 0", Error::Evaluate { .. }, ["-9223372036854775808 - 1"]),
+        filter!("big * 4 > 0", Error::Evaluate { .. }, ["4611686018427387904 * 4"]),
+        filter!("-big > 0", Error::Evaluate { .. }, ["Overflow", "-9223372036854775808"]),
+        filter!("small + small > 0", Error::Evaluate { .. }, ["127 + 127"]),
+        filter!("abs(big) > 0", Error::Evaluate { .. }, ["abs(-9223372036854775808)"]),
+        filter!("CAST(big AS TINYINT) > 0", Error::Evaluate { .. }, ["4611686018427387904", "Int8"]),
+        filter!("CAST(price AS DECIMAL(4, 2)) > 0", Error::Evaluate { .. }, ["row group 0", "999.99"]),
+        filter!("CAST(text AS INT) > 0", Error::Evaluate { .. }, ["'x'", "Int32"]),
+        filter!("CAST(score AS INT) > 0", Error::Evaluate { .. }, ["NaN", "Int32"]),
+        filter!("CAST('2024-13-45' AS DATE) > '2020-01-01'", Error::Sql { .. }, ["2024-13-45"]),
+        filter!("repeat(text, 2000000000000) = 'a'", Error::Evaluate { .. }, ["overflow"]),
+        filter!("range(0, 1000000000000)[1] = big", Error::Sql { .. }, ["Range too large"]),
+        filter!("date_bin(interval '0 day', to_timestamp(big)) IS NULL", Error::Sql { .. }, ["stride"]),
+        mistake!(
+            "brackets",
+            |folder| keep(folder, &format!("{}big > 0{}", "(".repeat(20_000), ")".repeat(20_000))),
+            Error::Sql { .. },
+            ["Recursion", "…`"]
+        ),
+        mistake!(
+            "negations",
+            |folder| keep(folder, &format!("{}(big > 0)", "NOT ".repeat(20_000))),
+            Error::Sql { .. },
+            ["…`"]
+        ),
+        mistake!(
+            "a sum of 20,000",
+            |folder| keep(folder, &format!("{} > 0", chain("big", " + ", 20_000))),
+            Error::Sql { .. },
+            ["300 levels", "`IN`"]
+        ),
+        mistake!(
+            "a text of 20,000",
+            |folder| keep(folder, &format!("{} = ''", chain("text", " || ", 20_000))),
+            Error::Sql { .. },
+            ["300 levels"]
+        ),
+        mistake!(
+            "too many terms",
+            |folder| keep(folder, &chain("big = 1", " OR ", 200_000)),
+            Error::Sql { .. },
+            ["399999 operators", "at most 120000", "`IN (...)`"]
+        ),
+    ]
+}
+
+#[test]
+fn a_mistake_is_an_error_of_its_kind_that_says_what_and_where() {
+    let mistakes: Vec<_> = [sources(), bodies(), filters()].into_iter().flatten().collect();
+    assert!(mistakes.len() >= 60, "{}", mistakes.len());
+    for Mistake { name, act, is_expected, names } in mistakes {
+        let folder = tempfile::tempdir().unwrap();
+        let error = act(folder.path()).err().unwrap_or_else(|| panic!("{name}: not refused"));
+        let said = error.to_string();
+        assert!(is_expected(&error), "{name}: {error:?}");
+        for expected in names {
+            assert!(said.contains(expected), "{name}: no {expected:?} in {said}");
+        }
+        assert!(!said.contains("internal error") && !said.contains("bug in DataFusion"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn long_predicates_keep_the_rows_that_they_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = |index: i64| format!("WHEN big = {index} THEN {}", index % 2 == 1);
+    let terms = |term: &dyn Fn(i64) -> String, with: &str| (0..20_000).map(term).collect::<Vec<_>>().join(with);
+    for (sql, kept) in [
+        (terms(&|index| format!("big = {index}"), " OR "), 1),
+        (terms(&|index| format!("big <> {index}"), " AND "), 2),
+        (format!("big IN ({})", terms(&|index| index.to_string(), ",")), 1),
+        (format!("big NOT IN ({})", terms(&|index| index.to_string(), ",")), 2),
+        (format!("CASE {} ELSE false END", terms(&case, " ")), 1),
+    ] {
+        assert_eq!(keep(folder.path(), &sql).unwrap(), kept, "{}", &sql[..50]);
+    }
+}

@@ -412,8 +412,8 @@ mod tests {
         let touched = Touched::new(&pages, &(15..20), 30);
         assert_eq!((touched.start, touched.end, touched.largest, touched.weight, touched.of), (104, 204, 100, 50, 250));
         let touched = Touched::new(&pages, &(15..22), 30);
-        assert_eq!((touched.start, touched.end, touched.weight), (104, 254, 60));
-        assert_eq!(touched.interpolate(&[7, 1000, 100]), 500 + 20);
+        assert_eq!((touched.start, touched.end, touched.weight), (104, 254, 61));
+        assert_eq!(touched.interpolate(&[7, 1000, 100]), 500 + 21);
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder};
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder};
 use sha2::{Digest, Sha256};
 
 use super::thrift;
@@ -57,16 +57,50 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
     let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
     let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
-    if thrift::is_too_deep(&tail[footer_start.unwrap_or(0)..]) {
-        let most = thrift::MAX_SCHEMA_DEPTH;
-        return Err(not_parquet(format!("its schema nests deeper than {most} levels, which no consumer can take")));
-    }
-    let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
+    thrift::check_footer(&tail[footer_start.unwrap_or(0)..]).map_err(not_parquet)?;
+    let tail_start = size - tail.len() as u64;
+    let mut held = vec![(tail_start..size, tail)];
+    let mut decoder = ParquetMetaDataPushDecoder::try_new(size).map_err(|error| not_parquet(error.to_string()))?;
+    decoder = decoder.with_page_index_policy(PageIndexPolicy::Skip);
+    let metadata = decode(connection, object, decoder, size, &mut held, &[]).await?;
+    let indexes = metadata.row_groups().iter().flat_map(|group| group.columns()).filter_map(offset_index_range);
+    let indexes: Vec<Range<u64>> = indexes.collect();
+    let decoder = ParquetMetaDataPushDecoder::try_new_with_metadata(size, metadata)
         .map_err(|error| not_parquet(error.to_string()))?
         .with_column_index_policy(PageIndexPolicy::Skip)
         .with_offset_index_policy(PageIndexPolicy::Optional);
-    let tail_start = size - tail.len() as u64;
-    decoder.push_range(tail_start..size, tail).map_err(|error| not_parquet(error.to_string()))?;
+    let metadata = decode(connection, object, decoder, size, &mut held, &indexes).await?;
+    Ok(Footer { metadata, digest })
+}
+
+fn offset_index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
+    let start = u64::try_from(column.offset_index_offset()?).ok()?;
+    Some(start..start.checked_add(u64::try_from(column.offset_index_length()?).ok()?)?)
+}
+
+/// Runs a decoder on the bytes in `held`, and on those that it asks for. The offset `indexes` that have been read are
+/// checked before it sees them.
+async fn decode(
+    connection: &Connection,
+    object: &Object,
+    mut decoder: ParquetMetaDataPushDecoder,
+    size: u64,
+    held: &mut Vec<(Range<u64>, Bytes)>,
+    indexes: &[Range<u64>],
+) -> Result<ParquetMetaData> {
+    let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
+    let check = |(range, bytes): &(Range<u64>, Bytes)| {
+        let inside = indexes.iter().filter(|index| range.start <= index.start && index.end <= range.end);
+        let place = |offset: u64| usize::try_from(offset - range.start).unwrap_or(bytes.len());
+        inside
+            .filter_map(|index| bytes.get(place(index.start)..place(index.end)))
+            .try_for_each(thrift::check_offset_index)
+            .map_err(|claim| not_parquet(format!("a page index is corrupt: {claim}")))
+    };
+    for read in held.iter() {
+        check(read)?;
+        decoder.push_range(read.0.clone(), read.1.clone()).map_err(|error| not_parquet(error.to_string()))?;
+    }
     loop {
         // Parsing may take long for wide files, and may panic on hostile ones: not on the runtime's thread.
         let parse = move || {
@@ -78,11 +112,18 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
             connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
         decoder = returned;
         match parsed.map_err(|error| not_parquet(footer_reason(&error)))? {
-            DecodeResult::Data(metadata) => return Ok(Footer { metadata, digest }),
+            DecodeResult::Data(metadata) => return Ok(metadata),
             DecodeResult::NeedsData(ranges) => {
                 check_inside(object, &ranges, size)?;
                 let bytes = read_ranges(connection, object, &ranges).await?;
-                decoder.push_ranges(ranges, bytes).map_err(|error| not_parquet(error.to_string()))?;
+                for (range, bytes) in ranges.into_iter().zip(bytes) {
+                    let read = (range, bytes);
+                    check(&read)?;
+                    decoder
+                        .push_range(read.0.clone(), read.1.clone())
+                        .map_err(|error| not_parquet(error.to_string()))?;
+                    held.push(read);
+                }
             }
             DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
         }

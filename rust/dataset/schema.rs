@@ -187,7 +187,7 @@ pub(super) fn conform(
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         columns.push(match place {
             None => new_null_array(field.data_type(), batch.num_rows()),
-            Some(place) => cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
+            Some(place) => checked_cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,
                 column: field.name().clone(),
@@ -205,6 +205,29 @@ pub(super) fn conform(
         column: None,
         source: Box::new(source.into()),
     })
+}
+
+fn checked_cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    check_map_keys(array)?;
+    cast(array, to)
+}
+
+/// Refuses NULL among the keys of maps, which a file may hold but no consumer of Arrow expects: pyarrow aborts.
+fn check_map_keys(array: &ArrayRef) -> Result<(), ArrowError> {
+    match array.data_type() {
+        DataType::Map(..) => {
+            let map = array.as_map();
+            if map.keys().null_count() > 0 || map.entries().null_count() > 0 {
+                return Err(ArrowError::InvalidArgumentError("a key of a map is NULL".into()));
+            }
+            check_map_keys(map.values())
+        }
+        DataType::List(_) => check_map_keys(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => check_map_keys(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(..) => check_map_keys(array.as_fixed_size_list().values()),
+        DataType::Struct(_) => array.as_struct().columns().iter().try_for_each(check_map_keys),
+        _ => Ok(()),
+    }
 }
 
 /// Casts without losing a value: structs by name, lists by item, the rest as arrow does.

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::{Array, ArrayRef, Datum, make_array};
+use arrow_array::{ArrayRef, Datum, make_array};
 use arrow_schema::{ArrowError, DataType};
 use datafusion::arrow::compute::kernels::numeric;
 use datafusion::common::tree_node::{Transformed, TreeNode};

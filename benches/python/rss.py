@@ -1,7 +1,8 @@
 """Plots what an epoch holds: resident memory and the stream's own count, over time, into `docs/rss.svg`.
 
 Each memory limit has a process of its own, which reads a shuffled epoch of `tokens-indexed` (see data.py) whose windows
-take half of the limit. Resident memory is that beyond what the process held with the data set opened and one batch read.
+take half of the limit. Resident memory is that beyond what the process held with the data set opened and one batch
+read.
 
     python benches/python/rss.py [--data FOLDER] [--limits 256 1024]
 """

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from forebay import _lib, display
 from forebay.distributed import current_world
-from forebay.exceptions import SettingError
+from forebay.exceptions import DataError, SettingError
 from forebay.formats import check_forms, make_format
 from forebay.loader import Stream
 from forebay.options import (
@@ -340,8 +340,8 @@ class Dataset:
 
         records = map(pa.record_batch, batches)
         if batch_size is None:
-            return chain.from_iterable(record.to_pylist() for record in records)
-        return (record.to_pydict() for record in records)
+            return chain.from_iterable(_to_python(record, "to_pylist") for record in records)
+        return (_to_python(record, "to_pydict") for record in records)
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()
@@ -476,6 +476,20 @@ def _share(
         drop_last=drop_last,
         is_detected=is_detected,
     )
+
+
+def _to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
+    """Returns a batch of pyarrow as Python objects, or names the column whose values have none."""
+    try:
+        return getattr(record, method)()
+    except (OverflowError, ValueError) as error:
+        for name, column in zip(record.schema.names, record.columns, strict=True):
+            try:
+                column.to_pylist()
+            except (OverflowError, ValueError) as cause:
+                what = f"column `{name}` of type `{column.type}` holds a value that Python has no object for: {cause}"
+                raise DataError(f"{what}; select other columns, or read `ds.batches(n)`") from cause
+        raise DataError(f"rows have no form as Python objects: {error}; read `ds.batches(n)`") from error
 
 
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
-    FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder, ParquetMetaDataPushDecoder,
+    ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
+    ParquetMetaDataPushDecoder,
 };
 use sha2::{Digest, Sha256};
 
@@ -57,38 +58,77 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
         tail = bytes.pop().unwrap_or_default();
     }
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
-    let footer = &tail[footer_start.unwrap_or(0)..];
-    let digest = Sha256::digest(footer).into();
-    if thrift::is_too_deep(footer) {
-        let most = thrift::MAX_SCHEMA_DEPTH;
-        let reason = format!("its schema nests deeper than {most} levels, which no consumer can take");
-        return Err(Error::NotParquet { url: object.url.clone(), reason });
-    }
+    let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
+    let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
+    thrift::check_footer(&tail[footer_start.unwrap_or(0)..]).map_err(not_parquet)?;
     let tail_start = size - tail.len() as u64;
-    let mut known = vec![(tail_start..size, tail)];
-    let metadata = match parse(connection, object, size, &mut known, PageIndexPolicy::Optional).await {
+    let mut held = vec![(tail_start..size, tail)];
+    let metadata = read_footer(connection, object, size, &mut held).await?;
+    let metadata = match read_indexes(connection, object, size, &mut held, metadata).await {
         // An index that cannot be parsed is none: the pages are found without it.
-        Err(Error::NotParquet { .. }) => parse(connection, object, size, &mut known, PageIndexPolicy::Skip).await?,
+        Err(Error::NotParquet { .. }) => read_footer(connection, object, size, &mut held).await?,
         parsed => parsed?,
     };
     Ok(Footer { metadata: with_row_count(metadata), digest })
 }
 
-/// Parses a footer, and the index where it is asked for; `known` holds what was read of the object.
-async fn parse(
+/// Parses the footer alone; `held` is what was read of the object.
+async fn read_footer(
     connection: &Connection,
     object: &Object,
     size: u64,
-    known: &mut Vec<(Range<u64>, Bytes)>,
-    offset_index: PageIndexPolicy,
+    held: &mut Vec<(Range<u64>, Bytes)>,
+) -> Result<ParquetMetaData> {
+    let decoder = ParquetMetaDataPushDecoder::try_new(size)
+        .map_err(|error| Error::NotParquet { url: object.url.clone(), reason: error.to_string() })?
+        .with_page_index_policy(PageIndexPolicy::Skip);
+    decode(connection, object, decoder, size, held, &[]).await
+}
+
+/// Adds the offset indexes to a parsed footer.
+async fn read_indexes(
+    connection: &Connection,
+    object: &Object,
+    size: u64,
+    held: &mut Vec<(Range<u64>, Bytes)>,
+    metadata: ParquetMetaData,
+) -> Result<ParquetMetaData> {
+    let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let indexes: Vec<Range<u64>> = columns.filter_map(offset_index_range).collect();
+    let decoder = ParquetMetaDataPushDecoder::try_new_with_metadata(size, metadata)
+        .map_err(|error| Error::NotParquet { url: object.url.clone(), reason: error.to_string() })?
+        .with_column_index_policy(PageIndexPolicy::Skip)
+        .with_offset_index_policy(PageIndexPolicy::Optional);
+    decode(connection, object, decoder, size, held, &indexes).await
+}
+
+fn offset_index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
+    let start = u64::try_from(column.offset_index_offset()?).ok()?;
+    Some(start..start.checked_add(u64::try_from(column.offset_index_length()?).ok()?)?)
+}
+
+/// Runs a decoder on the bytes in `held`, and on those that it asks for. The offset `indexes` that have been read are
+/// checked before it sees them.
+async fn decode(
+    connection: &Connection,
+    object: &Object,
+    mut decoder: ParquetMetaDataPushDecoder,
+    size: u64,
+    held: &mut Vec<(Range<u64>, Bytes)>,
+    indexes: &[Range<u64>],
 ) -> Result<ParquetMetaData> {
     let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
-    let mut decoder = ParquetMetaDataPushDecoder::try_new(size)
-        .map_err(|error| not_parquet(error.to_string()))?
-        .with_column_index_policy(PageIndexPolicy::Skip)
-        .with_offset_index_policy(offset_index);
-    for (range, bytes) in known.iter() {
-        decoder.push_range(range.clone(), bytes.clone()).map_err(|error| not_parquet(error.to_string()))?;
+    let check = |(range, bytes): &(Range<u64>, Bytes)| {
+        let inside = indexes.iter().filter(|index| range.start <= index.start && index.end <= range.end);
+        let place = |offset: u64| usize::try_from(offset - range.start).unwrap_or(bytes.len());
+        inside
+            .filter_map(|index| bytes.get(place(index.start)..place(index.end)))
+            .try_for_each(thrift::check_offset_index)
+            .map_err(|claim| not_parquet(format!("a page index is corrupt: {claim}")))
+    };
+    for read in held.iter() {
+        check(read)?;
+        decoder.push_range(read.0.clone(), read.1.clone()).map_err(|error| not_parquet(error.to_string()))?;
     }
     loop {
         // Parsing may take long for wide files, and may panic on hostile ones: not on the runtime's thread.
@@ -105,8 +145,14 @@ async fn parse(
             DecodeResult::NeedsData(ranges) => {
                 check_inside(object, &ranges, size)?;
                 let bytes = read_ranges(connection, object, &ranges).await?;
-                known.extend(ranges.iter().cloned().zip(bytes.iter().cloned()));
-                decoder.push_ranges(ranges, bytes).map_err(|error| not_parquet(error.to_string()))?;
+                for (range, bytes) in ranges.into_iter().zip(bytes) {
+                    let read = (range, bytes);
+                    check(&read)?;
+                    decoder
+                        .push_range(read.0.clone(), read.1.clone())
+                        .map_err(|error| not_parquet(error.to_string()))?;
+                    held.push(read);
+                }
             }
             DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
         }

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions, new_null_array};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 
 use super::{Fragment, RowGroupRef, Snapshot};
 use crate::cast;
@@ -193,7 +194,7 @@ pub(super) fn conform(
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         columns.push(match place {
             None => new_null_array(field.data_type(), batch.num_rows()),
-            Some(place) => cast::widen(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
+            Some(place) => checked_cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,
                 column: field.name().clone(),
@@ -211,6 +212,29 @@ pub(super) fn conform(
         column: None,
         source: Box::new(source.into()),
     })
+}
+
+fn checked_cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    check_map_keys(array)?;
+    cast::widen(array, to)
+}
+
+/// Refuses NULL among the keys of maps, which a file may hold but no consumer of Arrow expects: pyarrow aborts.
+fn check_map_keys(array: &ArrayRef) -> Result<(), ArrowError> {
+    match array.data_type() {
+        DataType::Map(..) => {
+            let map = array.as_map();
+            if map.keys().null_count() > 0 || map.entries().null_count() > 0 {
+                return Err(ArrowError::InvalidArgumentError("a key of a map is NULL".into()));
+            }
+            check_map_keys(map.values())
+        }
+        DataType::List(_) => check_map_keys(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => check_map_keys(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(..) => check_map_keys(array.as_fixed_size_list().values()),
+        DataType::Struct(_) => array.as_struct().columns().iter().try_for_each(check_map_keys),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
-//! How deep the schema of a footer nests, found before a parser recurses into it.
+//! What a footer or an index claims, checked before a parser believes it: how deep, and how many.
 //!
-//! Thrift's compact protocol, read as far as the schema. A schema is a flattened tree: elements in pre-order, each with
-//! its number of children. Whatever is malformed is left to the parser, which has the better words for it.
+//! The parser recurses into a schema and reserves memory for what is announced, and the process would abort where
+//! either runs out. So thrift's compact protocol is read as far as that takes. A schema is a flattened tree: elements
+//! in pre-order, each with its number of children. What is malformed in another way is left to the parser, which has
+//! the better words for it.
 
 /// Levels of structs and lists within one another; Arrow's consumers import 64.
-pub(super) const MAX_SCHEMA_DEPTH: usize = 128;
+const MAX_SCHEMA_DEPTH: usize = 128;
 
 const SCHEMA_FIELD: i16 = 2;
+const ROW_GROUPS_FIELD: i16 = 4;
+const PAGES_FIELD: i16 = 1;
 const NUM_CHILDREN_FIELD: i16 = 5;
 
 /// Levels of thrift's own structs; footers have six.
@@ -27,20 +31,35 @@ mod kind {
     pub(super) const STRUCT: u8 = 12;
 }
 
-/// Returns whether the schema in `footer` nests deeper than [`MAX_SCHEMA_DEPTH`].
-pub(super) fn is_too_deep(footer: &[u8]) -> bool {
+/// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], or that announces more than it has bytes for.
+pub(super) fn check_footer(footer: &[u8]) -> Result<(), String> {
     let mut reader = Reader { bytes: footer };
-    let (mut field, mut deepest) = (0, 0);
+    let mut field = 0;
     while let Some((number, kind)) = reader.field(&mut field) {
         let read = match (number, kind) {
-            (SCHEMA_FIELD, kind::LIST) => reader.schema(&mut deepest),
+            (SCHEMA_FIELD, kind::LIST) => reader.schema()?,
+            (ROW_GROUPS_FIELD, kind::LIST) => {
+                let before = reader.bytes;
+                reader.check_list("row groups")?;
+                reader.bytes = before;
+                reader.skip(kind, 0)
+            }
             _ => reader.skip(kind, 0),
         };
-        if read.is_none() || deepest > MAX_SCHEMA_DEPTH {
+        if read.is_none() {
             break;
         }
     }
-    deepest > MAX_SCHEMA_DEPTH
+    Ok(())
+}
+
+/// Refuses an offset index that announces more pages than it has bytes for.
+pub(super) fn check_offset_index(index: &[u8]) -> Result<(), String> {
+    let mut reader = Reader { bytes: index };
+    match reader.field(&mut 0) {
+        Some((PAGES_FIELD, kind::LIST)) => reader.check_list("pages"),
+        _ => Ok(()),
+    }
 }
 
 struct Reader<'a> {
@@ -48,27 +67,39 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a list of elements; `deepest` becomes the number of groups within one another, as far as was read.
-    fn schema(&mut self, deepest: &mut usize) -> Option<()> {
-        let (kind, len) = self.list()?;
+    /// Reads a list of elements; `None` where it is malformed.
+    fn schema(&mut self) -> Result<Option<()>, String> {
+        let Some((kind::STRUCT, len)) = self.list() else { return Ok(None) };
         let mut open: Vec<u64> = Vec::new();
-        for _ in 0..len {
-            let num_children = if kind == kind::STRUCT { self.element()? } else { return self.skip(kind, 0) };
+        for number in 0..len {
+            let Some(num_children) = self.element() else { return Ok(None) };
             while open.last() == Some(&0) {
                 open.pop();
             }
             if let Some(missing) = open.last_mut() {
                 *missing -= 1;
             }
-            if let Some(num_children) = num_children.filter(|&count| count > 0) {
-                open.push(num_children);
-                *deepest = (*deepest).max(open.len());
-                if *deepest > MAX_SCHEMA_DEPTH {
-                    return None;
-                }
+            let Some(num_children) = num_children.filter(|&count| count > 0) else { continue };
+            let remaining = len - number - 1;
+            if num_children > remaining {
+                return Err(format!("its schema claims {num_children} columns where {remaining} are left"));
+            }
+            open.push(num_children);
+            if open.len() > MAX_SCHEMA_DEPTH {
+                return Err(format!(
+                    "its schema nests deeper than {MAX_SCHEMA_DEPTH} levels, which no consumer can take"
+                ));
             }
         }
-        Some(())
+        Ok(Some(()))
+    }
+
+    /// Refuses a list of more items than there are bytes.
+    fn check_list(&mut self, what: &str) -> Result<(), String> {
+        match (self.list(), self.bytes.len()) {
+            (Some((_, len)), left) if len > left as u64 => Err(format!("it claims {len} {what} in {left} bytes")),
+            _ => Ok(()),
+        }
     }
 
     /// Reads an element of a schema and returns its number of children.
@@ -187,10 +218,10 @@ fn zigzag(value: u64) -> i64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{MAX_SCHEMA_DEPTH, is_too_deep};
+    use super::{MAX_SCHEMA_DEPTH, check_footer, check_offset_index};
 
     /// A footer whose schema is a root with `depth - 1` groups within one another and a leaf.
-    pub(crate) fn footer_of_depth(depth: usize) -> Vec<u8> {
+    fn footer_of_depth(depth: usize) -> Vec<u8> {
         let mut footer = vec![0x15, 4, 0x19, 0xfc];
         let mut len = depth + 1;
         while len > 0x7f {
@@ -207,24 +238,37 @@ mod tests {
 
     #[test]
     fn depth_is_that_of_the_groups() {
-        assert!(!is_too_deep(&footer_of_depth(1)));
-        assert!(!is_too_deep(&footer_of_depth(MAX_SCHEMA_DEPTH)));
-        assert!(is_too_deep(&footer_of_depth(MAX_SCHEMA_DEPTH + 1)));
-        assert!(is_too_deep(&footer_of_depth(1_000_000)));
+        assert_eq!(check_footer(&footer_of_depth(1)), Ok(()));
+        assert_eq!(check_footer(&footer_of_depth(MAX_SCHEMA_DEPTH)), Ok(()));
+        assert!(check_footer(&footer_of_depth(MAX_SCHEMA_DEPTH + 1)).unwrap_err().contains("128 levels"));
+        assert!(check_footer(&footer_of_depth(1_000_000)).unwrap_err().contains("128 levels"));
+    }
+
+    #[test]
+    fn what_is_announced_must_fit_into_the_bytes() {
+        let many = [0xff, 0xff, 0xff, 0xff, 7];
+        let row_groups = [&[0x15, 4, 0x39, 0xfc][..], &many].concat();
+        assert!(check_footer(&row_groups).unwrap_err().contains("2147483647 row groups in 0 bytes"));
+        let children = [&[0x29, 0x1c, 0x48, 1, b'r', 0x15, 0xfe][..], &many[1..], &[0x0f, 0, 0]].concat();
+        assert!(check_footer(&children).unwrap_err().contains("columns where 0 are left"));
+        let pages = [&[0x19, 0xfc][..], &many].concat();
+        assert!(check_offset_index(&pages).unwrap_err().contains("2147483647 pages in 0 bytes"));
+        assert_eq!(check_offset_index(&[0x19, 0x1c, 0x16, 8, 0x15, 8, 0x16, 0, 0, 0]), Ok(()));
     }
 
     #[test]
     fn siblings_are_no_depth() {
-        let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xe9, 0x07, 0x48, 1, b'r', 0x15, 0xd0, 0x0f, 0];
+        let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xe9, 0x07, 0x48, 1, b'r', 0x15, 0xe8, 0x07, 0];
         footer.extend([0x48, 1, b'g', 0x15, 2, 0, 0x15, 2, 0x38, 1, b'x', 0].repeat(500));
-        assert!(!is_too_deep(&footer));
+        assert_eq!(check_footer(&footer), Ok(()));
     }
 
     proptest! {
         #[test]
         fn noise_is_never_a_crash(noise in prop::collection::vec(any::<u8>(), 0..300)) {
-            is_too_deep(&noise);
-            is_too_deep(&[&[0x19, 0xfc, 0xff, 0xff, 0xff, 0x07][..], &noise].concat());
+            drop(check_footer(&noise));
+            drop(check_footer(&[&[0x29, 0xfc, 0xff, 0xff, 0xff, 0x07][..], &noise].concat()));
+            drop(check_offset_index(&noise));
         }
     }
 }

@@ -87,6 +87,34 @@ def renamed(name: bytes) -> bytes:
     return hostile.with_footer(hostile.parquet(pa.table({"n": [1, 2, 3]}), store_schema=False), change)
 
 
+def with_index(index: bytes) -> bytes:
+    """Returns a file with an offset index of these bytes, right before its footer."""
+    pages, footer = hostile.split(PLAIN)
+    column = footer[ROW_GROUPS][0][COLUMNS][0]
+    column.put(hostile.OFFSET_INDEX_OFFSET, hostile.I64, len(pages))
+    column.put(hostile.OFFSET_INDEX_LENGTH, hostile.I32, len(index))
+    return hostile.join(pages + index, footer)
+
+
+def null_keys() -> bytes:
+    """Returns a file of a map whose keys may be, and are, NULL."""
+    pair = pa.struct({"key": pa.string(), "value": pa.int64()})
+    pairs = pa.list_(pa.field("element", pair, nullable=False))
+    column = pa.array([[{"key": "a", "value": 1}, {"key": None, "value": 2}]], pairs)
+
+    def change(footer: hostile.Struct) -> None:
+        # A list of required structs has the levels of a map: only the words are others.
+        elements = footer[hostile.SCHEMA]
+        elements[1][hostile.CONVERTED_TYPE] = 1
+        elements[1].put(hostile.LOGICAL_TYPE, hostile.STRUCT, hostile.Struct({2: (hostile.STRUCT, hostile.Struct())}))
+        elements[2][hostile.NUM_CHILDREN] = 2
+        del elements[3]
+        for number in (0, 1):
+            del chunk(footer, number)[hostile.PATH][2]
+
+    return hostile.with_footer(hostile.parquet(pa.table({"m": column}), store_schema=False), change)
+
+
 def claim_rows(footer: hostile.Struct, num_rows: int) -> None:
     """Lets a footer of one column claim other numbers of rows and values."""
     footer[ROW_GROUPS][0][hostile.NUM_ROWS] = num_rows
@@ -348,6 +376,27 @@ NOT_PARQUET = {
         ValueError,
         ("x.parquet",),
     ),
+    "2^31 - 1 row groups in a few bytes": Case(
+        lambda folder: opened(
+            folder,
+            hostile.with_footer(WHOLE, lambda f: f.__setitem__(ROW_GROUPS, hostile.Raw(b"\xfc\xff\xff\xff\xff\x07"))),
+        ),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "2147483647 row groups"),
+    ),
+    "2^31 - 1 pages in a few bytes": Case(
+        lambda folder: opened(folder, with_index(b"\x19\xfc\xff\xff\xff\xff\x07")),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "page index", "2147483647 pages in 0 bytes"),
+    ),
+    "a schema of 2^31 - 1 columns": Case(
+        footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, 2**31 - 1)),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "2147483647 columns where 2 are left"),
+    ),
     "a negative number of rows": Case(
         footer_with(putting(lambda f: f[ROW_GROUPS][1], hostile.NUM_ROWS, -1)),
         fb.DataError,
@@ -386,7 +435,7 @@ NOT_PARQUET = {
         footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, 500)),
         fb.DataError,
         ValueError,
-        ("x.parquet",),
+        ("x.parquet", "500 columns where 2 are left"),
     ),
     "a schema with a negative number of children": Case(
         footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, -2)),
@@ -428,6 +477,18 @@ PAGES = {
         fb.MemoryLimitError,
         MemoryError,
         ("x.parquet", "row group 0", "raise it"),
+    ),
+    "a map with a key that is NULL": Case(
+        lambda folder: read(folder, null_keys()),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "column `m`", "row group 0", "a key of a map is NULL"),
+    ),
+    "a date that Python does not have": Case(
+        lambda folder: opened(folder, pa.table({"ok": [1], "day": pa.array([2**31 - 1], pa.date32())})).take(1),
+        fb.DataError,
+        ValueError,
+        ("column `day` of type `date32[day]`", "date value out of range", "select other columns"),
     ),
     "text that is not UTF-8": Case(
         lambda folder: read(folder, pa.table({"ok": ["a", "b"], "text": NOT_UTF8})),

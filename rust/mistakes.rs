@@ -83,12 +83,12 @@ fn chain(term: &str, operator: &str, count: usize) -> String {
     vec![term; count].join(operator)
 }
 
-/// Makes the mistake in a folder.
-type Act = dyn Fn(&Path) -> Result<()>;
+/// Makes a mistake in an empty folder.
+type Act = Box<dyn Fn(&Path) -> Result<()>>;
 
 struct Mistake {
     name: &'static str,
-    act: Box<Act>,
+    act: Act,
     is_expected: fn(&Error) -> bool,
     names: &'static [&'static str],
 }
@@ -250,6 +250,11 @@ fn bodies() -> Vec<Mistake> {
             Error::NotParquet { .. },
             ["128 levels"]
         ),
+    ]
+}
+
+fn uses() -> Vec<Mistake> {
+    vec![
         mistake!(
             "two columns of a name",
             |folder| {
@@ -382,7 +387,7 @@ fn filters() -> Vec<Mistake> {
 
 #[test]
 fn a_mistake_is_an_error_of_its_kind_that_says_what_and_where() {
-    let mistakes: Vec<_> = [sources(), bodies(), filters()].into_iter().flatten().collect();
+    let mistakes: Vec<_> = [sources(), bodies(), uses(), filters()].into_iter().flatten().collect();
     assert!(mistakes.len() >= 60, "{}", mistakes.len());
     for Mistake { name, act, is_expected, names } in mistakes {
         let folder = tempfile::tempdir().unwrap();

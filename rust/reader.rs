@@ -132,7 +132,9 @@ impl EpochReader {
 
     fn note_unindexed(&mut self, row_group: &RowGroupRef, cost: &ReadCost) {
         let fragment = self.dataset.snapshot().fragment(*row_group);
-        if cost.total() <= self.memory_limit / config::UNINDEXED_SHARE || fragment.has_offset_index(row_group.index) {
+        // NULLs of columns that the object lacks are made, not read.
+        let is_small = cost.fetched == 0 || cost.total() <= self.memory_limit / config::UNINDEXED_SHARE;
+        if is_small || fragment.has_offset_index(row_group.index) {
             return;
         }
         // What cannot be read at all is an error when it is due.

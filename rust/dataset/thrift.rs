@@ -249,7 +249,7 @@ mod tests {
         let many = [0xff, 0xff, 0xff, 0xff, 7];
         let row_groups = [&[0x15, 4, 0x39, 0xfc][..], &many].concat();
         assert!(check_footer(&row_groups).unwrap_err().contains("2147483647 row groups in 0 bytes"));
-        let children = [&[0x29, 0x1c, 0x48, 1, b'r', 0x15, 0xfe][..], &many[1..], &[0x0f, 0, 0]].concat();
+        let children = [0x29, 0x1c, 0x48, 1, b'r', 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0, 0];
         assert!(check_footer(&children).unwrap_err().contains("columns where 0 are left"));
         let pages = [&[0x19, 0xfc][..], &many].concat();
         assert!(check_offset_index(&pages).unwrap_err().contains("2147483647 pages in 0 bytes"));

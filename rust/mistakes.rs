@@ -180,7 +180,6 @@ fn sources() -> Vec<Mistake> {
     ]
 }
 
-#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn bodies() -> Vec<Mistake> {
     vec![
         mistake!("no bytes", |folder| of_bytes(folder, b""), Error::NotParquet { .. }, ["x.parquet", "0 bytes"]),

@@ -9,6 +9,7 @@ import pickle
 import socket
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import data
@@ -352,7 +353,7 @@ NOT_PARQUET = {
         lambda folder: opened(folder, WHOLE[len(WHOLE) // 2 :]),
         fb.DataError,
         ValueError,
-        ("x.parquet", "its footer points to bytes", "but the object has"),
+        ("x.parquet", "column `id`", "claims bytes outside of the object's"),
     ),
     "thrift that is noise": Case(
         lambda folder: opened(folder, hostile.join(b"PAR1", b"\xa5" * 600)), fb.DataError, ValueError, ("x.parquet",)
@@ -384,12 +385,6 @@ NOT_PARQUET = {
         fb.DataError,
         ValueError,
         ("x.parquet", "2147483647 row groups"),
-    ),
-    "2^31 - 1 pages in a few bytes": Case(
-        lambda folder: opened(folder, with_index(b"\x19\xfc\xff\xff\xff\xff\x07")),
-        fb.DataError,
-        ValueError,
-        ("x.parquet", "page index", "2147483647 pages in 0 bytes"),
     ),
     "a schema of 2^31 - 1 columns": Case(
         footer_with(putting(lambda f: f[hostile.SCHEMA][0], hostile.NUM_CHILDREN, 2**31 - 1)),
@@ -443,12 +438,6 @@ NOT_PARQUET = {
         ValueError,
         ("x.parquet",),
     ),
-    "a page index beyond the file": Case(
-        footer_with(putting(lambda f: f[ROW_GROUPS][0][COLUMNS][0], hostile.OFFSET_INDEX_OFFSET, 2**50)),
-        fb.DataError,
-        ValueError,
-        ("x.parquet",),
-    ),
 }
 
 PAGES = {
@@ -472,11 +461,11 @@ PAGES = {
         ValueError,
         ("x.parquet", "column `n` in row group 0", "1000 rows are missing"),
     ),
-    "more rows than memory holds": Case(
+    "more rows than pages hold": Case(
         footer_with(lambda f: claim_rows(f, 2**32 - 1), PLAIN),
-        fb.MemoryLimitError,
-        MemoryError,
-        ("x.parquet", "row group 0", "raise it"),
+        fb.DataError,
+        ValueError,
+        ("x.parquet", "column `n`", "row group 0", "rows are missing from the pages"),
     ),
     "a map with a key that is NULL": Case(
         lambda folder: read(folder, null_keys()),
@@ -857,9 +846,11 @@ def test_the_table_is_one_of_every_kind():
         fb.AccessDeniedError,
         fb.StoreError,
         fb.TensorError,
+        fb.AgreementError,  # takes several processes: test_agreement.py
     }
 
 
+@pytest.mark.filterwarnings("ignore::forebay.PerformanceWarning")  # of row groups that claim to be huge
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_mistake_is_an_exception_of_its_kind_that_says_what_and_where(tmp_path, case):
     with pytest.raises(fb.ForebayError) as caught:
@@ -875,7 +866,7 @@ def test_a_mistake_is_an_exception_of_its_kind_that_says_what_and_where(tmp_path
 
 @pytest.mark.parametrize("body", HARMLESS.values(), ids=HARMLESS)
 def test_a_claim_that_is_not_needed_is_no_obstacle(tmp_path, body):
-    assert pa.table(opened(tmp_path, body))["n"].to_pylist() == list(range(1000))
+    assert pa.table(opened(tmp_path, body)).column(0).to_pylist() == list(range(1000))
 
 
 def test_a_chain_of_causes_says_who_said_what_and_outlives_pickling(tmp_path):
@@ -933,13 +924,29 @@ def test_rows_without_columns_are_rows(tmp_path):
     assert ds.take(2) == [{}, {}]
 
 
+INDEXES = {
+    "2^31 - 1 pages in a few bytes": with_index(b"\x19\xfc\xff\xff\xff\xff\x07"),
+    "noise": with_index(b"\xa5" * 40),
+    "beyond the file": hostile.with_footer(
+        WHOLE, putting(lambda f: f[ROW_GROUPS][0][COLUMNS][0], hostile.OFFSET_INDEX_OFFSET, 2**50)
+    ),
+}
+
+
+@pytest.mark.parametrize("body", INDEXES.values(), ids=INDEXES)
+def test_a_page_index_that_cannot_be_parsed_is_none(tmp_path, body):
+    assert pa.table(opened(tmp_path, body)).column(0).to_pylist() == list(range(1000))
+
+
 def test_an_object_of_a_few_columns_less_is_nulls_however_many_rows_it_claims(tmp_path):
     opened(tmp_path, pa.table({"n": [1, 2]}))
     (tmp_path / "y.parquet").write_bytes(hostile.without_columns(2**32 - 1))
     ds = fb.load_dataset(tmp_path, split="train")
     assert len(ds) == 2**32 + 1
-    with pytest.raises(fb.MemoryLimitError, match=r"row group 0 of .*y\.parquet"):
-        list(ds.batches(100))
+    # In parts, as many as are asked for.
+    batches = list(islice(ds.batches(100), 50))
+    assert pa.record_batch(batches[0])["n"].to_pylist() == [1, 2] + [None] * 98
+    assert pa.record_batch(batches[-1])["n"].null_count == 100
 
 
 def test_100_000_row_groups_are_opened_filtered_and_read(tmp_path):

@@ -33,6 +33,7 @@ MIXED_IN = {
     fb.MemoryLimitError: MemoryError,
     fb.TensorError: TypeError,
     fb.ClosedError: ValueError,
+    fb.AgreementError: ValueError,
 }
 
 

@@ -47,8 +47,8 @@ NOTES = """\
 - **Memory of tokens**: the highest resident size of the process, less that before the call.
 - **Peak memory**: the highest resident size of the process over a shuffled epoch whose windows take half of the limit,
   less that of a process which has only opened the data set. `tokens-indexed` are the same rows with a page index.
-- **A row group of 2 GiB** is one object with a page index, incompressible, zstd: `tokens` of 8 KiB a row, 32 `images` of
-  64 MiB, `wide` of 56 columns. Shuffled with windows of half of the limit, all columns, in Arrow batches.
+- **A row group of 2 GiB** is one object with a page index, incompressible, zstd: `tokens` of 8 KiB a row, 32 `images`
+  of 64 MiB, `wide` of 56 columns. Shuffled with windows of half of the limit, all columns, in Arrow batches.
   `python benches/python/run.py --only memory` measures peak memory alone.
 - **Import**: the median of ten interpreters with `import forebay`, less that of ten without. **Exit**: from the last
   statement of a program that ends in mid-epoch until it is gone, less the same of one that has only imported torch.

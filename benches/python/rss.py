@@ -1,7 +1,7 @@
 """Plots what an epoch holds: resident memory and the stream's own count, over time, into `docs/rss.svg`.
 
 Each memory limit has a process of its own, which reads a shuffled epoch of `tokens-indexed` (see data.py) whose windows
-take half of the limit. Resident memory is that beyond what the process held with the data set opened and one batch read.
+take half of the limit. Resident memory is that beyond what the process held with the data set opened, one batch read.
 
     python benches/python/rss.py [--data FOLDER] [--limits 256 1024]
 """
@@ -97,8 +97,8 @@ def panel(samples: list[Sample], limit_mib: int, top: int) -> list[str]:
         parts.append(f'<line class="grid" x1="{x}" y1="{y}" x2="{LEFT + width}" y2="{y}"/>')
         parts.append(f'<text class="y" x="{LEFT - 8}" y="{float(y) + 4:.1f}">{mib:,} MiB</text>')
     for part in range(5):
-        x = LEFT + part / 4 * width
-        parts.append(f'<text class="x" x="{x:.1f}" y="{top + HEIGHT - BOTTOM + 18}">{end * part / 4:.0f} s</text>')
+        tick = LEFT + part / 4 * width
+        parts.append(f'<text class="x" x="{tick:.1f}" y="{top + HEIGHT - BOTTOM + 18}">{end * part / 4:.0f} s</text>')
     stride = max(1, len(samples) // MAX_POINTS)
     # The highest of a stride, so that no peak is left out.
     groups = [samples[first : first + stride] for first in range(0, len(samples), stride)]

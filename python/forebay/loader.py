@@ -288,8 +288,8 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
     warnings.warn(
         f"row group {row_group} of `{url}` needs {needed} bytes at once, more than a quarter of memory_limit "
         f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). The shuffle "
-        "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) or "
-        "with smaller row groups (`row_group_size`), or raise memory_limit",
+        "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) "
+        "or with smaller row groups (`row_group_size`), or raise memory_limit",
         PerformanceWarning,
         stacklevel=4,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import forebay as fb
 import large_row_groups
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from programs import run_python
+
+import forebay as fb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +112,8 @@ def status(name):
     return int(line.split()[1]) * 1024
 
 
-path, limit, how, num_threads, batch_size = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+path, how = sys.argv[1], sys.argv[3]
+limit, num_threads, batch_size = (int(sys.argv[index]) for index in (2, 4, 5))
 opened = fb.load_dataset(path, split="train")
 ds = opened if how == "in order" else opened.shuffle(1, shuffle_bytes=limit // 2)
 if how.startswith("filtered"):
@@ -209,7 +211,9 @@ def test_a_batch_larger_than_the_memory_limit_is_refused_and_the_error_says_what
     ds = fb.load_dataset(path, split="train")
     for how in (ds, ds.shuffle(1)):
         for batch_size in (num_rows, num_rows // 8, (1 << 31) - 1):
-            with pytest.raises(fb.MemoryLimitError, match=r"a batch of \d+ rows needs \d+ bytes.*batch_size") as refused:
+            with pytest.raises(
+                fb.MemoryLimitError, match=r"a batch of \d+ rows needs \d+ bytes.*batch_size"
+            ) as refused:
                 list(how.batches(batch_size, memory_limit=LIMIT))
             assert isinstance(refused.value, MemoryError)
     needed = int(str(refused.value).split(" needs ")[1].split()[0])

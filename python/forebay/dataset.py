@@ -136,7 +136,8 @@ class Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
 
         Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL
-        is not kept. `NaN` equals itself and is above every number. Column names are case-sensitive.
+        is not kept. `NaN` equals itself and is above every number; an integer that overflows is an error. Column names
+        are case-sensitive.
 
         Raises:
             QueryError: it does not parse, does not type-check or is not Boolean.

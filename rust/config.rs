@@ -25,8 +25,8 @@ pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 pub const READS_IN_MEMORY: u64 = 16;
 
 /// Where pages of different columns begin at different rows, smaller reads fetch more bytes twice. A read may take this
-/// part of the memory limit rather than fetch twice as much in all, two and three times that rather than four and eight
-/// times as much.
+/// part of the memory limit rather than fetch twice as much in all, two and three times that rather than three and six times
+/// as much.
 pub const LEAST_READS_IN_MEMORY: u64 = 4;
 
 /// A row group without a page index costs when it takes more than this part of the memory limit: what is decoded, what

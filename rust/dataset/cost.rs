@@ -163,7 +163,7 @@ impl Fragment {
     }
 
     /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; where pages do not line
-    /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than four and eight times as
+    /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than three and six times as
     /// much. Cuts
     /// within pages, and without an index, only what would hardly fit: it fetches the same bytes for each part.
     pub(crate) fn cut_by_cost(
@@ -195,7 +195,7 @@ impl Fragment {
             let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
             let (their_largest, their_fetched) = measure(&parts);
             let times = their_fetched / fetched.max(1);
-            if [(2, 1), (4, 2), (8, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
+            if [(2, 1), (3, 2), (6, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
                 break;
             }
             if their_largest < largest - largest / 16 {

@@ -98,8 +98,8 @@ def panel(samples: list[Sample], limit_mib: int, top: int) -> list[str]:
         parts.append(f'<line class="grid" x1="{x}" y1="{y}" x2="{LEFT + width}" y2="{y}"/>')
         parts.append(f'<text class="y" x="{LEFT - 8}" y="{float(y) + 4:.1f}">{mib:,} MiB</text>')
     for part in range(5):
-        x = LEFT + part / 4 * width
-        parts.append(f'<text class="x" x="{x:.1f}" y="{top + HEIGHT - BOTTOM + 18}">{end * part / 4:.0f} s</text>')
+        tick = LEFT + part / 4 * width
+        parts.append(f'<text class="x" x="{tick:.1f}" y="{top + HEIGHT - BOTTOM + 18}">{end * part / 4:.0f} s</text>')
     stride = max(1, len(samples) // MAX_POINTS)
     # The highest of a stride, so that no peak is left out.
     groups = [samples[first : first + stride] for first in range(0, len(samples), stride)]

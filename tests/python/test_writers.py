@@ -193,7 +193,7 @@ def test_deltas_of_33_bits_are_refused(tmp_path):
         tmp_path / "a.parquet",
         "PARQUET_VERSION 'V2', DICTIONARY_SIZE_LIMIT 1",
     )
-    with pytest.raises(fb.DataError, match=r"cannot decode row group 0 of `.*a\.parquet`.*'min_delta' too large"):
+    with pytest.raises(fb.DataError, match=r"cannot decode column `x` in row group 0 of `.*a\.parquet`.*'min_delta' too large"):
         list(fb.load_dataset(tmp_path / "a.parquet", split="train"))
 
 
@@ -293,7 +293,7 @@ REFUSED = {
     "datapage_v1-corrupt-checksum.parquet": (fb.DataError, "CRC checksum mismatch"),
     "rle-dict-uncompressed-corrupt-checksum.parquet": (fb.DataError, "CRC checksum mismatch"),
     # A string of 2 GiB.
-    "large_string_map.brotli.parquet": (fb.MemoryLimitError, "raise it"),
+    "large_string_map.brotli.parquet": (fb.MemoryLimitError, "raise the limit"),
     # A dictionary page that breaks off, and statistics that are none: pyarrow does not look.
     "nation.dict-malformed.parquet": (fb.DataError, "Invalid page header"),
     "dict-page-offset-zero.parquet": (fb.DataError, "not a readable Parquet file"),

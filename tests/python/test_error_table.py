@@ -840,14 +840,9 @@ KEPT = {
 
 def test_the_table_is_one_of_every_kind():
     kinds = {kind for kind in vars(fb).values() if isinstance(kind, type) and issubclass(kind, fb.ForebayError)}
-    assert len(CASES) >= 60
-    assert kinds - {case.kind for case in CASES.values()} <= {
-        fb.ForebayError,
-        fb.AccessDeniedError,
-        fb.StoreError,
-        fb.TensorError,
-        fb.AgreementError,  # takes several processes: test_agreement.py
-    }
+    assert len(CASES) >= 100
+    # That ranks disagree takes several processes; it has its tests.
+    assert kinds - {case.kind for case in CASES.values()} == {fb.ForebayError, fb.AgreementError}
 
 
 @pytest.mark.filterwarnings("ignore::forebay.PerformanceWarning")  # of row groups that claim to be huge

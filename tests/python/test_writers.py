@@ -193,7 +193,8 @@ def test_deltas_of_33_bits_are_refused(tmp_path):
         tmp_path / "a.parquet",
         "PARQUET_VERSION 'V2', DICTIONARY_SIZE_LIMIT 1",
     )
-    with pytest.raises(fb.DataError, match=r"cannot decode column `x` in row group 0 of `.*a\.parquet`.*'min_delta' too large"):
+    says = r"cannot decode column `x` in row group 0 of `.*a\.parquet`.*'min_delta' too large"
+    with pytest.raises(fb.DataError, match=says):
         list(fb.load_dataset(tmp_path / "a.parquet", split="train"))
 
 

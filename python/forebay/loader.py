@@ -8,7 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from forebay import display
 from forebay._lib import __version__
@@ -151,10 +151,10 @@ class Stream(Generic[T]):
 
     def _receive(self, batch: _lib.Batch, stream: _lib.Stream, share: dict[str, Any], number: int) -> T:
         """Converts the `number`-th batch, counted from 1, and moves the position behind it."""
-        value = batch if self._format is None else self._format(batch)
+        value = cast("T", batch if self._format is None else self._format(batch))
         is_alone = share["num_workers"] == 1
         self._position = stream.position() if is_alone else self._next_position(share, number)
-        return value  # type: ignore[return-value]
+        return value
 
     def check_ranks(self) -> None:
         """Compares with the other ranks what the next iteration delivers; every rank must call it.

@@ -1,4 +1,4 @@
-"""The torch end: batches as tensors. The only module that imports torch."""
+"""The torch end: batches as tensors. `to_torch` imports it, and with it torch; nothing else of the package needs it."""
 
 from __future__ import annotations
 

@@ -21,6 +21,15 @@ pub const REQUESTS_IN_FLIGHT: usize = 64;
 /// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 
+/// Memory of a query that chooses rows: what it sorts and joins, what it reads, what it returns.
+pub const QUERY_MEMORY_BYTES: u64 = 1 << 30;
+
+/// Rows of a batch of a query, where they are small.
+pub const QUERY_BATCH_ROWS: u32 = 8192;
+
+/// A batch of a query takes at most this part of the memory limit.
+pub const QUERY_BATCHES_IN_MEMORY: u64 = 32;
+
 /// What is read at once takes at most this part of the memory limit, if pages allow.
 pub const READS_IN_MEMORY: u64 = 16;
 

@@ -188,12 +188,41 @@ pub enum Error {
         available: Vec<String>,
     },
 
-    /// A filter does not parse, does not type-check or uses what is not there.
-    #[error("cannot use the filter `{sql}`: {reason}")]
+    /// A filter or a query does not parse, does not type-check, uses what is not there or fails on a value.
+    #[error("cannot run the SQL `{sql}`: {reason}")]
     Sql {
-        /// The expression.
+        /// The filter or query.
         sql: String,
         /// What is wrong, where, and what is near.
+        reason: String,
+    },
+
+    /// A query returns other rows than those of the dataset.
+    #[error("`{sql}` does not return rows of the dataset: {reason}; `query()` runs any SELECT")]
+    ManyRows {
+        /// The query.
+        sql: String,
+        /// What about it makes other rows.
+        reason: String,
+    },
+
+    /// A query needs more memory than it may have.
+    #[error("`{sql}` needs more than its {limit_bytes} bytes of memory: {reason}; raise `memory_limit`")]
+    QueryMemory {
+        /// The query.
+        sql: String,
+        /// What it may have.
+        limit_bytes: u64,
+        /// What asked for more.
+        reason: String,
+    },
+
+    /// A function that a query brought along failed.
+    #[error("the function `{name}` failed: {reason}")]
+    Function {
+        /// The function.
+        name: String,
+        /// What it said, or what is wrong with what it returned.
         reason: String,
     },
 
@@ -206,8 +235,8 @@ pub enum Error {
         got: Box<DataType>,
     },
 
-    /// A filter failed on values of the data, such as a division by zero.
-    #[error("the filter failed on row group {row_group} of `{url}`: {reason}")]
+    /// A filter or a computed column failed on values of the data, such as a division by zero.
+    #[error("the query failed on row group {row_group} of `{url}`: {reason}")]
     Evaluate {
         /// The object.
         url: String,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
+use crate::config;
 use crate::error::{Error, Result};
 
 /// Threads that may block at the same time: local reads, footers, predicates.
@@ -47,14 +48,19 @@ impl Io {
         {
             return Ok(io);
         }
-        let io = Arc::new(Self::start("forebay-io")?);
+        let io = Arc::new(Self::start("forebay-io", 1)?);
         *current = Some((process, Arc::downgrade(&io)));
         Ok(io)
     }
 
-    fn start(thread_name: &str) -> Result<Self> {
+    /// Starts a runtime for the computations of one query, which end with it.
+    pub(crate) fn for_query() -> Result<Self> {
+        Self::start("forebay-query", config::num_threads())
+    }
+
+    fn start(thread_name: &str, num_threads: usize) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
+            .worker_threads(num_threads)
             .max_blocking_threads(MAX_BLOCKING_THREADS)
             .thread_keep_alive(BLOCKING_KEEP_ALIVE)
             .thread_stack_size(STACK_BYTES)
@@ -122,7 +128,7 @@ mod tests {
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
             names.filter(|name| name.trim_end() == NAME).count()
         };
-        let io = Io::start(NAME).unwrap();
+        let io = Io::start(NAME, 1).unwrap();
         io.block_on(io.spawn_blocking(|| ())).unwrap();
         assert!(num_threads() >= 2);
         drop(io);

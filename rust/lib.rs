@@ -8,6 +8,7 @@
 //! Dependencies point one way, right to left. [`plan`] decides which row stands where and does no IO; the
 //! stream carries it out within a memory limit. The Python package is a thin layer over this crate.
 
+mod answer;
 mod cast;
 pub mod config;
 mod dataset;
@@ -16,9 +17,11 @@ mod error;
 mod explain;
 pub mod forms;
 mod io;
+pub mod ipc;
 mod metrics;
 #[cfg(test)]
 mod mistakes;
+mod outputs;
 mod panics;
 pub mod plan;
 mod process;
@@ -26,6 +29,7 @@ mod query;
 mod reader;
 mod selection;
 mod source;
+mod sql;
 mod stream;
 
 pub use arrow_schema::SchemaRef;
@@ -37,8 +41,9 @@ pub use crate::explain::Explanation;
 pub use crate::io::Io;
 pub use crate::metrics::{Metrics, Progress};
 pub use crate::process::OfProcess;
-pub use crate::query::Dataset;
+pub use crate::query::{Answer, Dataset};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Report, RowSet, Selection};
 pub use crate::source::{Connection, Object, Store};
+pub use crate::sql::{Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
 pub use crate::stream::{BatchStream, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

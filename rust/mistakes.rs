@@ -56,14 +56,14 @@ fn of_bytes(folder: &Path, body: impl AsRef<[u8]>) -> Result<Dataset> {
 fn keep(folder: &Path, sql: &str) -> Result<u64> {
     let dataset = of_bytes(folder, sound())?.filter(sql)?;
     let connections = dataset.connect(&Arc::default())?;
-    Io::current()?.block_on(dataset.selection(connections, None, &Progress::default())).map(|kept| kept.num_rows())
+    Io::current()?.block_on(dataset.answer(connections, None, &Arc::default())).map(|kept| kept.num_rows())
 }
 
 /// Opens a file and makes it ready to deliver.
 fn prepare(folder: &Path, settings: OrderSettings) -> Result<EpochReader> {
     let dataset = of_bytes(folder, sound())?;
-    let selection = dataset.known_selection().unwrap();
-    EpochReader::try_new(&dataset, selection, settings, 1 << 30)
+    let answer = dataset.known_answer().unwrap();
+    EpochReader::try_new(&dataset, answer, settings, 1 << 30)
 }
 
 /// Changes the end of a file, where its footer's length and the magic are.

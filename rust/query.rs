@@ -5,13 +5,16 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 use tokio::sync::OnceCell;
 
+pub use crate::answer::Answer;
 use crate::config;
 use crate::dataset::{OpenRequest, Snapshot};
 use crate::error::{Error, Result};
 use crate::metrics::{Metrics, Progress};
+use crate::outputs::{Origin, Outputs};
 use crate::process::OfProcess;
 use crate::selection::{Filter, Limits, Selection, unknown_column};
 use crate::source::Connection;
+use crate::sql::Query;
 
 /// Rows and columns of a [`Snapshot`]: what a query keeps, not yet read.
 ///
@@ -19,20 +22,28 @@ use crate::source::Connection;
 #[derive(Debug, Clone)]
 pub struct Dataset {
     snapshot: Arc<Snapshot>,
-    /// Columns of the snapshot, in the order in which they are returned.
+    /// Where its columns come from, in the order in which they are returned.
+    origins: Arc<[Origin]>,
+    /// The columns of the snapshot that are read.
     projection: Arc<[usize]>,
+    /// How they become the dataset's columns, if not as they are.
+    outputs: Option<Arc<Outputs>>,
     schema: SchemaRef,
     filters: Arc<[Filter]>,
-    selection: Arc<Known>,
+    /// What chooses and orders the rows instead of the filters.
+    query: Option<Arc<(Query, Self)>>,
+    answer: Arc<Known>,
+    /// Whether functions that came with a query may run as rows are read.
+    brings_functions: bool,
 }
 
-/// A selection once it is known: evaluated by the process that made the dataset, or else by one forked from it, in which
+/// An answer once it is known: evaluated by the process that made the dataset, or else by one forked from it, in which
 /// an evaluation that was under way never ends.
 #[derive(Debug)]
 struct Known {
     ours: OfProcess<()>,
-    first: OnceCell<Arc<Selection>>,
-    forked: OnceCell<Arc<Selection>>,
+    first: OnceCell<Arc<Answer>>,
+    forked: OnceCell<Arc<Answer>>,
 }
 
 impl Default for Known {
@@ -42,12 +53,12 @@ impl Default for Known {
 }
 
 impl Known {
-    fn get(&self) -> Option<&Arc<Selection>> {
+    fn get(&self) -> Option<&Arc<Answer>> {
         self.first.get().or_else(|| self.forked.get())
     }
 
     /// Returns the cell that this process may fill.
-    fn cell(&self) -> &OnceCell<Arc<Selection>> {
+    fn cell(&self) -> &OnceCell<Arc<Answer>> {
         if self.ours.get().is_some() { &self.first } else { &self.forked }
     }
 }
@@ -64,9 +75,21 @@ impl Dataset {
 
     /// Returns all rows and columns of `snapshot`.
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
-        let projection = (0..snapshot.schema.fields().len()).collect();
+        let projection: Arc<[usize]> = (0..snapshot.schema.fields().len()).collect();
+        let origins = projection.iter().map(|&column| Origin::Stored(column)).collect();
         let schema = Arc::clone(&snapshot.schema);
-        Self { snapshot, projection, schema, filters: Arc::new([]), selection: Arc::default() }
+        let (filters, answer) = (Arc::new([]), Arc::default());
+        Self {
+            snapshot,
+            origins,
+            projection,
+            outputs: None,
+            schema,
+            filters,
+            query: None,
+            answer,
+            brings_functions: false,
+        }
     }
 
     /// Makes what all filters of a process share. [`Self::filter`] does so, too; callers that may be forked meanwhile,
@@ -83,9 +106,64 @@ impl Dataset {
     ///
     /// [`Error::Sql`], [`Error::UnknownColumn`], [`Error::NotBoolean`].
     pub fn filter(&self, text: &str) -> Result<Self> {
+        if self.is_view() {
+            return self.filter_query(text);
+        }
         let filter = Filter::parse(text, &self.snapshot)?;
-        let filters = self.filters.iter().cloned().chain([filter]).collect();
-        Ok(Self { filters, selection: Arc::default(), ..self.clone() })
+        Ok(self.with_filters([filter]))
+    }
+
+    /// Returns whether a query chose the columns, so that those of the snapshot are not to be seen any more.
+    fn is_view(&self) -> bool {
+        self.query.is_some() || self.outputs.is_some()
+    }
+
+    /// Keeps the rows for which a checked expression over the columns of the snapshot is true.
+    pub(crate) fn keep(&self, text: String, expr: datafusion::logical_expr::Expr) -> Result<Self> {
+        Ok(self.with_filters([Filter::try_from_expr(text, expr, &self.snapshot)?]))
+    }
+
+    pub(crate) fn with_filters(&self, filters: impl IntoIterator<Item = Filter>) -> Self {
+        let num_filters = self.filters.len();
+        let filters: Arc<[Filter]> = self.filters.iter().cloned().chain(filters).collect();
+        let answer = if filters.len() == num_filters { Arc::clone(&self.answer) } else { Arc::default() };
+        Self { filters, answer, ..self.clone() }
+    }
+
+    /// Returns the dataset whose rows `query` chooses of those of `base`.
+    pub(crate) fn with_query(&self, query: Query, base: &Self) -> Self {
+        let query = Some(Arc::new((query, base.clone())));
+        Self { query, filters: Arc::new([]), answer: Arc::default(), ..self.clone() }
+    }
+
+    /// Notes that functions came with a query.
+    pub(crate) fn with_functions(self) -> Self {
+        Self { brings_functions: true, ..self }
+    }
+
+    /// Returns whether functions that came with a query may run as rows are read.
+    pub fn brings_functions(&self) -> bool {
+        self.brings_functions
+    }
+
+    /// Returns the dataset with other columns.
+    pub(crate) fn with_columns(&self, origins: Vec<Origin>, schema: SchemaRef) -> Self {
+        let origins: Arc<[Origin]> = origins.into();
+        let outputs = Outputs::new(Arc::clone(&origins), Arc::clone(&schema));
+        let projection = Arc::clone(outputs.projection());
+        Self { origins, projection, outputs: Some(Arc::new(outputs)), schema, ..self.clone() }
+    }
+
+    /// Returns only the columns numbered `columns`, in that order.
+    pub(crate) fn project(&self, columns: &[usize]) -> Self {
+        let fields: Vec<_> = columns.iter().map(|&column| Arc::clone(&self.schema.fields()[column])).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()));
+        let origins: Vec<Origin> = columns.iter().map(|&column| self.origins[column].clone()).collect();
+        if self.outputs.is_some() {
+            return self.with_columns(origins, schema);
+        }
+        let projection = columns.iter().map(|&column| self.projection[column]).collect();
+        Self { origins: origins.into(), projection, schema, ..self.clone() }
     }
 
     /// Returns only the columns `names`, in that order. Does not change rows or their order.
@@ -94,18 +172,15 @@ impl Dataset {
     ///
     /// [`Error::UnknownColumn`], and [`Error::Setting`] for a name given twice.
     pub fn select_columns(&self, names: &[String]) -> Result<Self> {
-        let mut projection = Vec::with_capacity(names.len());
+        let mut columns = Vec::with_capacity(names.len());
         for name in names {
             let column = self.schema.index_of(name).map_err(|_| unknown_column(name.clone(), name, &self.schema))?;
-            if projection.contains(&self.projection[column]) {
+            if columns.contains(&column) {
                 return Err(Error::Setting { name: "columns", reason: format!("`{name}` is named twice") });
             }
-            projection.push(self.projection[column]);
+            columns.push(column);
         }
-        let fields: Vec<_> =
-            projection.iter().map(|&column| Arc::clone(&self.snapshot.schema.fields()[column])).collect();
-        let schema = Arc::new(Schema::new_with_metadata(fields, self.snapshot.schema.metadata().clone()));
-        Ok(Self { projection: projection.into(), schema, ..self.clone() })
+        Ok(self.project(&columns))
     }
 
     /// Returns the columns and their types.
@@ -118,9 +193,19 @@ impl Dataset {
         &self.snapshot
     }
 
-    /// Returns the columns of the snapshot that are returned, in order.
+    /// Returns the columns of the snapshot that are read.
     pub(crate) fn projection(&self) -> &Arc<[usize]> {
         &self.projection
+    }
+
+    /// Returns where the columns come from.
+    pub(crate) fn origins(&self) -> &Arc<[Origin]> {
+        &self.origins
+    }
+
+    /// Returns how the columns that are read become the dataset's, if not as they are.
+    pub(crate) fn outputs(&self) -> Option<&Arc<Outputs>> {
+        self.outputs.as_ref()
     }
 
     /// Returns the filters, all of which a kept row passes.
@@ -128,43 +213,87 @@ impl Dataset {
         &self.filters
     }
 
+    /// Returns the query that chooses and orders the rows.
+    pub(crate) fn query(&self) -> Option<&Query> {
+        self.query.as_deref().map(|(query, _)| query)
+    }
+
+    /// Returns the texts that say which rows are kept, and in which order.
+    pub fn query_texts(&self) -> Vec<String> {
+        match self.query.as_deref() {
+            None => self.filters.iter().map(|filter| filter.text().to_owned()).collect(),
+            Some((query, base)) => {
+                let mut texts = base.query_texts();
+                texts.push(query.identity().to_owned());
+                texts
+            }
+        }
+    }
+
+    /// Returns the answer if it is known without reading anything.
+    pub fn known_answer(&self) -> Option<Arc<Answer>> {
+        if self.filters.is_empty() && self.query.is_none() && self.answer.get().is_none() {
+            let all = Answer::of_selection(Arc::new(Selection::all(&self.snapshot)));
+            // Losing a race to another thread leaves the same answer in place.
+            drop(self.answer.cell().set(Arc::new(all)));
+        }
+        self.answer.get().cloned()
+    }
+
     /// Returns the selection if it is known without reading anything.
     pub fn known_selection(&self) -> Option<Arc<Selection>> {
-        if self.filters.is_empty() && self.selection.get().is_none() {
-            // Losing a race to another thread leaves the same selection in place.
-            drop(self.selection.cell().set(Arc::new(Selection::all(&self.snapshot))));
-        }
-        self.selection.get().cloned()
+        self.known_answer().map(|answer| Arc::clone(answer.selection()))
     }
 
-    /// Takes a selection made elsewhere, by the same filters on the same snapshot.
-    pub fn adopt_selection(&self, selection: Selection) {
-        drop(self.selection.cell().set(Arc::new(selection)));
+    /// Takes an answer made elsewhere, by the same query on the same snapshot.
+    pub fn adopt_answer(&self, answer: Answer) {
+        drop(self.answer.cell().set(Arc::new(answer)));
     }
 
-    /// Returns the kept rows, evaluating the filters if that has not been done.
+    /// Returns the kept rows and their order, evaluating the query if that has not been done.
     ///
     /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit` a row group that cannot be cut
     /// is read whatever its size.
     ///
     /// # Errors
     ///
-    /// Those of reading, [`Error::MemoryLimit`], and [`Error::Evaluate`] where a filter fails on a value.
-    pub async fn selection(
+    /// Those of reading, [`Error::MemoryLimit`], [`Error::Evaluate`] where a filter fails on a value, and
+    /// [`Error::ManyRows`] and [`Error::QueryMemory`] for queries.
+    pub async fn answer(
         &self,
         connections: Vec<Connection>,
         memory_limit: Option<u64>,
-        progress: &Progress,
-    ) -> Result<Arc<Selection>> {
+        progress: &Arc<Progress>,
+    ) -> Result<Arc<Answer>> {
         let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
-        let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
-        let evaluate = || async {
-            Selection::evaluate(&self.snapshot, &self.filters, connections, limits, progress).await.map(Arc::new)
-        };
-        match self.selection.get() {
-            Some(known) => Ok(Arc::clone(known)),
-            None => self.selection.cell().get_or_try_init(evaluate).await.cloned(),
+        if let Some(known) = self.known_answer() {
+            return Ok(known);
         }
+        let evaluate = || async {
+            if let Some((query, base)) = self.query.as_deref() {
+                let metrics = connections.first().map_or_else(Arc::default, |first| Arc::clone(&first.metrics));
+                let limit = memory_limit.unwrap_or(config::QUERY_MEMORY_BYTES);
+                return query.answer(base, limit, &metrics, progress).await.map(Arc::new);
+            }
+            let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
+            let selection = Selection::evaluate(&self.snapshot, &self.filters, connections, limits, progress).await?;
+            Ok(Arc::new(Answer::of_selection(Arc::new(selection))))
+        };
+        Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
+    }
+
+    /// Says which row of the snapshot a number means.
+    pub(crate) fn describe_row(&self, number: u64) -> String {
+        let mut first = 0;
+        for row_group in &self.snapshot.row_groups {
+            let end = first + u64::from(row_group.num_rows);
+            if number < end {
+                let url = &self.snapshot.fragment(*row_group).object.url;
+                return format!("row {} of row group {} of `{url}`", number - first, row_group.index);
+            }
+            first = end;
+        }
+        format!("row {number}")
     }
 
     /// Connects to the stores of the snapshot; requests are counted in `metrics`.

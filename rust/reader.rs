@@ -7,23 +7,35 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::config;
 use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
+use crate::outputs::Outputs;
 use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Span, State};
-use crate::query::Dataset;
+use crate::query::{Answer, Dataset};
 use crate::selection::{RowSet, Selection};
 use crate::source::Connection;
 
+/// The bytes of a hash that a state holds of an order.
+const DIGEST_BYTES: usize = 16;
+
 /// The order that is asked for; [`EpochReader`] resolves what is left open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderSettings {
     /// The order of the dataset.
     Sequential,
+    /// The same order in every epoch, as given: the numbers of kept rows, counted in the order of the dataset, each at
+    /// most once. Those left out are not delivered.
+    ///
+    /// It belongs to the query: states name its digest.
+    Given(Arc<[u64]>),
     /// A seeded shuffle, other for each epoch.
     Shuffled {
         /// The seed.
@@ -64,7 +76,12 @@ pub struct Unindexed {
 pub struct EpochReader {
     dataset: Dataset,
     selection: Arc<Selection>,
+    answer: Arc<Answer>,
+    /// The number of each span's first kept row, among all kept rows, where values are kept with them.
+    first_kept: Box<[u64]>,
     settings: OrderSettings,
+    /// What the state says of an order that was given.
+    given: Option<String>,
     order: Order,
     spans: Arc<[Span]>,
     /// For each fragment, where the projected columns are.
@@ -85,19 +102,19 @@ impl EpochReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for lanes or windows of nothing.
-    pub fn try_new(
-        dataset: &Dataset,
-        selection: Arc<Selection>,
-        settings: OrderSettings,
-        memory_limit: u64,
-    ) -> Result<Self> {
+    /// [`Error::Setting`] for lanes or windows of nothing, and for an order that names a row twice or one that is not kept.
+    pub fn try_new(dataset: &Dataset, answer: Arc<Answer>, settings: OrderSettings, memory_limit: u64) -> Result<Self> {
+        let selection = Arc::clone(answer.selection());
+        let settings = match (settings, answer.order()) {
+            (OrderSettings::Sequential, Some(order)) => OrderSettings::Given(Arc::clone(order)),
+            (settings, _) => settings,
+        };
         let snapshot = dataset.snapshot();
         let layouts = ColumnLayout::of_all(snapshot, dataset.projection(), memory_limit);
         let mut this = Self {
             dataset: dataset.clone(),
             selection: Arc::clone(&selection),
-            settings,
+            given: None,
             order: Order::Sequential,
             spans: Arc::default(),
             layouts,
@@ -105,15 +122,18 @@ impl EpochReader {
             memory_limit,
             unindexed: None,
             plan: Mutex::new(None),
+            settings,
+            first_kept: Box::default(),
+            answer,
         };
         let (mut spans, mut decoded_bytes, mut num_rows) = (Vec::new(), 0_u64, 0_u64);
         for (index, row_group) in snapshot.row_groups.iter().enumerate() {
             let cost = this.read_cost(row_group, &(0..row_group.num_rows));
             decoded_bytes = decoded_bytes.saturating_add(cost.decoded);
             num_rows += u64::from(row_group.num_rows);
-            let starts = match settings {
+            let starts = match this.settings {
                 // Few large reads are better than many small ones, as long as several fit.
-                OrderSettings::Sequential => {
+                OrderSettings::Sequential | OrderSettings::Given(_) => {
                     this.cut(row_group, 0..row_group.num_rows).iter().map(|rows| rows.start).collect()
                 }
                 OrderSettings::Shuffled { .. } => snapshot.fragment(*row_group).cut(row_group.index),
@@ -124,9 +144,18 @@ impl EpochReader {
                 this.note_unindexed(row_group, &cost);
             }
         }
-        this.order = resolve(settings, dataset, &spans)?;
+        this.order = resolve(&this.settings, dataset, &spans)?;
+        if dataset.outputs().is_some_and(|outputs| outputs.needs_attached()) {
+            this.first_kept = first_kept(&spans);
+        }
         this.spans = spans.into();
         this.row_bytes = decoded_bytes.div_ceil(num_rows.max(1));
+        if let OrderSettings::Given(rows) = &this.settings {
+            let plan = EpochPlan::in_order(Arc::clone(&this.spans), rows);
+            let plan = plan.map_err(|reason| Error::Setting { name: "order", reason })?;
+            this.given = Some(format!("order {}", digest(rows)));
+            this.plan = Mutex::new(Some((0, Arc::new(plan))));
+        }
         Ok(this)
     }
 
@@ -164,12 +193,26 @@ impl EpochReader {
 
     /// Returns the number of rows of an epoch, over all ranks.
     pub fn num_rows(&self) -> u64 {
-        self.selection.num_rows()
+        match &self.settings {
+            OrderSettings::Given(rows) => rows.len() as u64,
+            _ => self.selection.num_rows(),
+        }
     }
 
     /// Returns the order with everything resolved.
     pub fn order(&self) -> Order {
         self.order
+    }
+
+    /// Returns the rows of a batch for somebody who does not mind.
+    pub fn fitting_batch_rows(&self) -> u32 {
+        let rows = self.memory_limit / config::QUERY_BATCHES_IN_MEMORY / self.row_bytes.max(1);
+        u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, config::QUERY_BATCH_ROWS)
+    }
+
+    /// Returns whether functions that came with a query may run as rows are read.
+    pub fn brings_functions(&self) -> bool {
+        self.dataset.brings_functions()
     }
 
     /// Returns the columns of the batches.
@@ -179,8 +222,8 @@ impl EpochReader {
 
     /// Returns the state of epoch `epoch` with everything below `position` delivered.
     pub fn state(&self, epoch: u64, position: u64) -> State {
-        let order = match (self.order, self.settings) {
-            (Order::Shuffled { seed, num_lanes, window_rows }, OrderSettings::Shuffled { shuffle_bytes, .. }) => {
+        let order = match (self.order, &self.settings) {
+            (Order::Shuffled { seed, num_lanes, window_rows }, &OrderSettings::Shuffled { shuffle_bytes, .. }) => {
                 OrderState::Shuffled { seed, num_lanes, window_rows, shuffle_bytes }
             }
             _ => OrderState::Sequential,
@@ -188,7 +231,7 @@ impl EpochReader {
         State {
             version: plan::STATE_VERSION,
             fingerprint: self.dataset.snapshot().fingerprint.clone(),
-            query: self.dataset.filters().iter().map(|filter| filter.text().to_owned()).collect(),
+            query: self.dataset.query_texts().into_iter().chain(self.given.clone()).collect(),
             order,
             epoch,
             position,
@@ -218,7 +261,7 @@ impl EpochReader {
     ///
     /// [`Error::NoTensor`] for the first column that has no form or not the one asked for, and [`Error::UnknownColumn`].
     pub fn forms(&self, requests: &BTreeMap<String, Request>, target: Target) -> Result<Vec<Form>> {
-        self.dataset.forms(&self.selection, requests, target)
+        self.dataset.forms(&self.answer, requests, target)
     }
 
     /// Returns the plan of `epoch`, kept for the next call.
@@ -226,15 +269,25 @@ impl EpochReader {
         // Only tried, and never held while planning: a forked child may find it locked for ever.
         if let Ok(cached) = self.plan.try_lock()
             && let Some((planned, plan)) = &*cached
-            && *planned == epoch
+            && (*planned == epoch || self.given.is_some())
         {
             return Arc::clone(plan);
         }
-        let plan = Arc::new(EpochPlan::new(Arc::clone(&self.spans), self.order, epoch));
+        let plan = Arc::new(self.plan_anew(epoch));
         if let Ok(mut cached) = self.plan.try_lock() {
             *cached = Some((epoch, Arc::clone(&plan)));
         }
         plan
+    }
+
+    fn plan_anew(&self, epoch: u64) -> EpochPlan {
+        let spans = || Arc::clone(&self.spans);
+        if let OrderSettings::Given(rows) = &self.settings
+            && let Ok(plan) = EpochPlan::in_order(spans(), rows)
+        {
+            return plan;
+        }
+        EpochPlan::new(spans(), self.order, epoch)
     }
 
     pub(crate) fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {
@@ -291,7 +344,7 @@ impl EpochReader {
     }
 
     /// Plans the read of the rows `wanted` of a part of a piece, counted in the part; of all without.
-    pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<RowGroupRead> {
+    pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
         let (index, row_group) = self.row_group_of(piece);
         let span = self.spans[piece.span as usize];
         let mut runs = self.selection.rows(index).nth_runs(span.start..span.end, kept.clone());
@@ -305,7 +358,19 @@ impl EpochReader {
         let snapshot = self.dataset.snapshot();
         let layout = &self.layouts[row_group.fragment as usize];
         let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
-        RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)
+        let read =
+            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)?;
+        let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, finish: None }) };
+        let attached = match self.first_kept.get(piece.span as usize) {
+            None => None,
+            Some(first) => {
+                let kept = first + u64::from(kept.start)..first + u64::from(kept.end);
+                self.answer.attached_to(&kept, wanted).map_err(|source| Self::gather_error(&source))?
+            }
+        };
+        let url = snapshot.fragment(row_group).object.url.clone();
+        let finish = Finish { outputs: Arc::clone(outputs), attached, url, row_group: row_group.index as usize };
+        Ok(PartRead { read, finish: Some(Box::new(finish)) })
     }
 
     /// Returns the error for what does not fit even alone.
@@ -322,6 +387,51 @@ impl EpochReader {
     pub(crate) fn gather_error(error: &ArrowError) -> Error {
         Error::Setting { name: "batch_size", reason: error.to_string() }
     }
+}
+
+/// The read of a part of a piece.
+#[derive(Debug)]
+pub(crate) struct PartRead {
+    read: RowGroupRead,
+    finish: Option<Box<Finish>>,
+}
+
+/// What makes the dataset's columns of those that are read.
+#[derive(Debug)]
+struct Finish {
+    outputs: Arc<Outputs>,
+    attached: Option<RecordBatch>,
+    url: String,
+    row_group: usize,
+}
+
+impl PartRead {
+    /// Returns the byte ranges to fetch.
+    pub(crate) fn ranges(&self) -> &[Range<u64>] {
+        self.read.ranges()
+    }
+
+    /// Returns the rows with the dataset's columns; `bytes` holds one buffer for each of [`Self::ranges`].
+    ///
+    /// # Errors
+    ///
+    /// Those of decoding, and [`Error::Evaluate`] where a column cannot be computed.
+    pub(crate) fn decode(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+        let read = self.read.decode_at_once(bytes)?;
+        let Some(finish) = self.finish else { return Ok(read) };
+        let Finish { outputs, attached, url, row_group } = *finish;
+        outputs.finish(&read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
+    }
+}
+
+/// Returns the number of kept rows before each span.
+fn first_kept(spans: &[Span]) -> Box<[u64]> {
+    let mut num_rows = 0;
+    let first = |span: &Span| {
+        num_rows += u64::from(span.num_kept);
+        num_rows - u64::from(span.num_kept)
+    };
+    spans.iter().map(first).collect()
 }
 
 /// What the memory limit cannot hold, though nothing else is held.
@@ -372,9 +482,16 @@ fn nth_rows(runs: &[Range<u32>], wanted: &[u32]) -> Vec<Range<u32>> {
     out
 }
 
+/// Returns the hash, in hex, that tells one order from another.
+fn digest(rows: &[u64]) -> String {
+    let mut hash = Sha256::new();
+    rows.iter().for_each(|row| hash.update(row.to_le_bytes()));
+    hash.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Derives lanes and window where they are not given.
-fn resolve(settings: OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<Order> {
-    let OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows } = settings else {
+fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<Order> {
+    let &OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows } = settings else {
         return Ok(Order::Sequential);
     };
     if num_lanes == Some(0) {

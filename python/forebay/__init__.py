@@ -34,6 +34,7 @@ from forebay.exceptions import (
 )
 from forebay.loader import Stream, cursor
 from forebay.options import ReadOptions, ShuffleOptions
+from forebay.sql import Function, QueryResult, list_queries, read_query
 
 __all__ = [
     "AccessDeniedError",
@@ -46,12 +47,14 @@ __all__ = [
     "DatasetDict",
     "DictionaryEncoded",
     "ForebayError",
+    "Function",
     "Masked",
     "MemoryLimitError",
     "NotFoundError",
     "ObjectChangedError",
     "PerformanceWarning",
     "QueryError",
+    "QueryResult",
     "Ragged",
     "ReadOptions",
     "SchemaError",
@@ -64,5 +67,7 @@ __all__ = [
     "TensorError",
     "__version__",
     "cursor",
+    "list_queries",
     "load_dataset",
+    "read_query",
 ]

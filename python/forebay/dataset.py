@@ -25,6 +25,8 @@ from forebay.options import (
     check_text,
 )
 
+from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
+
 if TYPE_CHECKING:
     from forebay.formats import Format, FormatName
     from forebay.torch import TorchStream
@@ -150,6 +152,83 @@ class Dataset:
         if not isinstance(sql, str):
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
         return Dataset(self._native.filter(check_text("filter", sql)), self._shuffle, self._format)
+
+    def sql(
+        self,
+        query: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
+        functions: Mapping[str, Function] | None = None,
+    ) -> Dataset:
+        """Keeps the rows that a `SELECT` returns, with its columns: a dataset like any other.
+
+        The query calls this dataset `dataset` and returns at most one row for each of its rows: `WHERE`, computed columns,
+        `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`, `DISTINCT ON`, window functions,
+        `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, and what `LIMIT` keeps of unordered rows, go by the
+        dataset's order. Columns that are functions of the row are computed as it is read, in every epoch; values of
+        other tables and rows are found once, with the rows, and kept in memory.
+
+        Planned now; run when the rows are first needed, for `ORDER BY` on the columns that it names alone. `shuffle`
+        puts its own order in the place of `ORDER BY`.
+
+        Args:
+            query: One `SELECT`. Column and table names are case-sensitive.
+            params: Values of `$name` in the query. They are bound, not pasted.
+            tables: Further tables by name: a `Dataset`, a place of Parquet files, a table of any Arrow library, or a dict
+                of columns.
+            functions: Python functions by name.
+
+        Raises:
+            QueryError: it does not parse or type-check, is not a `SELECT`, names a table that was not passed, or returns
+                other rows than those of the dataset (then `query` runs it).
+            ColumnNotFoundError: a column is not in the dataset.
+            SettingError: a parameter, table or function that cannot be used.
+
+        Example:
+            >>> small = ds.sql("SELECT path, size / 1000.0 AS kb FROM dataset WHERE size < $most", params={"most": 10})
+            >>> small.column_names, small.num_rows
+            (['path', 'kb'], 4)
+        """
+        native = self._native.sql(check_text("query", query), *_inputs(params, tables, functions))
+        return Dataset(native, self._shuffle, self._format)
+
+    def query(
+        self,
+        query: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
+        functions: Mapping[str, Function] | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> QueryResult:
+        """Runs any `SELECT` and returns its rows: groups, joins of any kind, unions.
+
+        Arguments are those of `sql`. Sorts and joins that exceed the memory spill to temporary files.
+
+        Args:
+            query: One `SELECT`.
+            params: As in `sql`.
+            tables: As in `sql`.
+            functions: As in `sql`.
+            memory_limit: Bytes that the query may hold.
+
+        Raises:
+            MemoryLimitError: it needs more memory than that, spilling included.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> pa.table(ds.query("SELECT count(*) AS n FROM dataset")).to_pylist() == [{"n": ds.num_rows}]
+            True
+        """
+        check_count("memory_limit", memory_limit)
+        rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
+        if isinstance(rows, _lib.Dataset):
+            kept = Dataset(rows)
+            batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit)).fitting_batch_rows
+            stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
+            rows = stream.reader.stream(0, stream._native_share(0, 1))
+        return QueryResult(rows)
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
@@ -514,6 +593,20 @@ def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[li
     if not sources:
         raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}")
     return sources, options
+
+
+def _inputs(
+    params: Mapping[str, Any] | None, tables: Mapping[str, Any] | None, functions: Mapping[str, Function] | None
+) -> tuple[dict[str, Any], dict[str, Any], list[_lib.Function]]:
+    return make_parameters(params), make_tables(tables, _only_split), make_functions(functions)
+
+
+def _only_split(source: str) -> Dataset:
+    """Opens the files of a side table, whatever split their names say."""
+    splits = load_dataset(source)
+    if len(splits) > 1:
+        raise SettingError(f"tables: `{source}` has the splits {', '.join(splits)}; pass one of them as a Dataset")
+    return next(iter(splits.values()))
 
 
 def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) -> T:

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Selection, Snapshot, StreamOptions,
+    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Selection, Snapshot,
+    StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -16,12 +17,31 @@ use crate::batch::PyBatch;
 use crate::error::to_py;
 use crate::reader::PyReader;
 use crate::runtime::wait;
+use crate::sql::{self, PyFunction, Recipe};
 
 /// A dataset: immutable, lazy.
 #[pyclass(name = "Dataset", module = "forebay._lib", frozen)]
 pub(crate) struct PyDataset {
     dataset: Dataset,
+    /// What a query's dataset was made of.
+    recipe: Option<Arc<Recipe>>,
 }
+
+impl PyDataset {
+    pub(crate) fn plain(dataset: Dataset) -> Self {
+        Self { dataset, recipe: None }
+    }
+
+    pub(crate) fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+}
+
+/// Selection, order and kept values of an answer.
+type AnswerBytes = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// Parameters, tables and functions of a query.
+type QueryArguments = (BTreeMap<String, Py<PyAny>>, BTreeMap<String, Py<PyAny>>, Vec<Py<PyFunction>>);
 
 /// Seed, shuffle bytes, and lanes and window rows where they are given.
 type ShuffleArguments = (u64, u64, Option<u32>, Option<u64>);
@@ -43,18 +63,60 @@ impl PyDataset {
             let progress = Arc::clone(&progress);
             async move { Dataset::open(request, &progress).await }
         };
-        Ok(Self { dataset: wait(py, &io, &progress, Some(&on_progress), opening)? })
+        Ok(Self::plain(wait(py, &io, &progress, Some(&on_progress), opening)?))
     }
 
-    fn filter(&self, py: Python<'_>, sql: &str) -> PyResult<Self> {
+    fn filter(this: &Bound<'_, Self>, sql: &str) -> PyResult<Self> {
         // Made once, which must not be under way in a fork: keep the GIL.
         Dataset::prepare_filters();
-        let dataset = py.detach(|| self.dataset.filter(sql)).map_err(|error| to_py(&error))?;
-        Ok(Self { dataset })
+        let Self { dataset, recipe } = this.get();
+        let filtered = this.py().detach(|| dataset.filter(sql)).map_err(|error| to_py(&error))?;
+        let recipe = recipe.is_some().then(|| Recipe {
+            base: this.clone().unbind(),
+            text: sql.to_owned(),
+            parameters: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            functions: Vec::new(),
+            is_filter: true,
+        });
+        Ok(Self { dataset: filtered, recipe: recipe.map(Arc::new) })
+    }
+
+    /// The rows that a query keeps, with the columns that it selects.
+    fn sql(
+        this: &Bound<'_, Self>,
+        text: String,
+        parameters: BTreeMap<String, Py<PyAny>>,
+        tables: BTreeMap<String, Py<PyAny>>,
+        functions: Vec<Py<PyFunction>>,
+    ) -> PyResult<Self> {
+        Dataset::prepare_filters();
+        let (py, base) = (this.py(), this.get());
+        let request = sql::request(py, &text, &parameters, &tables, &functions)?;
+        let dataset = py.detach(|| base.dataset.sql(&request)).map_err(|error| to_py(&error))?;
+        let recipe = Recipe { base: this.clone().unbind(), text, parameters, tables, functions, is_filter: false };
+        Ok(Self { dataset, recipe: Some(Arc::new(recipe)) })
+    }
+
+    /// The rows of any query: a `Dataset` where they are rows of this one, `Rows` otherwise.
+    fn query(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        parameters: BTreeMap<String, Py<PyAny>>,
+        tables: BTreeMap<String, Py<PyAny>>,
+        functions: Vec<Py<PyFunction>>,
+        memory_limit: u64,
+    ) -> PyResult<Py<PyAny>> {
+        Dataset::prepare_filters();
+        let request = sql::request(py, text, &parameters, &tables, &functions)?;
+        let rows = py.detach(|| self.dataset.query_rows(&request, memory_limit)).map_err(|error| to_py(&error))?;
+        sql::rows_to_py(py, rows)
     }
 
     fn select_columns(&self, names: Vec<String>) -> PyResult<Self> {
-        Ok(Self { dataset: self.dataset.select_columns(&names).map_err(|error| to_py(&error))? })
+        let dataset = self.dataset.select_columns(&names).map_err(|error| to_py(&error))?;
+        Ok(Self { dataset, recipe: self.recipe.clone() })
     }
 
     #[getter]
@@ -98,7 +160,7 @@ impl PyDataset {
 
     #[getter]
     fn filters(&self) -> Vec<String> {
-        self.dataset.filters().iter().map(|filter| filter.text().to_owned()).collect()
+        self.dataset.query_texts()
     }
 
     #[getter]
@@ -118,7 +180,7 @@ impl PyDataset {
         let progress = Arc::new(Progress::default());
         let selecting = {
             let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
-            async move { dataset.selection(connections, memory_limit, &progress).await }
+            async move { dataset.answer(connections, memory_limit, &progress).await }
         };
         Ok(wait(py, &io, &progress, Some(&on_progress), selecting)?.num_rows())
     }
@@ -152,7 +214,7 @@ impl PyDataset {
         memory_limit: u64,
         num_threads: Option<usize>,
     ) -> PyResult<PyReader> {
-        let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
+        let answer = self.dataset.known_answer().ok_or_else(unknown_selection)?;
         let settings = match shuffle {
             None => OrderSettings::Sequential,
             Some((seed, shuffle_bytes, num_lanes, window_rows)) => {
@@ -160,7 +222,7 @@ impl PyDataset {
             }
         };
         let reader = py
-            .detach(|| EpochReader::try_new(&self.dataset, selection, settings, memory_limit))
+            .detach(|| EpochReader::try_new(&self.dataset, answer, settings, memory_limit))
             .map_err(|error| to_py(&error))?;
         let num_threads = num_threads.unwrap_or_else(forebay::config::num_threads);
         Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads }))
@@ -173,7 +235,7 @@ impl PyDataset {
         snapshot: String,
         columns: Vec<String>,
         filters: Vec<String>,
-        selection: Option<Vec<u8>>,
+        answer: Option<AnswerBytes>,
     ) -> PyResult<Self> {
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -186,28 +248,84 @@ impl PyDataset {
             Dataset::prepare_filters();
         }
         let rebuild = || {
-            let mut dataset = Dataset::new(Arc::clone(&snapshot));
+            let mut dataset = Dataset::new(snapshot);
             for filter in &filters {
                 dataset = dataset.filter(filter)?;
             }
-            dataset = dataset.select_columns(&columns)?;
-            if let Some(selection) = selection.and_then(|bytes| Selection::from_bytes(&snapshot, &bytes)) {
-                dataset.adopt_selection(selection);
-            }
-            Ok(dataset)
+            dataset.select_columns(&columns)
         };
-        Ok(Self { dataset: py.detach(rebuild).map_err(|error: forebay::Error| to_py(&error))? })
+        let this = Self::plain(py.detach(rebuild).map_err(|error: forebay::Error| to_py(&error))?);
+        this.adopt(answer);
+        Ok(this)
+    }
+
+    /// Makes what `__reduce__` took apart: the dataset of a query, or of a filter on one, with its columns and answer.
+    #[staticmethod]
+    fn rebuild(
+        base: &Bound<'_, Self>,
+        text: String,
+        arguments: QueryArguments,
+        is_filter: bool,
+        columns: Vec<String>,
+        answer: Option<AnswerBytes>,
+    ) -> PyResult<Self> {
+        let (parameters, tables, functions) = arguments;
+        let whole = match is_filter {
+            true => Self::filter(base, &text)?,
+            false => Self::sql(base, text, parameters, tables, functions)?,
+        };
+        let this = whole.select_columns(columns)?;
+        this.adopt(answer);
+        Ok(this)
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let snapshot = self.dataset.snapshot();
-        let selection = self.dataset.known_selection().map(|known| PyBytes::new(py, &known.to_bytes(snapshot)));
-        let arguments = (snapshot.to_json(), self.column_names(), self.filters(), selection).into_pyobject(py)?;
-        Ok((py.get_type::<Self>().getattr("reopen")?, arguments))
+        let (snapshot, class) = (self.dataset.snapshot(), py.get_type::<Self>());
+        let answer = self.dataset.known_answer().map(|answer| {
+            let order = answer.order().map(|order| order.iter().flat_map(|row| row.to_le_bytes()).collect::<Vec<u8>>());
+            let attached =
+                answer.attached().and_then(|rows| ipc::write(&rows.schema(), std::slice::from_ref(rows)).ok());
+            let selection = answer.selection().to_bytes(snapshot);
+            let bytes = |bytes: Vec<u8>| PyBytes::new(py, &bytes).unbind();
+            (bytes(selection), order.map(bytes), attached.map(bytes))
+        });
+        let Some(recipe) = &self.recipe else {
+            let arguments = (snapshot.to_json(), self.column_names(), self.filters(), answer).into_pyobject(py)?;
+            return Ok((class.getattr("reopen")?, arguments));
+        };
+        let functions: Vec<_> = recipe.functions.iter().map(|function| function.clone_ref(py)).collect();
+        let of = |objects: &BTreeMap<String, Py<PyAny>>| -> BTreeMap<String, Py<PyAny>> {
+            objects.iter().map(|(name, object)| (name.clone(), object.clone_ref(py))).collect()
+        };
+        let inputs = (of(&recipe.parameters), of(&recipe.tables), functions);
+        let (base, text) = (recipe.base.clone_ref(py), recipe.text.clone());
+        let arguments = (base, text, inputs, recipe.is_filter, self.column_names(), answer).into_pyobject(py)?;
+        Ok((class.getattr("rebuild")?, arguments))
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
         to_schema_pycapsule(py, self.dataset.schema().as_ref())
+    }
+}
+
+impl PyDataset {
+    /// Takes the answer that `__reduce__` wrote.
+    fn adopt(&self, answer: Option<AnswerBytes>) {
+        let snapshot = self.dataset.snapshot();
+        let read = |(selection, order, attached): AnswerBytes| {
+            let selection = Arc::new(Selection::from_bytes(snapshot, &selection)?);
+            let order = order.map(|bytes| {
+                bytes.chunks_exact(8).filter_map(|row| row.try_into().ok()).map(u64::from_le_bytes).collect()
+            });
+            let attached = match attached {
+                Some(bytes) => Some(ipc::read(&bytes).ok()?.1.into_iter().next()?),
+                None => None,
+            };
+            Answer::try_new(selection, order, attached)
+        };
+        if let Some(answer) = answer.and_then(read) {
+            self.dataset.adopt_answer(answer);
+        }
     }
 }
 

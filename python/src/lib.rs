@@ -10,6 +10,7 @@ mod forms;
 mod objects;
 mod reader;
 mod runtime;
+mod sql;
 mod stream;
 mod tensor;
 
@@ -26,6 +27,9 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<reader::PyReader>()?;
     module.add_class::<stream::PyStream>()?;
+    module.add_class::<sql::PyTable>()?;
+    module.add_class::<sql::PyFunction>()?;
+    module.add_class::<sql::PyRows>()?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<batch::PyColumn>()?;
     module.add_class::<forms::PyForms>()?;

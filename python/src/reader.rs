@@ -90,6 +90,12 @@ impl PyReader {
         Some((&found.url, found.row_group, found.needed_bytes, found.num_row_groups))
     }
 
+    /// Rows of a batch for somebody who does not mind.
+    #[getter]
+    fn fitting_batch_rows(&self) -> u32 {
+        self.reader.fitting_batch_rows()
+    }
+
     fn order<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         if let Order::Shuffled { seed, num_lanes, window_rows } = self.reader.order() {
@@ -122,7 +128,7 @@ impl PyReader {
         crate::alloc::set_memory_limit(self.options.memory_limit);
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
         let stream = BatchStream::start(&self.reader, epoch, share, self.options).map_err(|error| to_py(&error))?;
-        Ok(PyStream::new(stream, Arc::clone(self.reader.schema())))
+        Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions()))
     }
 }
 

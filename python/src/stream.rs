@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arrow_array::RecordBatch;
 use forebay::{BatchStream, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamStats};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -18,21 +19,48 @@ use crate::runtime::TICK;
 #[pyclass(name = "Stream", module = "forebay._lib", frozen)]
 pub(crate) struct PyStream {
     /// `None` once the stream was closed or handed over to an Arrow stream. A forked child may find it locked for ever.
-    stream: OfProcess<Mutex<Option<BatchStream>>>,
+    running: OfProcess<Mutex<Option<Running>>>,
     schema: SchemaRef,
 }
 
+/// A stream and what it takes to end it.
+struct Running {
+    stream: Option<BatchStream>,
+    /// Whether its threads may be waiting for the GIL, in a function of a query.
+    calls_python: bool,
+}
+
+impl Iterator for Running {
+    type Item = forebay::Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.stream.as_mut()?.next()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let stream = self.stream.take();
+        // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
+        if self.calls_python {
+            Python::try_attach(|py| py.detach(|| drop(stream)));
+        }
+    }
+}
+
 impl PyStream {
-    pub(crate) fn new(stream: BatchStream, schema: SchemaRef) -> Self {
-        Self { stream: OfProcess::new(Mutex::new(Some(stream))), schema }
+    pub(crate) fn new(stream: BatchStream, schema: SchemaRef, calls_python: bool) -> Self {
+        let running = Running { stream: Some(stream), calls_python };
+        Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }
 
     fn with<T>(&self, py: Python<'_>, call: impl FnOnce(&mut BatchStream) -> T + Send) -> PyResult<T>
     where
         T: Send,
     {
-        let stream = self.stream.get().ok_or_else(|| to_py(&forebay::Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
-        py.detach(|| lock(stream).as_mut().map(call))
+        let running =
+            self.running.get().ok_or_else(|| to_py(&forebay::Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
+        py.detach(|| lock(running).as_mut().and_then(|running| running.stream.as_mut()).map(call))
             .ok_or_else(|| to_py(&forebay::Error::Closed { reason: "it was closed before" }))
     }
 }
@@ -61,7 +89,7 @@ impl PyStream {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = match self.stream.get() {
+        let stats = match self.running.get() {
             Some(_) => self.with(py, |stream| stream.stats())?,
             None => StreamStats::default(),
         };
@@ -81,8 +109,8 @@ impl PyStream {
     }
 
     fn close(&self, py: Python<'_>) {
-        if let Some(stream) = self.stream.get() {
-            py.detach(|| drop(lock(stream).take()));
+        if let Some(running) = self.running.get() {
+            py.detach(|| drop(lock(running).take()));
         }
     }
 
@@ -98,7 +126,7 @@ impl PyStream {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         // First: what is refused leaves the stream as it was.
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
-        let taken = self.stream.get().and_then(|stream| py.detach(|| lock(stream).take()));
+        let taken = self.running.get().and_then(|running| py.detach(|| lock(running).take()));
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
         let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
         let arrays = stream.map(move |batch| {
@@ -114,6 +142,6 @@ impl PyStream {
     }
 }
 
-fn lock(stream: &Mutex<Option<BatchStream>>) -> MutexGuard<'_, Option<BatchStream>> {
-    stream.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(running: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,8 +9,7 @@ use super::evidence::Evidence;
 use super::tensor::Element;
 use super::{Form, convert};
 use crate::error::{Error, Result};
-use crate::query::Dataset;
-use crate::selection::Selection;
+use crate::query::{Answer, Dataset};
 
 /// A form that is asked for by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,14 +89,14 @@ impl Dataset {
     /// for a path that is not there.
     pub(crate) fn forms(
         &self,
-        selection: &Selection,
+        answer: &Answer,
         requests: &BTreeMap<String, Request>,
         target: Target,
     ) -> Result<Vec<Form>> {
         let mut chooser = Chooser { requests, target, seen: BTreeSet::new() };
-        let columns = self.projection().iter().zip(self.schema().fields());
-        let forms = columns.map(|(&column, field)| {
-            let evidence = self.evidence(selection, column);
+        let columns = self.origins().iter().zip(self.schema().fields());
+        let forms = columns.map(|(origin, field)| {
+            let evidence = self.evidence(answer, origin, field);
             chooser.form_of(field.name(), field, &evidence)
         });
         let forms = forms.collect::<Result<Vec<_>>>()?;

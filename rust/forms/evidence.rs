@@ -4,11 +4,14 @@
 
 use std::ops::Range;
 
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 
 use crate::dataset::Fragment;
-use crate::query::Dataset;
+use crate::outputs::Origin;
+use crate::query::{Answer, Dataset};
 use crate::selection::{RowSet, Selection};
 
 /// What is known of a column, or of a part of it.
@@ -35,6 +38,30 @@ impl Evidence {
         Self { may_be_null: false, children, has_one_length: false, has_other_lengths: false }
     }
 
+    /// Returns what is known of values that nobody has seen.
+    fn unknown(field: &Field) -> Self {
+        let children = children_of(field.data_type()).iter().map(|child| Self::unknown(child)).collect();
+        Self { may_be_null: field.is_nullable(), children, has_one_length: false, has_other_lengths: false }
+    }
+
+    /// Returns what is known of values that are there.
+    fn of_array(array: &ArrayRef) -> Self {
+        let children = match array.data_type() {
+            DataType::List(_) => vec![Self::of_array(array.as_list::<i32>().values())],
+            DataType::LargeList(_) => vec![Self::of_array(array.as_list::<i64>().values())],
+            DataType::FixedSizeList(..) => vec![Self::of_array(array.as_fixed_size_list().values())],
+            DataType::Struct(_) => array.as_struct().columns().iter().map(Self::of_array).collect(),
+            DataType::Map(entries, _) => vec![Self::unknown(entries)],
+            _ => Vec::new(),
+        };
+        let has_one_length = match array.data_type() {
+            DataType::List(_) => are_equal(array.as_list::<i32>().offsets().lengths()),
+            DataType::LargeList(_) => are_equal(array.as_list::<i64>().offsets().lengths()),
+            _ => false,
+        };
+        Self { may_be_null: array.null_count() > 0, children, has_one_length, has_other_lengths: !has_one_length }
+    }
+
     /// Takes in what a row group says through `node`.
     fn see(&mut self, node: &Node, row_group: &RowGroupMetaData) {
         self.may_be_null |= node.may_be_null(row_group);
@@ -45,8 +72,24 @@ impl Evidence {
 }
 
 impl Dataset {
+    /// Returns what is known of a column without reading it.
+    pub(super) fn evidence(&self, answer: &Answer, origin: &Origin, field: &Field) -> Evidence {
+        match origin {
+            Origin::Stored(column) => self.evidence_of_stored(answer.selection(), *column),
+            Origin::Computed(computed) => {
+                let is_full = |column: &usize| !self.evidence_of_stored(answer.selection(), *column).may_be_null;
+                let non_null = computed.columns().iter().copied().filter(|column| is_full(column)).collect();
+                Evidence { may_be_null: computed.may_be_null(&non_null), ..Evidence::unknown(field) }
+            }
+            Origin::Attached(index) => match answer.attached().and_then(|attached| attached.columns().get(*index)) {
+                Some(array) => Evidence::of_array(array),
+                None => Evidence::unknown(field),
+            },
+        }
+    }
+
     /// Returns what the kept row groups' footers and the filters prove of the dataset's column `column`.
-    pub(super) fn evidence(&self, selection: &Selection, column: usize) -> Evidence {
+    fn evidence_of_stored(&self, selection: &Selection, column: usize) -> Evidence {
         let snapshot = self.snapshot();
         let field = &snapshot.schema.fields()[column];
         let mut evidence = Evidence::new(field);
@@ -77,6 +120,11 @@ impl Dataset {
         }
         evidence
     }
+}
+
+fn are_equal(mut lengths: impl Iterator<Item = usize>) -> bool {
+    let Some(first) = lengths.next() else { return false };
+    lengths.all(|length| length == first)
 }
 
 /// Where a part of a column lies in the leaves of one object.

@@ -18,6 +18,7 @@
 //! are and how wide their windows is in [`resolve`].
 
 pub mod cursor;
+mod given;
 mod lane;
 pub mod resolve;
 pub mod seed;
@@ -107,7 +108,7 @@ struct Inner {
 enum Arrangement {
     /// Spans in dataset order, by the rows before each, and at the end all rows.
     Sequential { starts: Vec<u64> },
-    /// One permutation of all rows, for an epoch that the windows can hold.
+    /// Rows in any order: all of them permuted, for an epoch that the windows can hold, or as they were given.
     Permuted {
         /// The row at each position.
         rows: Vec<SpanRow>,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "layouts are small")]
 
+mod given;
 mod golden;
 mod model;
 mod shares;

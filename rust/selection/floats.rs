@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 /// Puts [`Canonical`] around every computed float that `expr` compares.
 ///
 /// Columns are left bare, so that statistics still decide them; [`canonical_columns`] is for those.
-pub(super) fn canonical_comparisons(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
+pub(crate) fn canonical_comparisons(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let wrapped = expr.transform_up(|node| {
         Ok(match node {
             Expr::BinaryExpr(mut binary) if is_comparison(binary.op) => {
@@ -61,7 +61,7 @@ fn wrap(operand: &mut Expr, schema: &DFSchema) -> PlanResult<()> {
 }
 
 /// Gives the top-level float columns of `batch` one bit pattern per value.
-pub(super) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let columns = batch.columns().iter().map(canonical).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(batch.schema(), columns, &options)

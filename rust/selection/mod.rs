@@ -4,11 +4,11 @@
 //! reads the predicate columns of the rest, and [`rows`] keeps the answer small.
 
 mod evaluate;
-mod floats;
-mod numbers;
+pub(crate) mod floats;
+pub(crate) mod numbers;
 mod prune;
 mod rows;
-mod sql;
+pub(crate) mod sql;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,6 +50,17 @@ impl Filter {
     pub fn parse(text: &str, snapshot: &Arc<Snapshot>) -> Result<Self> {
         let filter = Self::from_expr(text.into(), sql::parse(text, &snapshot.schema)?, snapshot);
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, text)?;
+        Ok(filter)
+    }
+
+    /// Returns a checked expression over the columns of `snapshot` as a filter; `text` is the query it stands in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sql`](crate::Error::Sql) where it cannot be evaluated.
+    pub(crate) fn try_from_expr(text: String, expr: Expr, snapshot: &Arc<Snapshot>) -> Result<Self> {
+        let filter = Self::from_expr(text, expr, snapshot);
+        Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         Ok(filter)
     }
 
@@ -108,10 +119,11 @@ impl Selection {
     /// Returns the selection of all rows.
     pub fn all(snapshot: &Snapshot) -> Self {
         let num_whole = snapshot.row_groups.len() as u64;
-        Self::new(snapshot, vec![RowSet::All; snapshot.row_groups.len()], Report { num_whole, ..Report::default() })
+        Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], Report { num_whole, ..Report::default() })
     }
 
-    fn new(snapshot: &Snapshot, rows: Vec<RowSet>, report: Report) -> Self {
+    /// Returns the selection of the rows in `rows`, one set for each row group of the snapshot.
+    pub(crate) fn of_sets(snapshot: &Snapshot, rows: Vec<RowSet>, report: Report) -> Self {
         let num_rows =
             rows.iter().zip(&snapshot.row_groups).map(|(set, of)| u64::from(set.count(0..of.num_rows))).sum();
         Self { rows, num_rows, report }
@@ -157,7 +169,7 @@ impl Selection {
         }
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
-        Ok(Self::new(snapshot, rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect(), report))
+        Ok(Self::of_sets(snapshot, rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect(), report))
     }
 
     /// Returns the selection as bytes, for [`Self::from_bytes`] in another process.
@@ -173,7 +185,7 @@ impl Selection {
     pub fn from_bytes(snapshot: &Snapshot, mut bytes: &[u8]) -> Option<Self> {
         let rows = snapshot.row_groups.iter().map(|row_group| RowSet::decode(row_group.num_rows, &mut bytes));
         let rows = rows.collect::<Option<Vec<_>>>()?;
-        bytes.is_empty().then(|| Self::new(snapshot, rows, Report::default()))
+        bytes.is_empty().then(|| Self::of_sets(snapshot, rows, Report::default()))
     }
 
     /// Returns the kept rows of row group `index` of the snapshot.

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 };
 
 /// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around lossy casts.
-pub(super) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
+pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let checked = expr.transform_up(|node| {
         Ok(match node {
             Expr::BinaryExpr(binary) => {

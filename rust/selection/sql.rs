@@ -15,8 +15,8 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{DFSchema, DataFusionError, SchemaError};
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, Volatility, binary_expr, lit};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
@@ -40,7 +40,7 @@ const STACK_BYTES_PER_OPERATOR: usize = 4 << 10;
 const MAX_OPERATORS: usize = 120_000;
 
 /// Levels of a planned filter: evaluated and dropped on threads with ordinary stacks.
-const MAX_DEPTH: usize = 300;
+pub(crate) const MAX_DEPTH: usize = 300;
 
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
@@ -56,7 +56,16 @@ const HINTS: [(&str, &str); 2] = [
 /// # Errors
 ///
 /// [`Error::UnknownColumn`], [`Error::NotBoolean`] and [`Error::Sql`], each with what was written.
-pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+pub(crate) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+    with_large_stack(sql, || parse_here(sql, schema))
+}
+
+/// Runs `plan`, which recurses as deep as `sql` nests, on a thread with a stack for it.
+///
+/// # Errors
+///
+/// [`Error::Sql`] for text that would take more, and where `plan` panics; and the errors of `plan`.
+pub(crate) fn with_large_stack<T: Send>(sql: &str, plan: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let num_operators = count_operators(sql);
     if num_operators > MAX_OPERATORS {
         let reason = format!(
@@ -69,8 +78,7 @@ pub(super) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
             .name("forebay-sql".into())
             .stack_size(PLANNING_STACK_BYTES + num_operators * STACK_BYTES_PER_OPERATOR)
             .spawn_scoped(scope, || {
-                panics::caught(|| parse_here(sql, schema))
-                    .unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }))
+                panics::caught(plan).unwrap_or_else(|reason| Err(Error::Sql { sql: shortened(sql), reason }))
             })
             .map_err(|source| Error::Thread { source })?
             .join()
@@ -140,27 +148,32 @@ fn count_operators(sql: &str) -> usize {
 /// Refuses `a + b + c + ...` beyond [`MAX_DEPTH`] before it is typed, which takes time that grows with the square of
 /// its length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
 fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
-    let is_long = ast::visit_expressions(parsed, |mut expr: &ast::Expr| {
-        for _ in 0..MAX_DEPTH {
-            match expr {
-                ast::Expr::BinaryOp { left, op, .. }
-                    if !matches!(op, ast::BinaryOperator::And | ast::BinaryOperator::Or) =>
-                {
-                    expr = left;
-                }
-                _ => return ControlFlow::Continue(()),
-            }
-        }
-        ControlFlow::Break(())
+    let is_long = ast::visit_expressions(parsed, |expr: &ast::Expr| {
+        if is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     if is_long.is_break() { Err(too_deep(sql)) } else { Ok(()) }
+}
+
+/// Returns whether an expression begins a chain of operators beyond [`MAX_DEPTH`].
+pub(crate) fn is_long_chain(mut expr: &ast::Expr) -> bool {
+    for _ in 0..MAX_DEPTH {
+        match expr {
+            ast::Expr::BinaryOp { left, op, .. }
+                if !matches!(op, ast::BinaryOperator::And | ast::BinaryOperator::Or) =>
+            {
+                expr = left;
+            }
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Keeps the simplifier from turning a `CASE` of conditions into `AND` and `OR`.
 ///
 /// These evaluate all operands on all rows, so the `CASE` would no longer guard what fails on some; and a long one
 /// grows with the square of its length.
-fn keep_cases(expr: Expr) -> datafusion::common::Result<Expr> {
+pub(crate) fn keep_cases(expr: Expr) -> datafusion::common::Result<Expr> {
     let kept = expr.transform_up(|node| {
         Ok(match node {
             Expr::Case(case) if case.expr.is_none() => {
@@ -180,7 +193,7 @@ fn refuse_deep(sql: &str, expr: &Expr) -> Result<()> {
     Err(too_deep(sql))
 }
 
-fn too_deep(sql: &str) -> Error {
+pub(crate) fn too_deep(sql: &str) -> Error {
     let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
     Error::Sql { sql: shortened(sql), reason }
 }
@@ -196,7 +209,7 @@ pub(super) fn negated(filter: &Expr, schema: &SchemaRef) -> Option<Expr> {
 }
 
 /// Returns how deep `expr` nests, as far as it matters.
-fn depth(expr: &Expr) -> usize {
+pub(crate) fn depth(expr: &Expr) -> usize {
     let (mut deepest, mut pending) = (0, vec![(expr, 1)]);
     while let Some((node, depth)) = pending.pop() {
         deepest = deepest.max(depth);
@@ -210,7 +223,7 @@ fn depth(expr: &Expr) -> usize {
 }
 
 /// Returns the beginning of a text that would drown a message.
-pub(super) fn shortened(sql: &str) -> String {
+pub(crate) fn shortened(sql: &str) -> String {
     const SHOWN: usize = 200;
     match sql.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &sql[..end]),
@@ -219,7 +232,7 @@ pub(super) fn shortened(sql: &str) -> String {
 }
 
 /// Returns the session whose functions and rules filters use.
-pub(super) fn session() -> &'static SessionState {
+pub(crate) fn session() -> &'static SessionState {
     static SESSION: OnceLock<SessionState> = OnceLock::new();
     SESSION.get_or_init(|| {
         let mut options = ConfigOptions::new();
@@ -228,12 +241,17 @@ pub(super) fn session() -> &'static SessionState {
         options.sql_parser.collect_spans = true;
         let mut config = SessionConfig::from(options);
         config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
-        SessionStateBuilder::new().with_config(config).with_default_features().build()
+        let mut state = SessionStateBuilder::new().with_config(config).with_default_features().build();
+        for function in crate::sql::vector_functions() {
+            // Nothing of that name is there yet, and nothing else can fail.
+            drop(state.register_udf(Arc::clone(function)));
+        }
+        state
     })
 }
 
 /// Rebuilds chains of one connective as balanced trees, so that nothing downstream recurses deeply.
-fn balance(expr: Expr) -> Expr {
+pub(crate) fn balance(expr: Expr) -> Expr {
     let Expr::BinaryExpr(binary) = &expr else { return expr };
     let op = binary.op;
     if !matches!(op, Operator::And | Operator::Or) {
@@ -303,7 +321,7 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
 }
 
 /// Turns DataFusion's planning error into one that names the column, the place and near names.
-fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
+pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) -> Error {
     if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
         && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
     {
@@ -365,7 +383,7 @@ fn place_of(sql: &str, name: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns the innermost message of `error`, without DataFusion's prefixes.
-pub(super) fn reason(error: &DataFusionError) -> String {
+pub(crate) fn reason(error: &DataFusionError) -> String {
     let text = error.find_root().strip_backtrace();
     let text = text.split("\n\nbacktrace:").next().unwrap_or(&text);
     let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);

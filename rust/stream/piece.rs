@@ -9,9 +9,8 @@ use bytes::Bytes;
 
 #[cfg(doc)]
 use super::scheduler::Scheduler;
-use crate::dataset::RowGroupRead;
 use crate::plan::{BatchSlice, PieceId};
-use crate::reader::Part;
+use crate::reader::{Part, PartRead};
 
 /// One fetch of one part of a piece; the block distinguishes repeated ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +38,7 @@ pub(super) enum Task {
 /// The bytes of a piece, and how to read them.
 #[derive(Debug)]
 pub(super) struct Fetched {
-    pub(super) read: RowGroupRead,
+    pub(super) read: PartRead,
     pub(super) bytes: Vec<Bytes>,
 }
 

@@ -194,7 +194,7 @@ impl Shared {
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, bytes } = *fetched;
-                let batch = read.decode_at_once(bytes)?;
+                let batch = read.decode(bytes)?;
                 add_elapsed(&self.decoding_nanos, start);
                 self.report(|scheduler| scheduler.decoded(key, batch));
                 Ok(())

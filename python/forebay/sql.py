@@ -1,0 +1,161 @@
+"""What whole queries take and return: functions, tables, parameters, saved queries, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from forebay import _lib
+from forebay.exceptions import SettingError
+from forebay.options import check_text
+
+if TYPE_CHECKING:
+    from forebay.dataset import Dataset
+
+QUERIES = "queries"
+"""Folder of the saved queries, in the package; in a checkout it is a link."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A Python function that queries may call.
+
+    It gets one `pyarrow.Array` for each argument, or the number of rows if there is none, and returns an Arrow array of
+    as many values. For equal arguments it must return equal values. It runs on Forebay's threads, one call at a time,
+    as Python does; to be used in `DataLoader` workers it must be one that `pickle` finds by name.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.compute as pc
+        >>> shout = Function(call=pc.utf8_upper, arguments=[pa.string()], returns=pa.string())
+        >>> loud = ds.sql("SELECT shout(language) AS loud FROM dataset", functions={"shout": shout})
+        >>> loud.column_names
+        ['loud']
+    """
+
+    call: Callable[..., Any]
+    """What is called."""
+    arguments: Sequence[Any]
+    """Types of the arguments, of pyarrow or another Arrow library."""
+    returns: Any
+    """Type of the values."""
+
+
+def read_query(name: str) -> str:
+    """Returns a saved query, by its name or that of its file.
+
+    Each begins with a comment: what it is for, its parameters, and the columns that it expects.
+
+    Raises:
+        SettingError: there is none of that name; those there are, are listed.
+
+    Example:
+        >>> print(read_query("quality").splitlines()[0])
+        -- Text worth training on: neither tiny nor huge, and not written by a program.
+    """
+    folder = resources.files("forebay") / QUERIES
+    file = folder / f"{name.removesuffix('.sql')}.sql"
+    if "/" in name or not file.is_file():
+        known = ", ".join(list_queries())
+        raise SettingError(f"query: there is no saved query {name!r}; there are {known}")
+    return file.read_text(encoding="utf-8")
+
+
+def list_queries() -> list[str]:
+    """Returns the names of the saved queries."""
+    folder = resources.files("forebay") / QUERIES
+    return sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql"))
+
+
+class QueryResult:
+    """The rows of a query, once: an Arrow stream, and an iterator of batches.
+
+    Takes part in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the first
+    batch on; `close()`, or the end of a `with` block, ends it before its end.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[_lib.Batch]:
+        while (batch := self._rows.next()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Ends the query; its rows are not to be had any more."""
+        self._rows.close()
+
+    def __enter__(self) -> QueryResult:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __arrow_c_schema__(self) -> object:
+        return self._rows.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+
+def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns each value as an Arrow array of it alone."""
+    if not parameters:
+        return {}
+    import pyarrow as pa
+
+    def make(name: str, value: Any) -> Any:
+        if hasattr(value, "to_pylist"):
+            value = value.to_pylist()
+        elif hasattr(value, "tolist"):
+            value = value.tolist()
+        elif isinstance(value, tuple):
+            value = list(value)
+        try:
+            return pa.array([value])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise SettingError(f"params: `{name}` has no SQL type: {error}") from error
+
+    return {check_text("params", name): make(name, value) for name, value in parameters.items()}
+
+
+def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]) -> dict[str, Any]:
+    """Returns each table as the core takes it; `load` opens those given by their place."""
+    from forebay.dataset import Dataset
+
+    def make(name: str, table: Any) -> Any:
+        if isinstance(table, str | PathLike):
+            table = load(fspath(table))
+        if isinstance(table, Dataset):
+            return table._native
+        if isinstance(table, Mapping) and not hasattr(table, "__arrow_c_stream__"):
+            import pyarrow as pa
+
+            if any(isinstance(column, Dataset) for column in table.values()):
+                raise SettingError(f"tables: `{name}` is several splits; choose one, as in ds['{next(iter(table))}']")
+            table = pa.table(dict(table))
+        if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
+            raise SettingError(
+                f"tables: `{name}` is of type {type(table).__name__}; expected a Dataset, a place of Parquet, or a table "
+                "of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...)"
+            )
+        return _lib.Table(table)
+
+    return {check_text("tables", name): make(name, table) for name, table in (tables or {}).items()}
+
+
+def make_functions(functions: Mapping[str, Function] | None) -> list[_lib.Function]:
+    """Returns functions as the core takes them."""
+
+    def make(name: str, function: Any) -> _lib.Function:
+        if not isinstance(function, Function):
+            got = type(function).__name__
+            raise SettingError(f"functions: `{name}` is of type {got}; expected a `forebay.Function` with its types")
+        try:
+            return _lib.Function(name, function.call, list(function.arguments), function.returns)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"functions: `{name}` has a type that is not Arrow's: {error}") from error
+
+    return [make(check_text("functions", name), function) for name, function in (functions or {}).items()]

@@ -1,0 +1,246 @@
+//! What queries take from Python and give to it: parameters, tables, functions, rows.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+use forebay::{Error, Function, FunctionBody, QueryStream, Request, Rows, Table};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyTuple};
+use pyo3_arrow::PyArray;
+use pyo3_arrow::PyDataType;
+use pyo3_arrow::error::PyArrowResult;
+use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
+use pyo3_arrow::input::{AnyArray, AnyRecordBatch};
+
+use crate::batch::{PyBatch, conversion, struct_array, struct_field};
+use crate::dataset::PyDataset;
+use crate::error::{describe, to_py};
+use crate::runtime::TICK;
+
+/// A table of a query, in memory.
+#[pyclass(name = "Table", module = "forebay._lib", frozen)]
+pub(crate) struct PyTable {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+#[pymethods]
+impl PyTable {
+    /// Takes over the batches of an Arrow stream or array.
+    #[new]
+    fn new(py: Python<'_>, rows: AnyRecordBatch) -> PyResult<Self> {
+        let reader = rows.into_reader()?;
+        let schema = reader.schema();
+        let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>());
+        Ok(Self { schema, batches: batches.map_err(|error| PyValueError::new_err(error.to_string()))? })
+    }
+
+    #[staticmethod]
+    fn from_ipc(bytes: &[u8]) -> PyResult<Self> {
+        let (schema, batches) = forebay::ipc::read(bytes).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { schema, batches })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let bytes = forebay::ipc::write(&self.schema, &self.batches);
+        let bytes = bytes.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok((py.get_type::<Self>().getattr("from_ipc")?, (PyBytes::new(py, &bytes),)))
+    }
+}
+
+/// A function of a query.
+#[pyclass(name = "Function", module = "forebay._lib", frozen)]
+pub(crate) struct PyFunction {
+    function: Arc<Function>,
+    call: Py<PyAny>,
+    arguments: Py<PyAny>,
+    returns: Py<PyAny>,
+}
+
+#[pymethods]
+impl PyFunction {
+    /// `arguments` and `returns` are Arrow types of any library.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        call: Py<PyAny>,
+        arguments: Vec<Py<PyAny>>,
+        returns: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let types = arguments.iter().map(|argument| Ok(argument.extract::<PyDataType>(py)?.into_inner()));
+        let types = types.collect::<PyResult<Vec<_>>>()?;
+        let returned = returns.extract::<PyDataType>(py)?.into_inner();
+        let body = body_of(call.clone_ref(py));
+        let function = Arc::new(Function::new(name, types, returned, body));
+        let arguments = PyTuple::new(py, arguments)?.into_any().unbind();
+        Ok(Self { function, call, arguments, returns })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let arguments = (self.function.name(), &self.call, &self.arguments, &self.returns).into_pyobject(py)?;
+        Ok((py.get_type::<Self>().into_any(), arguments))
+    }
+}
+
+/// Calls a Python function with `pyarrow` arrays.
+fn body_of(call: Py<PyAny>) -> Arc<FunctionBody> {
+    Arc::new(move |arrays, num_rows| {
+        let called = Python::try_attach(|py| {
+            let to_pyarrow = |array: &ArrayRef| Ok(PyArray::from_array_ref(Arc::clone(array)).to_pyarrow(py)?.unbind());
+            let arrays = arrays.iter().map(to_pyarrow);
+            let arguments = match arrays.len() {
+                0 => PyTuple::new(py, [num_rows])?,
+                _ => PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)?,
+            };
+            let returned = call.call1(py, arguments)?;
+            one_array(returned.bind(py))
+        });
+        match called {
+            Some(returned) => returned.map_err(|error| Python::attach(|py| describe_exception(py, &error))),
+            None => Err("Python is shutting down".to_owned()),
+        }
+    })
+}
+
+fn one_array(returned: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
+    let array: AnyArray = returned.extract().map_err(|_| {
+        let class = returned.get_type();
+        PyTypeError::new_err(format!("it returned {class}, expected an Arrow array such as `pyarrow.array(...)`"))
+    })?;
+    match array {
+        AnyArray::Array(array) => Ok(array.into_inner().0),
+        AnyArray::Stream(_) => {
+            let chunks = array.into_chunked_array().map_err(PyErr::from)?;
+            let chunks: Vec<&dyn Array> = chunks.chunks().iter().map(AsRef::as_ref).collect();
+            arrow_select::concat::concat(&chunks).map_err(|error| PyValueError::new_err(error.to_string()))
+        }
+    }
+}
+
+fn describe_exception(py: Python<'_>, error: &PyErr) -> String {
+    let class = error.get_type(py).name().map_or_else(|_| "exception".to_owned(), |name| name.to_string());
+    format!("{class}: {}", error.value(py))
+}
+
+/// What a query was made of: enough to make it again in another process.
+pub(crate) struct Recipe {
+    pub(crate) base: Py<PyDataset>,
+    pub(crate) text: String,
+    pub(crate) parameters: BTreeMap<String, Py<PyAny>>,
+    pub(crate) tables: BTreeMap<String, Py<PyAny>>,
+    pub(crate) functions: Vec<Py<PyFunction>>,
+    /// Whether the text is a filter, and not a query.
+    pub(crate) is_filter: bool,
+}
+
+/// Builds a request of what Python passes.
+pub(crate) fn request(
+    py: Python<'_>,
+    text: &str,
+    parameters: &BTreeMap<String, Py<PyAny>>,
+    tables: &BTreeMap<String, Py<PyAny>>,
+    functions: &[Py<PyFunction>],
+) -> PyResult<Request> {
+    let parameters =
+        parameters.iter().map(|(name, value)| Ok((name.clone(), forebay::scalar(&parameter(value.bind(py))?))));
+    let parameters = parameters.collect::<PyResult<BTreeMap<_, _>>>()?;
+    let parameters = parameters.into_iter().map(|(name, value)| match value {
+        Ok(value) => Ok((name, value)),
+        Err(reason) => Err(to_py(&Error::Setting { name: "params", reason: format!("`{name}`: {reason}") })),
+    });
+    let tables = tables.iter().map(|(name, table)| Ok((name.clone(), table_of(table.bind(py))?)));
+    Ok(Request {
+        text: text.to_owned(),
+        parameters: parameters.collect::<PyResult<_>>()?,
+        tables: tables.collect::<PyResult<_>>()?,
+        functions: functions.iter().map(|function| Arc::clone(&function.get().function)).collect(),
+    })
+}
+
+fn parameter(value: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
+    Ok(value.extract::<PyArray>()?.into_inner().0)
+}
+
+fn table_of(table: &Bound<'_, PyAny>) -> PyResult<Table> {
+    if let Ok(dataset) = table.cast::<PyDataset>() {
+        return Ok(Table::Dataset(Box::new(dataset.get().dataset().clone())));
+    }
+    let table = table.cast::<PyTable>()?.get();
+    Ok(Table::Batches(Arc::clone(&table.schema), table.batches.clone()))
+}
+
+/// The rows that a query returns.
+#[pyclass(name = "Rows", module = "forebay._lib", frozen)]
+pub(crate) struct PyRows {
+    stream: Mutex<Option<QueryStream>>,
+    schema: SchemaRef,
+}
+
+impl PyRows {
+    fn new(stream: QueryStream) -> Self {
+        let schema = Arc::clone(stream.schema());
+        Self { stream: Mutex::new(Some(stream)), schema }
+    }
+
+    fn take(&self) -> Option<QueryStream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl PyRows {
+    fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        loop {
+            let polled = py.detach(|| {
+                let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+                stream.as_mut().map(|stream| stream.poll(TICK))
+            });
+            let polled = polled.ok_or_else(|| to_py(&Error::Closed { reason: "it was closed or consumed before" }))?;
+            match polled.map_err(|error| to_py(&error))? {
+                Some(batch) => return Ok(batch.map(PyBatch::new)),
+                None => py.check_signals()?,
+            }
+        }
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.take()));
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        to_schema_pycapsule(py, self.schema.as_ref())
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyArrowResult<Bound<'py, PyCapsule>> {
+        let conversion = conversion(&self.schema, requested_schema.as_ref())?;
+        let stream = self.take().ok_or_else(|| PyValueError::new_err("the rows were consumed or closed before"))?;
+        let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
+        let arrays = stream.map(move |batch| {
+            let converted = batch.and_then(|batch| match &conversion {
+                None => Ok(batch),
+                Some(conversion) => conversion.convert(&batch),
+            });
+            // As C text, which ends at a zero.
+            let failed = |error| describe(&error).replace('\0', "\\0");
+            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
+        });
+        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
+    }
+}
+
+/// Returns rows of the dataset as a dataset, and others as they come.
+pub(crate) fn rows_to_py(py: Python<'_>, rows: Rows) -> PyResult<Py<PyAny>> {
+    Ok(match rows {
+        Rows::Dataset(dataset) => Py::new(py, PyDataset::plain(*dataset))?.into_any(),
+        Rows::Stream(stream) => Py::new(py, PyRows::new(stream))?.into_any(),
+    })
+}

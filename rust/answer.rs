@@ -1,0 +1,209 @@
+//! [`Answer`]: what is known of a dataset once its query has been evaluated.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, UInt32Array, UInt64Array};
+use arrow_buffer::BooleanBufferBuilder;
+use arrow_schema::ArrowError;
+
+use crate::dataset::Snapshot;
+use crate::selection::{RowSet, Selection};
+
+/// The kept rows of a dataset, the order that its query gives them, and the values that only the query knows.
+#[derive(Debug)]
+pub struct Answer {
+    selection: Arc<Selection>,
+    /// The kept rows in the order asked for, each by its place among the kept rows of the dataset; in the order of the
+    /// dataset without.
+    order: Option<Arc<[u64]>>,
+    /// For each kept row, in the order of the dataset.
+    attached: Option<RecordBatch>,
+}
+
+impl Answer {
+    /// Returns an answer that is a selection alone.
+    pub fn of_selection(selection: Arc<Selection>) -> Self {
+        Self { selection, order: None, attached: None }
+    }
+
+    /// Returns an answer made elsewhere; `None` where its parts do not fit together.
+    pub fn try_new(
+        selection: Arc<Selection>,
+        order: Option<Arc<[u64]>>,
+        attached: Option<RecordBatch>,
+    ) -> Option<Self> {
+        let num_rows = selection.num_rows();
+        let is_order = |order: &Arc<[u64]>| {
+            let mut seen = vec![false; order.len()];
+            let mut is_new = |&place: &u64| {
+                let place = usize::try_from(place).ok().and_then(|place| seen.get_mut(place));
+                place.is_some_and(|seen| !std::mem::replace(seen, true))
+            };
+            order.len() as u64 == num_rows && order.iter().all(&mut is_new)
+        };
+        let fits = order.as_ref().is_none_or(is_order)
+            && attached.as_ref().is_none_or(|attached| attached.num_rows() as u64 == num_rows);
+        fits.then_some(Self { selection, order, attached })
+    }
+
+    /// Makes an answer of the rows that a query returned, by their numbers, and of what it returned with them.
+    ///
+    /// `attached` has no columns where only rows were asked for. `is_ordered` says whether their order was.
+    pub(crate) fn of_rows(
+        snapshot: &Snapshot,
+        rows: &[u64],
+        attached: RecordBatch,
+        is_ordered: bool,
+        counts: crate::selection::Report,
+    ) -> Result<Self, ArrowError> {
+        let mut places: Vec<usize> = (0..rows.len()).collect();
+        // Mostly they are sorted already.
+        places.sort_by_key(|&place| rows[place]);
+        let is_sorted = places.iter().enumerate().all(|(index, &place)| index == place);
+        let sorted: Vec<u64> = places.iter().map(|&place| rows[place]).collect();
+        let selection = Arc::new(Selection::of_rows(snapshot, &sorted, counts));
+        let order = (is_ordered && !is_sorted).then(|| {
+            let mut order = vec![0; rows.len()];
+            for (kept, &place) in (0_u64..).zip(&places) {
+                order[place] = kept;
+            }
+            Arc::from(order)
+        });
+        let attached = match (attached.num_columns(), is_sorted) {
+            (0, _) => None,
+            (_, true) => Some(attached),
+            (_, false) => {
+                let places = UInt64Array::from_iter_values(places.iter().map(|&place| place as u64));
+                Some(arrow_select::take::take_record_batch(&attached, &places)?)
+            }
+        };
+        Ok(Self { selection, order, attached })
+    }
+
+    /// Returns the answer with those of its rows whose numbers are in `rows`, which ascend.
+    pub(crate) fn only(&self, snapshot: &Snapshot, rows: &[u64]) -> Result<Self, ArrowError> {
+        let selection = Selection::of_rows(snapshot, rows, self.selection.report());
+        if self.order.is_none() && self.attached.is_none() {
+            return Ok(Self::of_selection(Arc::new(selection)));
+        }
+        // For each kept row, whether it stays, and its new place.
+        let mut wanted = rows.iter().peekable();
+        let mut places: Vec<Option<u64>> = Vec::new();
+        let mut num_kept = 0;
+        for number in self.selection.row_numbers(snapshot) {
+            let stays = wanted.next_if_eq(&&number).is_some();
+            places.push(stays.then_some(num_kept));
+            num_kept += u64::from(stays);
+        }
+        let place_of = |kept: u64| usize::try_from(kept).ok().and_then(|kept| places.get(kept).copied().flatten());
+        let order = self.order.as_ref().map(|order| order.iter().filter_map(|&kept| place_of(kept)).collect());
+        let attached = self.attached.as_ref().map(|attached| {
+            let kept = places.iter().zip(0..).filter_map(|(place, index)| place.map(|_| index));
+            arrow_select::take::take_record_batch(attached, &UInt64Array::from_iter_values(kept))
+        });
+        Ok(Self { selection: Arc::new(selection), order, attached: attached.transpose()? })
+    }
+
+    /// Returns the kept rows.
+    pub fn selection(&self) -> &Arc<Selection> {
+        &self.selection
+    }
+
+    /// Returns the number of kept rows.
+    pub fn num_rows(&self) -> u64 {
+        self.selection.num_rows()
+    }
+
+    /// Returns the kept rows in the order asked for, each by its place among the kept rows of the dataset; `None` where
+    /// that is their order.
+    pub fn order(&self) -> Option<&Arc<[u64]>> {
+        self.order.as_ref()
+    }
+
+    /// Returns the values that are kept with the rows, in the order of the dataset.
+    pub fn attached(&self) -> Option<&RecordBatch> {
+        self.attached.as_ref()
+    }
+
+    /// Returns the values kept with the rows `kept`, or of them with those numbered `wanted`, counted from its start.
+    pub(crate) fn attached_to(
+        &self,
+        kept: &Range<u64>,
+        wanted: Option<&[u32]>,
+    ) -> Result<Option<RecordBatch>, ArrowError> {
+        let Some(attached) = &self.attached else { return Ok(None) };
+        let start = usize::try_from(kept.start).unwrap_or(usize::MAX);
+        let len = usize::try_from(kept.end - kept.start).unwrap_or(usize::MAX);
+        let slice = attached.slice(start, len);
+        let Some(wanted) = wanted else { return Ok(Some(slice)) };
+        arrow_select::take::take_record_batch(&slice, &UInt32Array::from_iter_values(wanted.iter().copied())).map(Some)
+    }
+
+    /// Returns the numbers of the kept rows, among all rows of the snapshot, in the order asked for.
+    pub(crate) fn row_numbers(&self, snapshot: &Snapshot) -> Box<dyn Iterator<Item = u64> + Send> {
+        let numbers = self.selection.row_numbers(snapshot);
+        match &self.order {
+            None => Box::new(numbers),
+            Some(order) => {
+                let (numbers, order): (Vec<u64>, _) = (numbers.collect(), Arc::clone(order));
+                let number = move |place: usize| {
+                    let kept = usize::try_from(*order.get(place)?).ok()?;
+                    numbers.get(kept).copied()
+                };
+                Box::new((0..).map_while(number))
+            }
+        }
+    }
+
+    /// Returns the memory that is held beside the rows' sets, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let order = self.order.as_ref().map_or(0, |order| size_of_val(order.as_ref()));
+        (order + self.attached.as_ref().map_or(0, RecordBatch::get_array_memory_size)) as u64
+    }
+}
+
+impl Selection {
+    /// Returns the selection of `rows`, numbered over all rows of the snapshot, ascending.
+    pub(crate) fn of_rows(snapshot: &Snapshot, rows: &[u64], report: crate::selection::Report) -> Self {
+        let (mut first, mut next) = (0_u64, 0);
+        let sets = snapshot.row_groups.iter().map(|row_group| {
+            let end = first + u64::from(row_group.num_rows);
+            let here = rows[next..].partition_point(|&row| row < end);
+            let set = match here {
+                0 => RowSet::None,
+                _ => {
+                    let mut mask = BooleanBufferBuilder::new(row_group.num_rows as usize);
+                    mask.append_n(row_group.num_rows as usize, false);
+                    for &row in &rows[next..next + here] {
+                        mask.set_bit(usize::try_from(row - first).unwrap_or(usize::MAX), true);
+                    }
+                    RowSet::from_mask(mask.finish())
+                }
+            };
+            (first, next) = (end, next + here);
+            set
+        });
+        Self::of_sets(snapshot, sets.collect(), report)
+    }
+
+    /// Returns the numbers of the kept rows, over all rows of the snapshot, ascending.
+    pub(crate) fn row_numbers(self: &Arc<Self>, snapshot: &Snapshot) -> impl Iterator<Item = u64> + Send + use<> {
+        let this = Arc::clone(self);
+        let mut first = 0;
+        let groups: Vec<(usize, u64, u32)> = snapshot
+            .row_groups
+            .iter()
+            .enumerate()
+            .map(|(index, row_group)| {
+                let start = first;
+                first += u64::from(row_group.num_rows);
+                (index, start, row_group.num_rows)
+            })
+            .collect();
+        groups.into_iter().flat_map(move |(index, start, num_rows)| {
+            let runs: Vec<Range<u32>> = this.rows(index).runs(0..num_rows).collect();
+            runs.into_iter().flatten().map(move |row| start + u64::from(row))
+        })
+    }
+}

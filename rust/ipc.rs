@@ -1,0 +1,28 @@
+//! Rows as bytes, and back, in Arrow's stream format.
+
+use arrow_array::RecordBatch;
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{ArrowError, SchemaRef};
+
+/// Returns batches as bytes.
+///
+/// # Errors
+///
+/// Of types that the format does not have.
+pub fn write(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<u8>, ArrowError> {
+    let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
+    batches.iter().try_for_each(|batch| writer.write(batch))?;
+    writer.into_inner()
+}
+
+/// Returns the batches that [`write`] wrote.
+///
+/// # Errors
+///
+/// Of bytes that are not what it writes.
+pub fn read(bytes: &[u8]) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
+    let reader = StreamReader::try_new(bytes, None)?;
+    let schema = reader.schema();
+    Ok((schema, reader.collect::<Result<_, _>>()?))
+}

@@ -1,0 +1,171 @@
+//! How the stored columns that are read become the columns of a dataset.
+//!
+//! Most are handed on as they are. A query may rename them, compute others from them as they are read, and attach
+//! values that reading cannot give, because they come from other tables or from other rows: those are kept with the
+//! [`Answer`](crate::query::Answer), one for each kept row.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Schema, SchemaRef};
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::PhysicalExpr;
+
+use crate::dataset::Snapshot;
+use crate::error::{Error, Result};
+use crate::panics;
+use crate::selection::{floats, sql};
+
+/// Where a column of a dataset comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    /// A column of the snapshot.
+    Stored(usize),
+    /// Computed from columns of the snapshot.
+    Computed(Arc<Computed>),
+    /// A column that is kept with the answer.
+    Attached(usize),
+}
+
+/// An expression over columns of a snapshot.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    expr: Expr,
+    /// The columns that it reads, ascending.
+    columns: Box<[usize]>,
+    /// For batches of `input`.
+    evaluator: Arc<dyn PhysicalExpr>,
+    input: SchemaRef,
+    data_type: DataType,
+}
+
+impl Computed {
+    /// Compiles `expr`, whose columns are those of `snapshot`; `text` is the query it stands in.
+    pub(crate) fn try_new(expr: Expr, snapshot: &Snapshot, text: &str) -> Result<Self> {
+        let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
+        let columns: BTreeSet<usize> =
+            expr.column_refs().into_iter().filter_map(|column| snapshot.schema.index_of(&column.name).ok()).collect();
+        let columns: Box<[usize]> = columns.into_iter().collect();
+        let input = Arc::new(Schema::new(
+            columns.iter().map(|&column| Arc::clone(&snapshot.schema.fields()[column])).collect::<Vec<_>>(),
+        ));
+        let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
+        let evaluator = sql::session()
+            .create_physical_expr(expr.clone(), &df_schema)
+            .map_err(|error| unusable(sql::reason(&error)))?;
+        let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
+        let this = Self { expr, columns, evaluator, input, data_type };
+        // What must fail on every row, a literal that cannot be cast, fails now.
+        this.evaluate(&RecordBatch::new_empty(Arc::clone(&this.input))).map_err(unusable)?;
+        Ok(this)
+    }
+
+    /// Returns the expression.
+    pub(crate) fn expr(&self) -> &Expr {
+        &self.expr
+    }
+
+    /// Returns the columns of the snapshot that it reads.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// Returns the type of its values.
+    pub(crate) fn data_type(&self) -> &DataType {
+        &self.data_type
+    }
+
+    /// Returns whether the value may be NULL where none of the `non_null` columns of the snapshot is.
+    pub(crate) fn may_be_null(&self, non_null: &BTreeSet<usize>) -> bool {
+        let fields = self.input.fields().iter().zip(&self.columns);
+        let fields = fields.map(|(field, column)| match non_null.contains(column) {
+            true => field.as_ref().clone().with_nullable(false),
+            false => field.as_ref().clone(),
+        });
+        self.evaluator.nullable(&Schema::new(fields.collect::<Vec<_>>())).unwrap_or(true)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
+        // Functions panic on some values, such as those that make a text of more than 2 GiB.
+        let value = panics::caught(|| {
+            let batch = floats::canonical_columns(batch).map_err(|error| error.to_string())?;
+            let value = self.evaluator.evaluate(&batch).and_then(|value| value.into_array(batch.num_rows()));
+            value.map_err(|error| sql::reason(&error))
+        });
+        let value = value.unwrap_or_else(Err)?;
+        if *value.data_type() == self.data_type {
+            return Ok(value);
+        }
+        arrow_cast::cast(&value, &self.data_type).map_err(|error| error.to_string())
+    }
+}
+
+/// The columns of a dataset that are not all handed on as they are read.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    origins: Arc<[Origin]>,
+    /// The columns of the snapshot that are read, ascending.
+    projection: Arc<[usize]>,
+    schema: SchemaRef,
+}
+
+impl Outputs {
+    /// Returns how `origins` become the columns of `schema`.
+    pub(crate) fn new(origins: Arc<[Origin]>, schema: SchemaRef) -> Self {
+        let mut read = BTreeSet::new();
+        for origin in origins.iter() {
+            match origin {
+                Origin::Stored(column) => {
+                    read.insert(*column);
+                }
+                Origin::Computed(computed) => read.extend(computed.columns()),
+                Origin::Attached(_) => {}
+            }
+        }
+        Self { origins, projection: read.into_iter().collect(), schema }
+    }
+
+    /// Returns the columns of the snapshot that are read, ascending.
+    pub(crate) fn projection(&self) -> &Arc<[usize]> {
+        &self.projection
+    }
+
+    /// Returns whether rows bring values that are kept with the answer.
+    pub(crate) fn needs_attached(&self) -> bool {
+        self.origins.iter().any(|origin| matches!(origin, Origin::Attached(_)))
+    }
+
+    /// Turns a batch of [`Self::projection`] into one of the dataset's columns; `attached` holds the same rows' values.
+    ///
+    /// # Errors
+    ///
+    /// Why an expression fails on a value.
+    pub(crate) fn finish(&self, read: &RecordBatch, attached: Option<&RecordBatch>) -> Result<RecordBatch, String> {
+        let stored = |column: usize| {
+            let place = self.projection.binary_search(&column).ok()?;
+            read.columns().get(place).map(Arc::clone)
+        };
+        let missing = || "a column that was not read".to_owned();
+        let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
+        let column = |origin: &Origin| match origin {
+            Origin::Stored(column) => stored(*column).ok_or_else(missing),
+            Origin::Attached(index) => {
+                attached.and_then(|batch| batch.columns().get(*index).map(Arc::clone)).ok_or_else(missing)
+            }
+            Origin::Computed(computed) => {
+                let inputs: Option<Vec<_>> = computed.columns.iter().map(|&column| stored(column)).collect();
+                let input = RecordBatch::try_new_with_options(
+                    Arc::clone(&computed.input),
+                    inputs.ok_or_else(missing)?,
+                    &options,
+                );
+                computed.evaluate(&input.map_err(|error| error.to_string())?)
+            }
+        };
+        let columns = self.origins.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|error| error.to_string())
+    }
+}

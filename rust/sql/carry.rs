@@ -1,0 +1,186 @@
+//! Carries the identity of the dataset's rows through a query.
+//!
+//! A plan is rewritten so that its result has one more column: the number of the dataset's row that each result row comes
+//! from. Where a row's identity ends (an aggregate, a union), so does what can be streamed. Orders that SQL leaves open
+//! are closed by that number, so that a query means one thing: ties of `ORDER BY` and of numbering window functions,
+//! what `LIMIT` keeps of unordered rows, and which of several rows `DISTINCT ON` keeps.
+
+use std::sync::Arc;
+
+use datafusion::common::{Column, Result as PlanResult, tree_node::TreeNodeRecursion};
+use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::logical_plan::{DistinctOn, Projection, TableScanBuilder};
+use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, LogicalPlanBuilder, Sort, SortExpr};
+
+use super::table::{DatasetTable, ROW};
+
+/// Window functions whose value depends on the order of rows that their `ORDER BY` leaves open, and not on a frame.
+const NUMBERING: [&str; 4] = ["row_number", "ntile", "lag", "lead"];
+
+/// A plan whose result has the dataset's row numbers.
+pub(super) struct Carried {
+    pub(super) plan: LogicalPlan,
+    /// Where they are.
+    pub(super) row: Column,
+}
+
+/// Rewrites `plan` to carry row numbers; `None` where they end, with the reason in `why_not`.
+pub(super) fn carry(plan: &LogicalPlan, why_not: &mut Option<String>) -> PlanResult<Option<Carried>> {
+    match plan {
+        LogicalPlan::TableScan(scan) => {
+            let Some(table) = DatasetTable::of_source(&scan.source).filter(|table| table.is_subject()) else {
+                return Ok(None);
+            };
+            let scan = TableScanBuilder::new(scan.table_name.clone(), table.with_row().into_source());
+            let scan = scan.build()?;
+            let row = Column::new(Some(scan.table_name.clone()), ROW);
+            Ok(Some(Carried { plan: LogicalPlan::TableScan(scan), row }))
+        }
+        LogicalPlan::Projection(projection) => {
+            let Some(Carried { plan, row }) = carry(&projection.input, why_not)? else { return Ok(None) };
+            let mut exprs = projection.expr.clone();
+            exprs.push(Expr::Column(row.clone()));
+            let plan = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(plan))?);
+            Ok(Some(Carried { plan, row }))
+        }
+        LogicalPlan::SubqueryAlias(alias) => {
+            let Some(Carried { plan, row }) = carry(&alias.input, why_not)? else { return Ok(None) };
+            let plan = LogicalPlanBuilder::from(plan).alias(alias.alias.clone())?.build()?;
+            Ok(Some(Carried { plan, row: Column::new(Some(alias.alias.clone()), row.name) }))
+        }
+        LogicalPlan::Filter(_) | LogicalPlan::Repartition(_) => carry_through(plan, why_not),
+        LogicalPlan::Sort(sort) => {
+            let Some(Carried { plan, row }) = carry(&sort.input, why_not)? else { return Ok(None) };
+            let mut expr = sort.expr.clone();
+            expr.push(by(&row));
+            Ok(Some(Carried { plan: LogicalPlan::Sort(Sort { expr, input: Arc::new(plan), fetch: sort.fetch }), row }))
+        }
+        LogicalPlan::Limit(limit) => {
+            let Some(Carried { mut plan, row }) = carry(&limit.input, why_not)? else { return Ok(None) };
+            if !is_ordered(&limit.input) {
+                plan = LogicalPlanBuilder::from(plan).sort([by(&row)])?.build()?;
+            }
+            let mut limit = limit.clone();
+            limit.input = Arc::new(plan);
+            Ok(Some(Carried { plan: LogicalPlan::Limit(limit), row }))
+        }
+        LogicalPlan::Window(window) => {
+            let Some(Carried { plan: input, row }) = carry(&window.input, why_not)? else { return Ok(None) };
+            let names = NamePreserver::new(plan);
+            let exprs = window.window_expr.iter().map(|expr| {
+                let name = names.save(expr);
+                name.restore(close_order(expr.clone(), &row))
+            });
+            let exprs: Vec<_> = exprs.collect();
+            Ok(Some(Carried { plan: LogicalPlanBuilder::from(input).window(exprs)?.build()?, row }))
+        }
+        LogicalPlan::Distinct(Distinct::On(distinct)) => carry_distinct(distinct, why_not),
+        LogicalPlan::Join(join) => {
+            let prefers_right = matches!(
+                join.join_type,
+                JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark
+            );
+            let only_left = matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark);
+            let only_right = prefers_right && join.join_type != JoinType::Right;
+            let left = if only_right { None } else { carry(&join.left, why_not)? };
+            let right = if only_left { None } else { carry(&join.right, why_not)? };
+            let (inputs, row) = match (left, right) {
+                (_, Some(right)) if prefers_right => (vec![join.left.as_ref().clone(), right.plan], right.row),
+                (Some(left), _) => (vec![left.plan, join.right.as_ref().clone()], left.row),
+                (None, Some(right)) => (vec![join.left.as_ref().clone(), right.plan], right.row),
+                (None, None) => return Ok(None),
+            };
+            Ok(Some(Carried { plan: plan.with_new_exprs(plan.expressions(), inputs)?, row }))
+        }
+        other => {
+            if let Some(said) = end_of_rows(other)
+                && reads_subject(other)?
+            {
+                why_not.get_or_insert_with(|| said.to_owned());
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn carry_through(plan: &LogicalPlan, why_not: &mut Option<String>) -> PlanResult<Option<Carried>> {
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else { return Ok(None) };
+    let Some(Carried { plan: input, row }) = carry(input, why_not)? else { return Ok(None) };
+    Ok(Some(Carried { plan: plan.with_new_exprs(plan.expressions(), vec![input])?, row }))
+}
+
+/// Keeps the first row by `ORDER BY`, and among equals the first of the dataset.
+fn carry_distinct(distinct: &DistinctOn, why_not: &mut Option<String>) -> PlanResult<Option<Carried>> {
+    let Some(Carried { plan, row }) = carry(&distinct.input, why_not)? else { return Ok(None) };
+    let DistinctOn { on_expr, select_expr, sort_expr, .. } = distinct;
+    let mut select_expr = select_expr.clone();
+    select_expr.push(Expr::Column(row.clone()));
+    let mut sort_expr =
+        sort_expr.clone().unwrap_or_else(|| on_expr.iter().map(|on| on.clone().sort(true, false)).collect());
+    sort_expr.push(by(&row));
+    let carried = DistinctOn::try_new(on_expr.clone(), select_expr, Some(sort_expr), Arc::new(plan))?;
+    Ok(Some(Carried { plan: LogicalPlan::Distinct(Distinct::On(carried)), row }))
+}
+
+/// Returns whether the rows of a plan's result stand in an order that the query asks for.
+pub(super) fn is_ordered(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Sort(_) => true,
+        LogicalPlan::Distinct(Distinct::On(distinct)) => distinct.sort_expr.is_some(),
+        LogicalPlan::Projection(projection) => is_ordered(&projection.input),
+        LogicalPlan::Limit(limit) => is_ordered(&limit.input),
+        _ => false,
+    }
+}
+
+fn by(row: &Column) -> SortExpr {
+    Expr::Column(row.clone()).sort(true, false)
+}
+
+/// Numbers rows that a numbering function's `ORDER BY` leaves open as the dataset does.
+fn close_order(expr: Expr, row: &Column) -> Expr {
+    match expr {
+        Expr::Alias(mut alias) => {
+            alias.expr = Box::new(close_order(*alias.expr, row));
+            Expr::Alias(alias)
+        }
+        Expr::WindowFunction(function) if NUMBERING.contains(&function.fun.name()) => {
+            let WindowFunction { fun, mut params } = *function;
+            params.order_by.push(by(row));
+            Expr::WindowFunction(Box::new(WindowFunction { fun, params }))
+        }
+        other => other,
+    }
+}
+
+/// Says what it is about a plan that ends the identity of rows.
+fn end_of_rows(plan: &LogicalPlan) -> Option<&'static str> {
+    Some(match plan {
+        LogicalPlan::Aggregate(_) => "an aggregate or GROUP BY makes one row of several",
+        LogicalPlan::Distinct(Distinct::All(_)) => {
+            "DISTINCT makes one row of several; `DISTINCT ON (...)` keeps one of them"
+        }
+        LogicalPlan::Union(_) => "UNION may hold a row several times",
+        LogicalPlan::Unnest(_) => "UNNEST makes several rows of one",
+        LogicalPlan::RecursiveQuery(_) => "a recursive query makes rows of its own",
+        _ => return None,
+    })
+}
+
+/// Returns whether a plan reads the dataset.
+pub(super) fn reads_subject(plan: &LogicalPlan) -> PlanResult<bool> {
+    use datafusion::common::tree_node::TreeNode;
+    let mut reads = false;
+    plan.apply(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && DatasetTable::of_source(&scan.source).is_some_and(|table| table.is_subject())
+        {
+            reads = true;
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(reads)
+}

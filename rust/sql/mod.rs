@@ -1,0 +1,294 @@
+//! Whole queries over a dataset: joins, orders, limits, windows, computed columns.
+//!
+//! A query whose result has at most one row for each row of the dataset is a dataset itself, that is streamed, shuffled
+//! and resumed like any other; all others return batches. DataFusion plans and runs them; tables that are datasets are
+//! read by our own scanner.
+//!
+//! ```text
+//!  text ── plan ──► carry (row numbers) ──► trace ──► columns read from the row     computed as rows are read
+//!                                              └────► rows, order, other columns    answered once, by run
+//! ```
+//!
+//! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
+
+mod carry;
+mod function;
+mod plan;
+mod run;
+mod sample;
+mod scan;
+mod table;
+mod trace;
+mod vector;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
+use datafusion::common::{Column, ScalarValue};
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+
+use self::carry::{Carried, carry, is_ordered};
+pub use self::function::{Function, FunctionBody};
+pub use self::run::{QueryStream, Rows};
+use self::table::{DatasetTable, ROW};
+use self::trace::{trace, trace_expr};
+pub(crate) use self::vector::functions as vector_functions;
+use crate::error::{Error, Result};
+use crate::metrics::{Metrics, Progress};
+use crate::outputs::{Computed, Origin};
+use crate::query::{Answer, Dataset};
+use crate::selection::{Filter, sql};
+
+/// A query as it is written, with all that it names.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// One `SELECT`.
+    pub text: String,
+    /// Values of `$name`.
+    pub parameters: BTreeMap<String, ScalarValue>,
+    /// Tables beside `dataset`.
+    pub tables: BTreeMap<String, Table>,
+    /// Functions beside the engine's.
+    pub functions: Vec<Arc<Function>>,
+}
+
+/// A table of a query.
+#[derive(Debug, Clone)]
+pub enum Table {
+    /// A dataset, read as far as the query needs it.
+    Dataset(Box<Dataset>),
+    /// Rows in memory.
+    Batches(SchemaRef, Vec<RecordBatch>),
+}
+
+impl Request {
+    /// Returns the query as text that is the same for the same query alone: with its values, and what its tables hold.
+    pub(crate) fn identity(&self) -> String {
+        let mut text = self.text.clone();
+        for (name, value) in &self.parameters {
+            text += &format!("\n-- ${name} = {}", plan::digest_of_value(value));
+        }
+        for (name, table) in &self.tables {
+            text += &format!("\n-- {name} = {}", table.identity());
+        }
+        text
+    }
+}
+
+impl Table {
+    fn identity(&self) -> String {
+        match self {
+            Self::Dataset(dataset) => {
+                let query = dataset.query_texts().join("; ");
+                format!("dataset {} {query}", dataset.snapshot().fingerprint)
+            }
+            Self::Batches(schema, batches) => plan::digest_of_batches(schema, batches),
+        }
+    }
+}
+
+/// A query that is answered before the dataset is read: its rows are some of another dataset's, perhaps in another order.
+#[derive(Debug)]
+pub(crate) struct Query {
+    identity: String,
+    text: String,
+    /// Row numbers first, then the columns that are kept with the answer.
+    plan: LogicalPlan,
+    state: SessionState,
+    is_ordered: bool,
+}
+
+impl Query {
+    /// Returns the text that tells this query from others.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Finds the rows and the values that are kept with them.
+    pub(crate) async fn answer(
+        &self,
+        dataset: &Dataset,
+        memory_limit: u64,
+        metrics: &Arc<Metrics>,
+        progress: &Arc<Progress>,
+    ) -> Result<Answer> {
+        let running = run::Running::new(&self.state, &self.text, memory_limit, metrics, progress)?;
+        running.answer(&self.plan, dataset, self.is_ordered).await
+    }
+}
+
+impl Dataset {
+    /// Returns the rows that a query keeps of this dataset, which it calls `dataset`, with the columns that it selects.
+    ///
+    /// The result has at most one row for each row of the dataset. Planned now; rows, orders and values of other tables
+    /// are found once, when first needed; columns that are functions of the row are computed as rows are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sql`], [`Error::UnknownColumn`]; [`Error::ManyRows`] for a query that returns other rows, such as groups.
+    pub fn sql(&self, request: &Request) -> Result<Self> {
+        let planned = plan::plan(self, request)?;
+        let made = sql::with_large_stack(&request.text, || {
+            plan::refuse_changing(&planned.plan, &request.text)?;
+            self.of_plan(&planned, request)
+        })?;
+        let made = made.map_err(|reason| Error::ManyRows { sql: sql::shortened(&request.text), reason })?;
+        Ok(if request.functions.is_empty() { made } else { made.with_functions() })
+    }
+
+    /// Runs any `SELECT` over this dataset, which it calls `dataset`, within `memory_limit` bytes, and returns its rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sql`], [`Error::UnknownColumn`].
+    pub fn query_rows(&self, request: &Request, memory_limit: u64) -> Result<Rows> {
+        let planned = plan::plan(self, request)?;
+        // Rows of the dataset are read page by page, once it is known which.
+        let made =
+            sql::with_large_stack(&request.text, || match plan::refuse_changing(&planned.plan, &request.text) {
+                Ok(()) => self.of_plan(&planned, request),
+                Err(error) => Ok(Err(error.to_string())),
+            })?;
+        Ok(match made {
+            Ok(dataset) if request.functions.is_empty() => Rows::Dataset(Box::new(dataset)),
+            Ok(dataset) => Rows::Dataset(Box::new(dataset.with_functions())),
+            Err(_) => Rows::Stream(QueryStream::start(&planned, &request.text, memory_limit)?),
+        })
+    }
+
+    /// Keeps the rows of a dataset that is itself a query's for which `filter` is true.
+    pub(crate) fn filter_query(&self, filter: &str) -> Result<Self> {
+        let expr = sql::parse(filter, self.schema())?;
+        let request = Request { text: filter.to_owned(), ..Request::default() };
+        let planned = plan::plan_filter(self, &request, expr)?;
+        let made = sql::with_large_stack(filter, || self.of_plan(&planned, &request))?;
+        made.map_err(|reason| Error::ManyRows { sql: sql::shortened(filter), reason })
+    }
+
+    /// Makes a dataset of a planned query; the inner error says why it is not one.
+    fn of_plan(&self, planned: &plan::Planned, request: &Request) -> Result<Result<Self, String>> {
+        let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
+        let mut why_not = None;
+        let carried = carry(&planned.plan, &mut why_not).map_err(failed)?;
+        let Some(Carried { plan, row }) = carried else {
+            let reason = why_not.unwrap_or_else(|| "its rows are not rows of `dataset`".into());
+            return Ok(Err(reason));
+        };
+        let num_columns = planned.plan.schema().fields().len();
+        let (mut origins, mut fields, mut attached) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..num_columns {
+            let (qualifier, field) = planned.plan.schema().qualified_field(index);
+            let origin = match trace(&plan, index).map_err(failed)? {
+                Some(expr) => self.origin_of(expr, &request.text)?,
+                None => {
+                    let name = format!("attached_{}", attached.len());
+                    attached.push(Expr::Column(Column::new(qualifier.cloned(), field.name())).alias(name));
+                    Origin::Attached(attached.len() - 1)
+                }
+            };
+            fields.push(self.field_of(field, &origin));
+            origins.push(origin);
+        }
+        if let Some(name) = repeated(&fields) {
+            let reason = format!("two columns are named `{name}`; name one of them by `AS`");
+            return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
+        }
+        let schema = Arc::new(Schema::new_with_metadata(Fields::from(fields), self.schema().metadata().clone()));
+        if attached.is_empty()
+            && let Some(filters) = self.filters_of(&plan, request)?
+        {
+            return Ok(Ok(self.with_columns(origins, schema).with_filters(filters)));
+        }
+        let columns = std::iter::once(Expr::Column(row).alias(ROW)).chain(attached);
+        let ordered = is_ordered(&planned.plan);
+        let plan =
+            LogicalPlanBuilder::from(plan).project(columns).and_then(LogicalPlanBuilder::build).map_err(failed)?;
+        let query = Query {
+            identity: request.identity(),
+            text: request.text.clone(),
+            plan,
+            state: planned.state.clone(),
+            is_ordered: ordered,
+        };
+        Ok(Ok(self.with_columns(origins, schema).with_query(query, self)))
+    }
+
+    /// Returns where a column comes from that is a function of the row.
+    fn origin_of(&self, expr: Expr, text: &str) -> Result<Origin> {
+        if let Expr::Column(column) = &expr
+            && let Ok(index) = self.snapshot().schema.index_of(&column.name)
+        {
+            return Ok(Origin::Stored(index));
+        }
+        Ok(Origin::Computed(Arc::new(Computed::try_new(expr, self.snapshot(), text)?)))
+    }
+
+    /// Returns the field of a column: a stored one keeps what its file says of it.
+    fn field_of(&self, planned: &FieldRef, origin: &Origin) -> FieldRef {
+        match origin {
+            Origin::Stored(column) => {
+                let stored = &self.snapshot().schema.fields()[*column];
+                Arc::new(stored.as_ref().clone().with_name(planned.name()))
+            }
+            Origin::Computed(computed) => {
+                let field = planned.as_ref().clone().with_data_type(computed.data_type().clone());
+                Arc::new(field.with_nullable(true))
+            }
+            Origin::Attached(_) => Arc::new(planned.as_ref().clone().with_nullable(true)),
+        }
+    }
+
+    /// Returns the filters of a plan that does nothing else to the rows; `None` if it does, or if this dataset is a query's.
+    fn filters_of(&self, plan: &LogicalPlan, request: &Request) -> Result<Option<Vec<Filter>>> {
+        let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
+        let (mut plan, mut found) = (plan, Vec::new());
+        loop {
+            match plan {
+                LogicalPlan::Projection(projection) => plan = &projection.input,
+                LogicalPlan::SubqueryAlias(alias) => plan = &alias.input,
+                LogicalPlan::Filter(filter) => {
+                    let Some(expr) = trace_expr(Some(&filter.predicate), &filter.input).map_err(failed)? else {
+                        return Ok(None);
+                    };
+                    found.push(expr);
+                    plan = &filter.input;
+                }
+                LogicalPlan::TableScan(scan) => {
+                    let is_whole = DatasetTable::of_source(&scan.source).is_some_and(|table| !table.is_sampled());
+                    if !is_whole || self.query().is_some() {
+                        return Ok(None);
+                    }
+                    found.reverse();
+                    let identity = request.identity();
+                    let filter = |expr| {
+                        Filter::try_from_expr(identity.clone(), plan::simple(expr, self.snapshot()), self.snapshot())
+                    };
+                    return found.into_iter().map(filter).collect::<Result<Vec<_>>>().map(Some);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Returns the value of a parameter, the only one of `array`.
+///
+/// # Errors
+///
+/// Why it cannot be one.
+pub fn scalar(array: &ArrayRef) -> Result<ScalarValue, String> {
+    if array.len() != 1 {
+        return Err(format!("expected one value, got an array of {}", array.len()));
+    }
+    ScalarValue::try_from_array(array, 0).map_err(|error| sql::reason(&error))
+}
+
+/// Returns a name that two fields have.
+fn repeated(fields: &[FieldRef]) -> Option<&str> {
+    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}

@@ -1,0 +1,339 @@
+//! Plans one `SELECT` over tables that are named, and nothing else.
+//!
+//! Everything happens on a thread with a large stack. Numbers and floats mean what they do in filters: what overflows is
+//! an error, and there is one NaN and one zero.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, SchemaRef};
+use datafusion::catalog::{
+    CatalogProvider, CatalogProviderList, MemTable, MemoryCatalogProvider, MemoryCatalogProviderList,
+    MemorySchemaProvider, SchemaProvider, TableProvider,
+};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
+use datafusion::execution::session_state::SessionState;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::var_provider::{VarProvider, VarType};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Volatility};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::prelude::SQLOptions;
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast;
+use sha2::{Digest, Sha256};
+
+use super::sample::SamplePlanner;
+use super::table::DatasetTable;
+use super::{Request, Table};
+use crate::dataset::Snapshot;
+use crate::error::{Error, Result};
+use crate::query::Dataset;
+use crate::selection::{floats, numbers, sql};
+
+/// What a query calls the dataset that it is about.
+const SUBJECT: &str = "dataset";
+
+/// Levels of operators of a plan.
+const MAX_PLAN_DEPTH: usize = 200;
+
+/// A query that is planned, and what runs it.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) plan: LogicalPlan,
+    pub(super) state: SessionState,
+}
+
+/// Plans `request` over `dataset`.
+pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
+    let text = &request.text;
+    sql::with_large_stack(text, || {
+        let mut state = state(dataset, request)?;
+        let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
+        let failed = |error: DataFusionError| explain(text, dataset, request, &error);
+        let mut statement = parse(&state, text)?;
+        bind(&mut statement, request).map_err(refused)?;
+        check_tables(&state, &statement, request)?;
+        state
+            .execution_props_mut()
+            .add_var_provider(VarType::UserDefined, Arc::new(Parameters(request.parameters.clone())));
+        let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
+        let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        options.verify_plan(&plan).map_err(failed)?;
+        finish(plan, state, request).map_err(failed)?.map_err(refused)
+    })
+}
+
+/// Plans a filter over the columns of `dataset`.
+pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: Expr) -> Result<Planned> {
+    sql::with_large_stack(&request.text, || {
+        let failed = |error: DataFusionError| explain(&request.text, dataset, request, &error);
+        let state = state(dataset, request)?;
+        let source = DatasetTable::new(dataset, true).into_source();
+        let plan = LogicalPlanBuilder::scan(SUBJECT, source, None)
+            .and_then(|plan| plan.filter(filter))
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(failed)?;
+        Ok(Planned { plan, state })
+    })
+}
+
+/// Types a plan and makes it exact; the inner error says why it is refused.
+fn finish(plan: LogicalPlan, state: SessionState, request: &Request) -> PlanResult<Result<Planned, String>> {
+    let bound = plan.transform_down_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let bound = expr.transform_up(|expr| {
+                Ok(match expr {
+                    Expr::ScalarVariable(_, ref names) => match value_of(names, &request.parameters) {
+                        Some(value) => Transformed::yes(Expr::Literal(value.clone(), None)),
+                        None => Transformed::no(expr),
+                    },
+                    other => Transformed::no(other),
+                })
+            })?;
+            Ok(bound.update_data(|expr| name.restore(sql::balance(expr))))
+        })?
+        .map_data(LogicalPlan::recompute_schema)
+    })?;
+    if let Some(reason) = too_deep(&bound.data)? {
+        return Ok(Err(reason));
+    }
+    let typed = state.analyzer().execute_and_check(bound.data, state.config_options(), |_, _| {})?;
+    let exact = typed.transform_up_with_subqueries(|node| {
+        let mut schema = DFSchema::empty();
+        node.inputs().iter().for_each(|input| schema.merge(input.schema()));
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
+            let exact = floats::canonical_comparisons(exact, &schema)?;
+            Ok(Transformed::yes(name.restore(sql::balance(exact))))
+        })?
+        .map_data(LogicalPlan::recompute_schema)
+    })?;
+    Ok(Ok(Planned { plan: exact.data, state }))
+}
+
+/// Returns why a plan would take more stack than threads have.
+fn too_deep(plan: &LogicalPlan) -> PlanResult<Option<String>> {
+    let (mut deepest, mut pending) = (0, vec![(plan, 1)]);
+    let mut is_deep = false;
+    while let Some((node, depth)) = pending.pop() {
+        deepest = deepest.max(depth);
+        pending.extend(node.inputs().into_iter().map(|input| (input, depth + 1)));
+        node.apply_expressions(|expr| {
+            is_deep |= sql::depth(expr) > sql::MAX_DEPTH;
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+    }
+    Ok((is_deep || deepest > MAX_PLAN_DEPTH).then(|| "it nests too deep; split it into several queries".to_owned()))
+}
+
+/// Returns a session whose only tables are those of `request`.
+fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
+    let refused = |name, reason: String| Error::Setting { name, reason };
+    let failed = |name, error: DataFusionError| Error::Setting { name, reason: sql::reason(&error) };
+    let (catalogs, catalog) = (MemoryCatalogProviderList::new(), MemoryCatalogProvider::new());
+    let schema: Arc<dyn SchemaProvider> = Arc::new(MemorySchemaProvider::new());
+    let names = &sql::session().config_options().catalog;
+    let registered = catalog.register_schema(&names.default_schema, Arc::clone(&schema));
+    registered.map_err(|error| failed("tables", error))?;
+    catalogs.register_catalog(names.default_catalog.clone(), Arc::new(catalog));
+    let mut state =
+        SessionStateBuilder::new_from_existing(sql::session().clone()).with_catalog_list(Arc::new(catalogs)).build();
+    state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
+    let register = |name: &str, table: Arc<dyn TableProvider>| {
+        schema.register_table(name.to_owned(), table).map(drop).map_err(|error| failed("tables", error))
+    };
+    register(SUBJECT, Arc::new(DatasetTable::new(dataset, true)))?;
+    for (name, table) in &request.tables {
+        if name == SUBJECT {
+            return Err(refused("tables", format!("`{SUBJECT}` is the dataset itself; choose another name")));
+        }
+        let table: Arc<dyn TableProvider> = match table {
+            Table::Dataset(dataset) => Arc::new(DatasetTable::new(dataset, false)),
+            Table::Batches(schema, batches) => {
+                let table = MemTable::try_new(Arc::clone(schema), vec![batches.clone()]);
+                Arc::new(table.map_err(|error| refused("tables", format!("`{name}`: {}", sql::reason(&error))))?)
+            }
+        };
+        register(name, table)?;
+    }
+    for function in &request.functions {
+        if sql::session().scalar_functions().contains_key(function.name()) {
+            let reason = format!("`{}` is a function of SQL already; choose another name", function.name());
+            return Err(refused("functions", reason));
+        }
+        state.register_udf(function.to_udf()).map_err(|error| failed("functions", error))?;
+    }
+    Ok(state)
+}
+
+/// Parses one `SELECT`.
+fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+    let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
+    let statement = state
+        .sql_to_statement(text, &state.config_options().sql_parser.dialect)
+        .map_err(|error| refused(&sql::reason(&error)))?;
+    const ONLY: &str = "only SELECT is run: nothing here writes, creates or sets";
+    let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
+    let ast::Statement::Query(query) = inner.as_ref() else { return Err(refused(ONLY)) };
+    let mut writes = false;
+    let visited = ast::visit_statements(query.as_ref(), |_: &ast::Statement| ControlFlow::Break(()));
+    writes |= visited.is_break();
+    if let ast::SetExpr::Select(select) = query.body.as_ref() {
+        writes |= select.into.is_some();
+    }
+    if writes {
+        return Err(refused(ONLY));
+    }
+    let is_long = ast::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
+        if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if is_long.is_break() { Err(sql::too_deep(text)) } else { Ok(statement) }
+}
+
+/// Puts variables in the place of `$name`, so that each has its value's type while the query is planned.
+fn bind(statement: &mut Statement, request: &Request) -> Result<(), String> {
+    let Statement::Statement(statement) = statement else { return Ok(()) };
+    let mut used = BTreeSet::new();
+    let unbound = ast::visit_expressions_mut(statement.as_mut(), |expr: &mut ast::Expr| {
+        let ast::Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
+        let ast::Value::Placeholder(placeholder) = &value.value else { return ControlFlow::Continue(()) };
+        let name = placeholder.trim_start_matches('$');
+        if !placeholder.starts_with('$') || !request.parameters.contains_key(name) {
+            return ControlFlow::Break(placeholder.clone());
+        }
+        used.insert(name.to_owned());
+        *expr = ast::Expr::Identifier(ast::Ident::new(format!("@{name}")));
+        ControlFlow::Continue(())
+    });
+    if let ControlFlow::Break(placeholder) = unbound {
+        let name = placeholder.trim_start_matches('$');
+        return Err(format!("`{placeholder}` has no value; pass it as `params={{\"{name}\": ...}}`"));
+    }
+    match request.parameters.keys().find(|name| !used.contains(*name)) {
+        Some(name) => Err(format!("the parameter `{name}` is not in it; write `${name}` where its value belongs")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses tables that nobody named, files among them.
+fn check_tables(state: &SessionState, statement: &Statement, request: &Request) -> Result<()> {
+    let references = state
+        .resolve_table_references(statement)
+        .map_err(|error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) })?;
+    let is_known = |name: &str| name == SUBJECT || request.tables.contains_key(name);
+    match references.iter().find(|reference| reference.schema().is_some() || !is_known(reference.table())) {
+        None => Ok(()),
+        Some(unknown) => {
+            let known: Vec<&str> = std::iter::once(SUBJECT).chain(request.tables.keys().map(String::as_str)).collect();
+            let reason = format!(
+                "there is no table `{unknown}`; there is `{}`. Pass others, files too, as `tables={{\"name\": ...}}`",
+                known.join("`, `")
+            );
+            Err(Error::Sql { sql: sql::shortened(&request.text), reason })
+        }
+    }
+}
+
+/// Refuses what is not a function of the data: a selection must be one thing.
+pub(super) fn refuse_changing(plan: &LogicalPlan, text: &str) -> Result<()> {
+    let mut changing = None;
+    let walked = plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                if let Expr::ScalarFunction(call) = expr
+                    && call.func.signature().volatility != Volatility::Immutable
+                {
+                    changing = Some(call.name().to_owned());
+                    return Ok(TreeNodeRecursion::Stop);
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    });
+    walked.map_err(|error| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) })?;
+    let Some(name) = changing else { return Ok(()) };
+    let reason = format!(
+        "`{name}()` depends on more than the data (the clock or chance), so the rows would not be one thing; pass its value \
+         as a parameter, or sample by `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`"
+    );
+    Err(Error::Sql { sql: sql::shortened(text), reason })
+}
+
+/// Returns an expression over the columns of `snapshot` in the form in which statistics decide most.
+pub(super) fn simple(expr: Expr, snapshot: &Snapshot) -> Expr {
+    let Ok(schema) = DFSchema::try_from(Arc::clone(&snapshot.schema)) else { return expr };
+    let context = SimplifyContext::builder()
+        .with_schema(Arc::new(schema))
+        .with_config_options(Arc::clone(sql::session().config_options()))
+        .build();
+    let simple = ExprSimplifier::new(context).simplify(expr.clone());
+    sql::balance(simple.unwrap_or(expr))
+}
+
+fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionError) -> Error {
+    // Names of side tables' columns would not be found among the dataset's.
+    if request.tables.is_empty() {
+        return sql::explain(text, dataset.schema(), error);
+    }
+    Error::Sql { sql: sql::shortened(text), reason: sql::reason(error) }
+}
+
+/// The values of a query's parameters.
+#[derive(Debug)]
+struct Parameters(BTreeMap<String, ScalarValue>);
+
+fn value_of<'a>(names: &[String], parameters: &'a BTreeMap<String, ScalarValue>) -> Option<&'a ScalarValue> {
+    parameters.get(names.first()?.strip_prefix('@')?)
+}
+
+impl VarProvider for Parameters {
+    fn get_value(&self, names: Vec<String>) -> PlanResult<ScalarValue> {
+        let value = value_of(&names, &self.0).cloned();
+        value.ok_or_else(|| DataFusionError::Plan(format!("`{}` has no value", names.join("."))))
+    }
+
+    fn get_type(&self, names: &[String]) -> Option<DataType> {
+        value_of(names, &self.0).map(ScalarValue::data_type)
+    }
+}
+
+/// Returns a text that differs for different values.
+pub(super) fn digest_of_value(value: &ScalarValue) -> String {
+    const SHOWN: usize = 64;
+    let text = format!("{value:?}");
+    if text.len() <= SHOWN { text } else { hex(&Sha256::digest(text)) }
+}
+
+/// Returns a digest of a table in memory.
+pub(super) fn digest_of_batches(schema: &SchemaRef, batches: &[RecordBatch]) -> String {
+    struct Hashing(Sha256);
+    impl std::io::Write for Hashing {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hashing = Hashing(Sha256::new());
+    let written = arrow_ipc::writer::StreamWriter::try_new(&mut hashing, schema)
+        .and_then(|mut writer| batches.iter().try_for_each(|batch| writer.write(batch)).and_then(|()| writer.finish()));
+    // A type that cannot be written tells tables apart by their size alone.
+    let suffix = written.err().map(|_| batches.iter().map(RecordBatch::num_rows).sum::<usize>().to_string());
+    hex(&hashing.0.finalize()) + &suffix.unwrap_or_default()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,324 @@
+//! Runs a plan: collects the rows of a dataset that a query keeps, or streams the rows that it returns.
+//!
+//! Everything runs on a runtime of its own that ends with the query, within a memory limit; sorts and joins that do not
+//! fit spill to temporary files.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{Array, RecordBatch, RecordBatchOptions};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use datafusion::common::DataFusionError;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
+use datafusion::prelude::SessionConfig;
+use futures::{FutureExt, StreamExt};
+
+use super::plan::Planned;
+use super::scan::Scanning;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::io::Io;
+use crate::metrics::{Metrics, Progress};
+use crate::process::OfProcess;
+use crate::query::{Answer, Dataset};
+use crate::selection::{Report, sql};
+use crate::stream::OF_ANOTHER_PROCESS;
+
+/// Batches that wait for the consumer.
+const READY_BATCHES: usize = 2;
+
+/// What a query returns.
+#[derive(Debug)]
+pub enum Rows {
+    /// Rows of the dataset: read them as a dataset.
+    Dataset(Box<Dataset>),
+    /// Others.
+    Stream(QueryStream),
+}
+
+/// A query that runs, and its limits.
+pub(super) struct Running {
+    state: SessionState,
+    text: String,
+    memory_limit: u64,
+    metrics: Arc<Metrics>,
+}
+
+impl Running {
+    pub(super) fn new(
+        state: &SessionState,
+        text: &str,
+        memory_limit: u64,
+        metrics: &Arc<Metrics>,
+        progress: &Arc<Progress>,
+    ) -> Result<Self> {
+        let failed = |error: DataFusionError| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) };
+        // Half for what the engine holds, half for what scans read.
+        let pool = FairSpillPool::new(usize::try_from(memory_limit / 2).unwrap_or(usize::MAX));
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).build_arc().map_err(failed)?;
+        let scanning = Scanning {
+            memory_limit: memory_limit / 2,
+            num_threads: config::num_threads(),
+            metrics: Arc::clone(metrics),
+            progress: Arc::clone(progress),
+        };
+        let config = SessionConfig::from(state.config_options().as_ref().clone())
+            // One partition, so that the same query gives the same rows in the same order.
+            .with_target_partitions(1)
+            .with_extension(Arc::new(scanning));
+        let state =
+            SessionStateBuilder::new_from_existing(state.clone()).with_config(config).with_runtime_env(runtime).build();
+        Ok(Self { state, text: text.to_owned(), memory_limit, metrics: Arc::clone(metrics) })
+    }
+
+    fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        sql::with_large_stack(&self.text, || {
+            futures::executor::block_on(self.state.create_physical_plan(plan)).map_err(|error| self.failed(error))
+        })
+    }
+
+    /// Returns our error for one of the engine's.
+    fn failed(&self, error: DataFusionError) -> Error {
+        if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) {
+            let (sql, limit_bytes) = (sql::shortened(&self.text), self.memory_limit);
+            return Error::QueryMemory { sql, limit_bytes, reason: sql::reason(&error) };
+        }
+        ours(error).unwrap_or_else(|error| Error::Sql { sql: sql::shortened(&self.text), reason: sql::reason(&error) })
+    }
+
+    /// Collects the rows of `dataset` that `plan` returns: their numbers, and values that are kept with them.
+    pub(super) async fn answer(&self, plan: &LogicalPlan, dataset: &Dataset, is_ordered: bool) -> Result<Answer> {
+        let physical = self.physical(plan)?;
+        let io = Io::for_query()?;
+        let context = self.state.task_ctx();
+        let mut batches = {
+            let _entered = io.handle().enter();
+            execute_stream(physical, context).map_err(|error| self.failed(error))?
+        };
+        let schema = batches.schema();
+        let collecting = io.spawn(async move {
+            let (mut rows, mut found) = (Vec::new(), Vec::new());
+            while let Some(batch) = batches.next().await {
+                let batch = batch?;
+                let numbers = batch.column(0).as_primitive::<UInt64Type>();
+                if numbers.null_count() > 0 {
+                    return Ok(None);
+                }
+                rows.extend_from_slice(numbers.values());
+                found.push(without_numbers(&batch)?);
+            }
+            Ok::<_, DataFusionError>(Some((rows, found)))
+        });
+        let collected = Aborting(collecting).await?.map_err(|error| self.failed(error))?;
+        let Some((rows, found)) = collected else {
+            let reason =
+                "a joined table has rows that are no rows of `dataset`; use INNER JOIN, or `dataset LEFT JOIN`";
+            return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason: reason.into() });
+        };
+        let attached_schema = Arc::new(Schema::new(schema.fields().iter().skip(1).cloned().collect::<Vec<_>>()));
+        let attached = arrow_select::concat::concat_batches(&attached_schema, &found);
+        let attached = attached.map_err(|error| self.failed(error.into()))?;
+        drop(found);
+        let counted = self.metrics.snapshot();
+        let report = Report { bytes: counted.bytes_fetched, requests: counted.requests, ..Report::default() };
+        if let Some(row) = twice(&rows) {
+            let reason = format!(
+                "it returns {} more than once, as a JOIN does that finds several matches; use `IN (SELECT ...)` or `DISTINCT ON`",
+                dataset.describe_row(row)
+            );
+            return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason });
+        }
+        let answer = Answer::of_rows(dataset.snapshot(), &rows, attached, is_ordered, report)
+            .map_err(|error| self.failed(error.into()))?;
+        if answer.memory_bytes() > self.memory_limit {
+            let reason = format!("its order and the columns of other tables take {} bytes", answer.memory_bytes());
+            let sql = sql::shortened(&self.text);
+            return Err(Error::QueryMemory { sql, limit_bytes: self.memory_limit, reason });
+        }
+        Ok(answer)
+    }
+}
+
+/// Returns a number that is there twice.
+fn twice(rows: &[u64]) -> Option<u64> {
+    if rows.is_sorted_by(|a, b| a < b) {
+        return None;
+    }
+    let mut sorted = rows.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+fn without_numbers(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let schema = Schema::new(batch.schema().fields().iter().skip(1).cloned().collect::<Vec<_>>());
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::new(schema), batch.columns()[1..].to_vec(), &options)
+}
+
+/// Finds an error of ours that came through the engine.
+fn ours(error: DataFusionError) -> Result<Error, DataFusionError> {
+    match error {
+        DataFusionError::External(inner) => match inner.downcast::<Error>() {
+            Ok(ours) => Ok(*ours),
+            Err(inner) => match inner.downcast::<DataFusionError>() {
+                Ok(inner) => ours(*inner),
+                Err(inner) => Err(DataFusionError::External(inner)),
+            },
+        },
+        DataFusionError::Context(said, inner) => {
+            ours(*inner).map_err(|inner| DataFusionError::Context(said, Box::new(inner)))
+        }
+        DataFusionError::ArrowError(inner, backtrace) => match *inner {
+            ArrowError::ExternalError(inner) => match inner.downcast::<DataFusionError>() {
+                Ok(inner) => ours(*inner),
+                Err(inner) => match inner.downcast::<Error>() {
+                    Ok(ours) => Ok(*ours),
+                    Err(inner) => {
+                        Err(DataFusionError::ArrowError(Box::new(ArrowError::ExternalError(inner)), backtrace))
+                    }
+                },
+            },
+            inner => Err(DataFusionError::ArrowError(Box::new(inner), backtrace)),
+        },
+        DataFusionError::Shared(shared) => match Arc::try_unwrap(shared) {
+            Ok(inner) => ours(inner),
+            Err(shared) => Err(DataFusionError::Shared(shared)),
+        },
+        other => Err(other),
+    }
+}
+
+/// A task that ends when nobody waits for it any more.
+struct Aborting<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Future for Aborting<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        let polled = std::pin::Pin::new(&mut self.0).poll(context);
+        polled.map(|joined| joined.map_err(|error| Error::Internal { reason: error.to_string() }))
+    }
+}
+
+impl<T> Drop for Aborting<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The batches that a query returns, as they come.
+pub struct QueryStream {
+    schema: SchemaRef,
+    running: OfProcess<Receiving>,
+}
+
+/// What brings the batches.
+struct Receiving {
+    batches: Option<Receiver<Result<RecordBatch>>>,
+    task: tokio::task::JoinHandle<()>,
+    /// Ends the threads.
+    _io: Io,
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.task.abort();
+        // A task that waits to hand a batch over is set free.
+        self.batches.take();
+    }
+}
+
+impl QueryStream {
+    /// Starts a planned query.
+    pub(super) fn start(planned: &Planned, text: &str, memory_limit: u64) -> Result<Self> {
+        let (metrics, progress) = (Arc::default(), Arc::default());
+        let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
+        let physical = running.physical(&planned.plan)?;
+        let schema = physical.schema();
+        let io = Io::for_query()?;
+        let mut batches = {
+            let _entered = io.handle().enter();
+            execute_stream(physical, running.state.task_ctx()).map_err(|error| running.failed(error))?
+        };
+        let (sender, receiver): (SyncSender<Result<RecordBatch>>, _) = sync_channel(READY_BATCHES);
+        let task = io.spawn(async move {
+            let delivered = AssertUnwindSafe(deliver(&mut batches, &sender, &running)).catch_unwind().await;
+            match delivered {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => drop(hand_over(&sender, Err(error)).await),
+                Err(panic) => drop(hand_over(&sender, Err(Error::internal(panic.as_ref()))).await),
+            }
+        });
+        Ok(Self { schema, running: OfProcess::new(Receiving { batches: Some(receiver), task, _io: io }) })
+    }
+
+    /// Returns the columns of the batches.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Returns the next batch; the inner `None` at the end, the outer one where there is none yet after `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// What the query failed for.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Option<Option<RecordBatch>>> {
+        let Some(running) = self.running.get() else { return Err(Error::Closed { reason: OF_ANOTHER_PROCESS }) };
+        let Some(batches) = &running.batches else { return Ok(Some(None)) };
+        match batches.recv_timeout(timeout) {
+            Ok(batch) => batch.map(|batch| Some(Some(batch))),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
+        }
+    }
+}
+
+impl Iterator for QueryStream {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.poll(Duration::from_secs(60)) {
+                Ok(Some(batch)) => return batch.map(Ok),
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// Hands over the batches of a query until the consumer wants no more.
+async fn deliver(
+    batches: &mut SendableRecordBatchStream,
+    sender: &SyncSender<Result<RecordBatch>>,
+    running: &Running,
+) -> Result<()> {
+    while let Some(batch) = batches.next().await {
+        let batch = batch.map_err(|error| running.failed(error))?;
+        if !hand_over(sender, Ok(batch)).await {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the consumer to take a batch; `false` if there is none any more.
+async fn hand_over(sender: &SyncSender<Result<RecordBatch>>, batch: Result<RecordBatch>) -> bool {
+    let sender = sender.clone();
+    tokio::task::spawn_blocking(move || sender.send(batch).is_ok()).await.unwrap_or(false)
+}
+
+impl std::fmt::Debug for QueryStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryStream").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,180 @@
+//! `TABLESAMPLE`: rows chosen by a seed, the same ones whoever asks and whatever else a query does.
+//!
+//! A row is in a Bernoulli sample by its own number, drawn from the seed and the row's number in the dataset; a sample of
+//! a number of rows takes those with the smallest numbers.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result as PlanResult, plan_err};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::logical_plan::TableScanBuilder;
+use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
+use datafusion::sql::sqlparser::ast::{
+    Expr, TableFactor, TableSample, TableSampleKind, TableSampleMethod, TableSampleSeedModifier, TableSampleUnit, Value,
+};
+
+use super::table::DatasetTable;
+
+/// Some rows of a table, chosen by a seed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    pub(super) seed: u64,
+    pub(super) size: Size,
+}
+
+/// How many rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Size {
+    /// Each with this probability.
+    Part(f64),
+    /// This many of those that are kept, or all.
+    Rows(u64),
+}
+
+impl Sample {
+    /// Returns the number of a row: uniform over all of `u64`.
+    ///
+    /// Two rounds of the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+    /// 2014), the seed between them.
+    pub(super) fn draw(self, row: u64) -> u64 {
+        fn mixed(mut z: u64) -> u64 {
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        mixed(mixed(row.wrapping_add(GOLDEN)) ^ mixed(self.seed.wrapping_add(GOLDEN.rotate_left(32))))
+    }
+
+    /// Returns the rows of the sample, of those in `rows`, which ascend.
+    pub(super) fn of(self, rows: impl Iterator<Item = u64>) -> Vec<u64> {
+        match self.size {
+            Size::Part(part) => {
+                let bound = bound_of(part);
+                rows.filter(|&row| bound.is_none_or(|bound| self.draw(row) < bound)).collect()
+            }
+            Size::Rows(num_rows) => {
+                let num_rows = usize::try_from(num_rows).unwrap_or(usize::MAX);
+                let mut drawn: Vec<(u64, u64)> = rows.map(|row| (self.draw(row), row)).collect();
+                if num_rows < drawn.len() {
+                    drawn.select_nth_unstable(num_rows);
+                    drawn.truncate(num_rows);
+                }
+                let mut rows: Vec<u64> = drawn.into_iter().map(|(_, row)| row).collect();
+                rows.sort_unstable();
+                rows
+            }
+        }
+    }
+}
+
+/// Returns the number below which a part of all numbers lies; `None` if that is all of them.
+#[expect(clippy::cast_possible_truncation, reason = "a probability has 53 bits")]
+fn bound_of(part: f64) -> Option<u64> {
+    (part < 1.0).then_some((part * 2_f64.powi(64)) as u64)
+}
+
+/// Plans `dataset TABLESAMPLE ... REPEATABLE (seed)`.
+#[derive(Debug)]
+pub(super) struct SamplePlanner;
+
+impl RelationPlanner for SamplePlanner {
+    fn plan_relation(
+        &self,
+        mut relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> PlanResult<RelationPlanning> {
+        let TableFactor::Table { sample, alias, .. } = &mut relation else {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        };
+        let Some(TableSampleKind::BeforeTableAlias(asked) | TableSampleKind::AfterTableAlias(asked)) = sample.take()
+        else {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        };
+        let alias = alias.take();
+        let sample = understand(&asked)?;
+        let planned = context.plan(relation)?;
+        let LogicalPlan::TableScan(scan) = &planned else {
+            return plan_err!("TABLESAMPLE is for `dataset` and tables that are datasets");
+        };
+        let Some(table) = DatasetTable::of_source(&scan.source) else {
+            return plan_err!(
+                "TABLESAMPLE is for `dataset` and tables that are datasets, not for `{}`",
+                scan.table_name
+            );
+        };
+        let source = table.sampled(sample).into_source();
+        let scan = TableScanBuilder::new(scan.table_name.clone(), source).build()?;
+        Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(LogicalPlan::TableScan(scan), alias))))
+    }
+}
+
+fn understand(asked: &TableSample) -> PlanResult<Sample> {
+    if matches!(asked.name, Some(TableSampleMethod::System | TableSampleMethod::Block)) {
+        return plan_err!(
+            "TABLESAMPLE SYSTEM keeps whole pages; write TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)"
+        );
+    }
+    let (Some(quantity), None, None) = (&asked.quantity, &asked.bucket, &asked.offset) else {
+        return plan_err!("expected TABLESAMPLE BERNOULLI (percent) or (n ROWS), and REPEATABLE (seed)");
+    };
+    let seed = asked.seed.as_ref().filter(|seed| matches!(seed.modifier, TableSampleSeedModifier::Repeatable));
+    let Some(seed) = seed.and_then(|seed| number(&seed.value.value)?.parse::<u64>().ok()) else {
+        return plan_err!("TABLESAMPLE needs REPEATABLE (seed), a number from 0 on, to be the same rows each time");
+    };
+    let text = match &quantity.value {
+        Expr::Value(value) => number(&value.value),
+        _ => None,
+    };
+    let size = match (&quantity.unit, text) {
+        (Some(TableSampleUnit::Rows), Some(text)) => text.parse().ok().map(Size::Rows),
+        (Some(TableSampleUnit::Percent) | None, Some(text)) => {
+            let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+            percent.map(|percent| Size::Part(percent / 100.0))
+        }
+        _ => None,
+    };
+    match size {
+        Some(size) => Ok(Sample { seed, size }),
+        None => plan_err!("TABLESAMPLE: expected 0 to 100 percent, or a number of ROWS, got `{}`", quantity.value),
+    }
+}
+
+fn number(value: &Value) -> Option<&str> {
+    if let Value::Number(text, _) = value { Some(text.as_str()) } else { None }
+}
+
+impl Sample {
+    /// Says what is sampled, for a plan that is printed.
+    pub(super) fn describe(sample: Option<Self>) -> Arc<str> {
+        match sample.map(|sample| sample.size) {
+            None => "".into(),
+            Some(Size::Part(part)) => format!(", {} % of the rows", part * 100.0).into(),
+            Some(Size::Rows(rows)) => format!(", {rows} rows").into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_about_that_part_and_grows_with_it() {
+        let of = |part| Sample { seed: 7, size: Size::Part(part) }.of(0..100_000);
+        let (tenth, half) = (of(0.1), of(0.5));
+        assert!((9_600..10_400).contains(&tenth.len()) && (49_300..50_700).contains(&half.len()));
+        assert!(tenth.iter().all(|row| half.binary_search(row).is_ok()));
+        assert_eq!(of(1.0).len(), 100_000);
+        assert!(of(0.0).is_empty());
+    }
+
+    #[test]
+    fn a_number_of_rows_is_that_many_and_the_seed_chooses() {
+        let of = |seed| Sample { seed, size: Size::Rows(100) }.of(0..1000);
+        assert_eq!(of(1).len(), 100);
+        assert_ne!(of(1), of(2));
+        assert_eq!(of(1), of(1));
+        assert_eq!(Sample { seed: 1, size: Size::Rows(9) }.of(0..5), [0, 1, 2, 3, 4]);
+    }
+}

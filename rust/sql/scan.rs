@@ -1,0 +1,118 @@
+//! Reads a dataset for a query: the selection first, then the kept rows' columns, in the dataset's order.
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_schema::Schema;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+
+use super::sample::Sample;
+use crate::error::{Error, Result};
+use crate::io::Io;
+use crate::metrics::{Metrics, Progress};
+use crate::plan::{Remainder, Share};
+use crate::query::Dataset;
+use crate::reader::{EpochReader, OrderSettings};
+use crate::selection::floats;
+use crate::stream::{BatchStream, StreamOptions};
+
+/// Rows whose numbers are handed on at once where nothing else is.
+const NUMBERS_PER_BATCH: usize = 65_536;
+
+/// What the scans of one query share.
+#[derive(Debug)]
+pub(super) struct Scanning {
+    pub(super) memory_limit: u64,
+    pub(super) num_threads: usize,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// Some rows of a scan.
+pub(super) struct Scanned {
+    pub(super) batch: RecordBatch,
+    /// Their numbers, if they are asked for.
+    pub(super) rows: Option<UInt64Array>,
+}
+
+/// Evaluates the selection of `dataset` and begins to read it.
+pub(super) async fn open(
+    dataset: Dataset,
+    sample: Option<Sample>,
+    scanning: Arc<Scanning>,
+    with_rows: bool,
+) -> Result<stream::BoxStream<'static, Result<Scanned>>> {
+    let io = Io::current()?;
+    let connections = dataset.connect(&scanning.metrics)?;
+    // Requests are made on their own runtime.
+    let answering = {
+        let (dataset, scanning) = (dataset.clone(), Arc::clone(&scanning));
+        io.spawn(async move { dataset.answer(connections, Some(scanning.memory_limit), &scanning.progress).await })
+    };
+    let mut answer = answering.await.map_err(|_| Error::Closed { reason: "cancelled" })??;
+    if let Some(sample) = sample {
+        answer = Arc::new(
+            answer
+                .only(dataset.snapshot(), &sample.of(answer.selection().row_numbers(dataset.snapshot())))
+                .map_err(|error| Error::Internal { reason: error.to_string() })?,
+        );
+    }
+    let numbers = with_rows.then(|| answer.row_numbers(dataset.snapshot()));
+    if dataset.schema().fields().is_empty() {
+        return Ok(numbers_alone(answer.num_rows(), numbers).boxed());
+    }
+    let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
+    let num_rows = reader.num_rows();
+    let share = Share {
+        rank: 0,
+        world_size: 1,
+        batch_rows: reader.fitting_batch_rows(),
+        from: 0,
+        num_rows,
+        remainder: Remainder::Keep,
+        drop_last: false,
+        worker: 0,
+        num_workers: 1,
+    };
+    let options = StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads };
+    let reading = BatchStream::start(&Arc::new(reader), 0, share, options)?;
+    Ok(batches(reading, numbers).boxed())
+}
+
+fn batches(
+    reading: BatchStream,
+    numbers: Option<Box<dyn Iterator<Item = u64> + Send>>,
+) -> impl Stream<Item = Result<Scanned>> {
+    stream::try_unfold((reading, numbers), |(mut reading, mut numbers)| async move {
+        // The stream blocks its thread while it waits.
+        let read = tokio::task::spawn_blocking(move || {
+            let next = reading.next().transpose();
+            (reading, next)
+        });
+        let (reading, next) = read.await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let Some(batch) = next? else { return Ok(None) };
+        let batch = floats::canonical_columns(&batch).map_err(|error| Error::Internal { reason: error.to_string() })?;
+        let rows = numbers.as_mut().map(|numbers| UInt64Array::from_iter_values(numbers.take(batch.num_rows())));
+        Ok(Some((Scanned { batch, rows }, (reading, numbers))))
+    })
+    .into_stream()
+}
+
+/// Gives out rows of which nothing is read.
+fn numbers_alone(
+    num_rows: u64,
+    mut numbers: Option<Box<dyn Iterator<Item = u64> + Send>>,
+) -> impl Stream<Item = Result<Scanned>> {
+    let mut rest = usize::try_from(num_rows).unwrap_or(usize::MAX);
+    stream::iter(std::iter::from_fn(move || {
+        let num_rows = rest.min(NUMBERS_PER_BATCH);
+        rest -= num_rows;
+        let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
+        let batch = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
+        let rows = numbers.as_mut().map(|numbers| UInt64Array::from_iter_values(numbers.take(num_rows)));
+        (num_rows > 0).then(|| {
+            let batch = batch.map_err(|error| Error::Internal { reason: error.to_string() })?;
+            Ok(Scanned { batch, rows })
+        })
+    }))
+}

@@ -1,0 +1,259 @@
+//! A dataset as a table of a query: filters become a selection, and what is left is read by our own stream.
+//!
+//! DataFusion plans; the requests of all row groups go out together, within the memory, as everywhere else. A scan gives
+//! the rows in the dataset's order, and with them their numbers if they are asked for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider, default_table_source::DefaultTableSource};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DataFusionError, Result as PlanResult, project_schema};
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableSource, TableType};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
+};
+use futures::{StreamExt, stream};
+
+use super::sample::{Sample, Size};
+use super::scan::{self, Scanning};
+use super::trace;
+use crate::query::Dataset;
+
+/// The column of row numbers.
+pub(super) const ROW: &str = "__forebay_row";
+
+/// A dataset as a table.
+#[derive(Debug, Clone)]
+pub(super) struct DatasetTable {
+    dataset: Dataset,
+    schema: SchemaRef,
+    /// Whether it is what the query is about, `dataset`, and not a table beside it.
+    is_subject: bool,
+    has_row: bool,
+    sample: Option<Sample>,
+}
+
+impl DatasetTable {
+    /// Returns `dataset` as the table that a query is about, or as one beside it.
+    pub(super) fn new(dataset: &Dataset, is_subject: bool) -> Self {
+        Self {
+            dataset: dataset.clone(),
+            schema: Arc::clone(dataset.schema()),
+            is_subject,
+            has_row: false,
+            sample: None,
+        }
+    }
+
+    /// Returns the table behind a scan, if it is a dataset.
+    pub(super) fn of_source(source: &Arc<dyn TableSource>) -> Option<&Self> {
+        let source: &dyn std::any::Any = source.as_ref();
+        let provider: &dyn std::any::Any = source.downcast_ref::<DefaultTableSource>()?.table_provider.as_ref();
+        provider.downcast_ref()
+    }
+
+    pub(super) fn into_source(self) -> Arc<dyn TableSource> {
+        Arc::new(DefaultTableSource::new(Arc::new(self)))
+    }
+
+    /// Adds the column [`ROW`].
+    pub(super) fn with_row(&self) -> Self {
+        let fields = self.dataset.schema().fields().iter().cloned();
+        let row = Arc::new(Field::new(ROW, DataType::UInt64, false));
+        let schema = Schema::new(fields.chain([row]).collect::<Vec<_>>());
+        Self { schema: Arc::new(schema), has_row: true, ..self.clone() }
+    }
+
+    pub(super) fn sampled(&self, sample: Sample) -> Self {
+        Self { sample: Some(sample), ..self.clone() }
+    }
+
+    pub(super) fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    pub(super) fn is_subject(&self) -> bool {
+        self.is_subject
+    }
+
+    pub(super) fn has_row(&self) -> bool {
+        self.has_row
+    }
+
+    pub(super) fn is_sampled(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// Returns a filter of a scan over the columns of the snapshot; `None` where it is not one of the row's own columns.
+    fn pushed_down(&self, filter: &Expr) -> PlanResult<Option<Expr>> {
+        // The first rows of a sample, and of another query, are those before the filter.
+        let is_fixed = matches!(self.sample, Some(Sample { size: Size::Rows(_), .. }));
+        if is_fixed || self.dataset.query().is_some() || !trace::is_of_the_row(filter)? {
+            return Ok(None);
+        }
+        let mut is_pushed = true;
+        let pushed = filter.clone().transform_up(|node| {
+            let Expr::Column(Column { name, .. }) = &node else { return Ok(Transformed::no(node)) };
+            let place = self.dataset.schema().index_of(name).ok();
+            Ok(match place.and_then(|place| trace::stored(&self.dataset, place)) {
+                Some(stored) => Transformed::yes(stored),
+                None => {
+                    is_pushed = false;
+                    Transformed::new(node, false, TreeNodeRecursion::Stop)
+                }
+            })
+        })?;
+        Ok(is_pushed.then_some(pushed.data))
+    }
+}
+
+#[async_trait]
+impl TableProvider for DatasetTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> PlanResult<Vec<TableProviderFilterPushDown>> {
+        let support = |filter: &&Expr| {
+            Ok(match self.pushed_down(filter)? {
+                Some(_) => TableProviderFilterPushDown::Exact,
+                None => TableProviderFilterPushDown::Unsupported,
+            })
+        };
+        filters.iter().map(support).collect()
+    }
+
+    async fn scan(
+        &self,
+        _state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        let mut dataset = self.dataset.clone();
+        for filter in filters {
+            let pushed = self.pushed_down(filter)?.ok_or_else(|| {
+                DataFusionError::Internal(format!("the filter `{filter}` is not one of the dataset's own columns"))
+            })?;
+            dataset = dataset.keep(filter.to_string(), pushed).map_err(external)?;
+        }
+        let projection = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
+        let row_place = projection.iter().position(|&column| column == self.dataset.schema().fields().len());
+        let columns: Vec<usize> =
+            projection.iter().copied().filter(|&column| column < self.dataset.schema().fields().len()).collect();
+        let dataset = dataset.project(&columns);
+        let schema = project_schema(&self.schema, Some(&projection))?;
+        Ok(Arc::new(DatasetScan::new(dataset, schema, row_place, self.sample)))
+    }
+}
+
+/// A scan of some columns and rows of a dataset.
+#[derive(Debug)]
+struct DatasetScan {
+    dataset: Dataset,
+    schema: SchemaRef,
+    /// Where in the schema the row numbers are, if anywhere.
+    row_place: Option<usize>,
+    sample: Option<Sample>,
+    properties: Arc<PlanProperties>,
+}
+
+impl DatasetScan {
+    fn new(dataset: Dataset, schema: SchemaRef, row_place: Option<usize>, sample: Option<Sample>) -> Self {
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(&schema)),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Self { dataset, schema, row_place, sample, properties: Arc::new(properties) }
+    }
+}
+
+impl DisplayAs for DatasetScan {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
+        let filters: Vec<&str> = self.dataset.filters().iter().map(|filter| filter.text()).collect();
+        write!(f, "DatasetScan: columns=[{}]", columns.join(", "))?;
+        if !filters.is_empty() {
+            write!(f, ", rows where {}", filters.join(" AND "))?;
+        }
+        f.write_str(&Sample::describe(self.sample))
+    }
+}
+
+impl ExecutionPlan for DatasetScan {
+    fn name(&self) -> &'static str {
+        "DatasetScan"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> PlanResult<TreeNodeRecursion>,
+    ) -> PlanResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, _: usize, context: Arc<TaskContext>) -> PlanResult<SendableRecordBatchStream> {
+        let scanning = context.session_config().get_extension::<Scanning>();
+        let scanning = scanning.ok_or_else(|| DataFusionError::Internal("a scan outside of a query".into()))?;
+        let (schema, row_place) = (Arc::clone(&self.schema), self.row_place);
+        let opening = scan::open(self.dataset.clone(), self.sample, scanning, row_place.is_some());
+        let batches = stream::once(opening).flat_map(move |opened| match opened {
+            Ok(batches) => batches.boxed(),
+            Err(error) => stream::once(async move { Err(error) }).boxed(),
+        });
+        let batches = batches.map(move |scanned| {
+            let scan::Scanned { batch, rows } = scanned.map_err(external)?;
+            with_rows(&schema, &batch, row_place.zip(rows))
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches)))
+    }
+}
+
+/// Puts the row numbers where they belong.
+fn with_rows(schema: &SchemaRef, batch: &RecordBatch, rows: Option<(usize, UInt64Array)>) -> PlanResult<RecordBatch> {
+    let mut columns: Vec<ArrayRef> = batch.columns().to_vec();
+    if let Some((place, rows)) = rows {
+        columns.insert(place, Arc::new(rows));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+/// Takes an error of ours through the engine; [`super::run::ours`] finds it again.
+fn external(error: crate::Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}

@@ -1,0 +1,104 @@
+//! Traces the columns of a query back to the dataset.
+//!
+//! A column that is a function of the row alone is computed when the row is read, and costs nothing before. One that
+//! comes from another table, or from other rows, is found when the query is answered, and kept.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result as PlanResult};
+use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility};
+
+use super::table::{DatasetTable, ROW};
+use crate::outputs::Origin;
+use crate::query::Dataset;
+
+/// Returns column `index` of a [carried](super::carry) plan's result as an expression over the columns of the snapshot;
+/// `None` if it is not a function of the row alone.
+pub(super) fn trace(plan: &LogicalPlan, index: usize) -> PlanResult<Option<Expr>> {
+    match plan {
+        LogicalPlan::TableScan(scan) => {
+            let Some(table) = DatasetTable::of_source(&scan.source).filter(|table| table.has_row()) else {
+                return Ok(None);
+            };
+            Ok(stored(table.dataset(), index))
+        }
+        LogicalPlan::Projection(projection) => trace_expr(projection.expr.get(index), &projection.input),
+        LogicalPlan::Distinct(Distinct::On(distinct)) => trace_expr(distinct.select_expr.get(index), &distinct.input),
+        LogicalPlan::SubqueryAlias(alias) => trace(&alias.input, index),
+        LogicalPlan::Filter(filter) => trace(&filter.input, index),
+        LogicalPlan::Sort(sort) => trace(&sort.input, index),
+        LogicalPlan::Limit(limit) => trace(&limit.input, index),
+        LogicalPlan::Window(window) if index < window.input.schema().fields().len() => trace(&window.input, index),
+        LogicalPlan::Join(join) => {
+            use JoinType::{LeftMark, RightAnti, RightMark, RightSemi};
+            let (side, index) = match (join.join_type, index.checked_sub(join.left.schema().fields().len())) {
+                (RightSemi | RightAnti | RightMark, _) => (&join.right, index),
+                (LeftMark, Some(_)) => return Ok(None),
+                (_, Some(index)) => (&join.right, index),
+                (_, None) => (&join.left, index),
+            };
+            let is_carrying = side.schema().fields().iter().any(|field| field.name() == ROW);
+            if is_carrying { trace(side, index) } else { Ok(None) }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Returns an expression over the columns of `input` as one over the columns of the snapshot.
+pub(super) fn trace_expr(expr: Option<&Expr>, input: &Arc<LogicalPlan>) -> PlanResult<Option<Expr>> {
+    let Some(expr) = expr else { return Ok(None) };
+    if !is_of_the_row(expr)? {
+        return Ok(None);
+    }
+    let mut is_traced = true;
+    let traced = expr.clone().unalias().transform_up(|node| {
+        Ok(match node {
+            Expr::Column(column) => {
+                let place = DFSchema::index_of_column(input.schema(), &column)?;
+                match trace(input, place)? {
+                    Some(traced) => Transformed::yes(traced),
+                    None => {
+                        is_traced = false;
+                        Transformed::no(Expr::Column(column))
+                    }
+                }
+            }
+            Expr::Alias(alias) => Transformed::yes(*alias.expr),
+            other => Transformed::no(other),
+        })
+    })?;
+    Ok(is_traced.then_some(traced.data))
+}
+
+/// Returns whether an expression gives the same value for the same row, whatever stands around it.
+pub(super) fn is_of_the_row(expr: &Expr) -> PlanResult<bool> {
+    let mut is_of_the_row = true;
+    expr.apply(|node| {
+        is_of_the_row &= match node {
+            Expr::ScalarFunction(call) => call.func.signature().volatility == Volatility::Immutable,
+            Expr::AggregateFunction(_)
+            | Expr::WindowFunction(_)
+            | Expr::InSubquery(_)
+            | Expr::ScalarSubquery(_)
+            | Expr::Exists(_)
+            | Expr::OuterReferenceColumn(..)
+            | Expr::Unnest(_) => false,
+            _ => true,
+        };
+        Ok(if is_of_the_row { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(is_of_the_row)
+}
+
+/// Returns a dataset's column `index` as an expression over the columns of its snapshot.
+pub(super) fn stored(dataset: &Dataset, index: usize) -> Option<Expr> {
+    match dataset.origins().get(index)? {
+        Origin::Stored(column) => {
+            let name = dataset.snapshot().schema.fields().get(*column)?.name();
+            Some(Expr::Column(datafusion::common::Column::new_unqualified(name.clone())))
+        }
+        Origin::Computed(computed) => Some(computed.expr().clone()),
+        Origin::Attached(_) => None,
+    }
+}

@@ -1,0 +1,243 @@
+//! Functions of vectors, lists of numbers of one length: how near is a row to what is looked for.
+//!
+//! Sums are kept in `f64`, in four lanes that the compiler makes into SIMD.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type};
+use arrow_array::{Array, ArrayRef, Float64Array};
+use arrow_schema::{DataType, Field};
+use datafusion::common::{DataFusionError, Result as PlanResult, plan_err, utils::take_function_args};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+
+/// Returns the functions of vectors.
+pub(crate) fn functions() -> &'static [Arc<ScalarUDF>] {
+    static FUNCTIONS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+        let all = [Measure::CosineSimilarity, Measure::L2Distance, Measure::Dot];
+        all.map(|measure| Arc::new(ScalarUDF::new_from_impl(Vectors::new(measure)))).into()
+    });
+    &FUNCTIONS
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Measure {
+    /// The cosine of the angle between two vectors; NULL where one of them is zero.
+    CosineSimilarity,
+    /// The Euclidean distance.
+    L2Distance,
+    /// The inner product.
+    Dot,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Vectors {
+    measure: Measure,
+    signature: Signature,
+}
+
+impl Vectors {
+    fn new(measure: Measure) -> Self {
+        Self { measure, signature: Signature::user_defined(Volatility::Immutable) }
+    }
+}
+
+impl ScalarUDFImpl for Vectors {
+    fn name(&self) -> &'static str {
+        match self.measure {
+            Measure::CosineSimilarity => "cosine_similarity",
+            Measure::L2Distance => "l2_distance",
+            Measure::Dot => "dot",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> PlanResult<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn coerce_types(&self, types: &[DataType]) -> PlanResult<Vec<DataType>> {
+        let [left, right] = types else {
+            return plan_err!("`{}` takes two vectors, got {} arguments", self.name(), types.len());
+        };
+        [left, right].map(|data_type| vector_type(self.name(), data_type)).into_iter().collect()
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
+        let num_rows = arguments.number_rows;
+        let [left, right] = take_function_args(self.name(), arguments.args)?;
+        let (left, right) = (Side::try_new(left)?, Side::try_new(right)?);
+        let value = |row: usize| match (left.vector(row), right.vector(row)) {
+            (Some(left), Some(right)) if left.len() == right.len() => Ok(measure(self.measure, left, right)),
+            (Some(left), Some(right)) => Err(DataFusionError::Execution(format!(
+                "`{}` of vectors of {} and {} numbers; expected as many",
+                self.name(),
+                left.len(),
+                right.len()
+            ))),
+            _ => Ok(None),
+        };
+        let values = (0..num_rows).map(value).collect::<PlanResult<Float64Array>>()?;
+        Ok(ColumnarValue::Array(Arc::new(values)))
+    }
+}
+
+/// Returns the type in which vectors of `data_type` are measured: floats stay as they are, other numbers become `f64`.
+fn vector_type(name: &str, data_type: &DataType) -> PlanResult<DataType> {
+    let item = match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
+        other => return plan_err!("`{name}` takes lists of numbers, got {other}"),
+    };
+    match item.data_type() {
+        DataType::Float32 | DataType::Float64 => Ok(data_type.clone()),
+        other if other.is_numeric() || other.is_null() => {
+            let item = Arc::new(Field::clone(item).with_data_type(DataType::Float64));
+            Ok(match data_type {
+                DataType::LargeList(_) => DataType::LargeList(item),
+                DataType::FixedSizeList(_, len) => DataType::FixedSizeList(item, *len),
+                _ => DataType::List(item),
+            })
+        }
+        other => plan_err!("`{name}` takes lists of numbers, got lists of {other}"),
+    }
+}
+
+/// One argument: a vector for each row, or one for all.
+struct Side {
+    lists: ArrayRef,
+    items: ArrayRef,
+    is_constant: bool,
+}
+
+/// The numbers of one vector.
+#[derive(Clone, Copy)]
+enum Numbers<'a> {
+    Single(&'a [f32]),
+    Double(&'a [f64]),
+}
+
+impl Numbers<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Single(numbers) => numbers.len(),
+            Self::Double(numbers) => numbers.len(),
+        }
+    }
+}
+
+impl Side {
+    fn try_new(argument: ColumnarValue) -> PlanResult<Self> {
+        let is_constant = matches!(argument, ColumnarValue::Scalar(_));
+        let lists = argument.into_array(1)?;
+        let items = match lists.data_type() {
+            DataType::List(_) => Arc::clone(lists.as_list::<i32>().values()),
+            DataType::LargeList(_) => Arc::clone(lists.as_list::<i64>().values()),
+            _ => Arc::clone(lists.as_fixed_size_list().values()),
+        };
+        Ok(Self { lists, items, is_constant })
+    }
+
+    /// Returns the vector of a row; `None` where it or one of its numbers is NULL.
+    fn vector(&self, row: usize) -> Option<Numbers<'_>> {
+        fn numbers<T: ArrowPrimitiveType>(items: &ArrayRef, start: usize, end: usize) -> Option<&[T::Native]> {
+            items.as_primitive::<T>().values().get(start..end)
+        }
+        let row = if self.is_constant { 0 } else { row };
+        if self.lists.is_null(row) {
+            return None;
+        }
+        let (start, end) = match self.lists.data_type() {
+            DataType::List(_) => {
+                let offsets = self.lists.as_list::<i32>().value_offsets();
+                (usize::try_from(offsets[row]).ok()?, usize::try_from(offsets[row + 1]).ok()?)
+            }
+            DataType::LargeList(_) => {
+                let offsets = self.lists.as_list::<i64>().value_offsets();
+                (usize::try_from(offsets[row]).ok()?, usize::try_from(offsets[row + 1]).ok()?)
+            }
+            _ => {
+                let len = usize::try_from(self.lists.as_fixed_size_list().value_length()).ok()?;
+                (row * len, (row + 1) * len)
+            }
+        };
+        if let Some(nulls) = self.items.nulls()
+            && nulls.slice(start, end - start).null_count() > 0
+        {
+            return None;
+        }
+        match self.items.data_type() {
+            DataType::Float32 => numbers::<Float32Type>(&self.items, start, end).map(Numbers::Single),
+            _ => numbers::<Float64Type>(&self.items, start, end).map(Numbers::Double),
+        }
+    }
+}
+
+fn measure(measure: Measure, left: Numbers<'_>, right: Numbers<'_>) -> Option<f64> {
+    match (left, right) {
+        (Numbers::Single(left), Numbers::Single(right)) => measured(measure, left, right),
+        (Numbers::Single(left), Numbers::Double(right)) => measured(measure, left, right),
+        (Numbers::Double(left), Numbers::Single(right)) => measured(measure, left, right),
+        (Numbers::Double(left), Numbers::Double(right)) => measured(measure, left, right),
+    }
+}
+
+fn measured<L: Copy + Into<f64>, R: Copy + Into<f64>>(measure: Measure, left: &[L], right: &[R]) -> Option<f64> {
+    match measure {
+        Measure::Dot => Some(sum(left, right, |a, b| a * b)),
+        Measure::L2Distance => Some(sum(left, right, |a, b| (a - b) * (a - b)).sqrt()),
+        Measure::CosineSimilarity => {
+            let (left_norm, right_norm) = (sum(left, left, |a, b| a * b), sum(right, right, |a, b| a * b));
+            let is_zero = left_norm == 0.0 || right_norm == 0.0;
+            // Rounding may leave the bounds by a hair, which an `acos` would not forgive; a NaN stays one.
+            (!is_zero)
+                .then(|| (sum(left, right, |a, b| a * b) / (left_norm.sqrt() * right_norm.sqrt())).clamp(-1.0, 1.0))
+        }
+    }
+}
+
+/// Adds up `of` over the pairs of two vectors of one length.
+fn sum<L: Copy + Into<f64>, R: Copy + Into<f64>>(left: &[L], right: &[R], of: impl Fn(f64, f64) -> f64) -> f64 {
+    const LANES: usize = 4;
+    let mut lanes = [0.0; LANES];
+    let (left_chunks, right_chunks) = (left.chunks_exact(LANES), right.chunks_exact(LANES));
+    let rest = left_chunks.remainder().iter().zip(right_chunks.remainder());
+    let rest: f64 = rest.map(|(&a, &b)| of(a.into(), b.into())).sum();
+    for (a, b) in left_chunks.zip(right_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += of(a[lane].into(), b[lane].into());
+        }
+    }
+    lanes.iter().sum::<f64>() + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn measures_are_those_of_a_slow_loop(
+            pairs in prop::collection::vec((-1e3_f32..1e3, -1e3_f64..1e3), 0..40),
+        ) {
+            let left: Vec<f32> = pairs.iter().map(|pair| pair.0).collect();
+            let right: Vec<f64> = pairs.iter().map(|pair| pair.1).collect();
+            let wide: Vec<f64> = left.iter().map(|&x| f64::from(x)).collect();
+            let dot: f64 = wide.iter().zip(&right).map(|(a, b)| a * b).sum();
+            let distance = wide.iter().zip(&right).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            let norms: f64 = [&wide, &right].map(|v| v.iter().map(|x| x * x).sum::<f64>().sqrt()).iter().product();
+            let near = |got: Option<f64>, expected: f64| (got.unwrap() - expected).abs() <= 1e-9 * expected.abs().max(1e6);
+            let (left, right) = (Numbers::Single(&left), Numbers::Double(&right));
+            prop_assert!(near(measure(Measure::Dot, left, right), dot));
+            prop_assert!(near(measure(Measure::L2Distance, left, right), distance));
+            match measure(Measure::CosineSimilarity, left, right) {
+                None => prop_assert_eq!(norms, 0.0),
+                got => prop_assert!((got.unwrap() - dot / norms).abs() < 1e-9),
+            }
+        }
+    }
+}

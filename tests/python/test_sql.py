@@ -1,0 +1,450 @@
+"""`sql` keeps rows of the dataset and streams them like any other; `query` runs the rest."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_ROWS = 3000
+
+
+def make_table() -> pa.Table:
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(NUM_ROWS, 4)).astype(np.float32)
+    return pa.table(
+        {
+            "id": pa.array(range(NUM_ROWS), pa.int64()),
+            "cluster": pa.array(rng.integers(0, 40, NUM_ROWS), pa.int32()),
+            # Few values, so that orders have ties.
+            "score": pa.array(rng.integers(0, 50, NUM_ROWS) / 8.0),
+            "lang": pa.array(rng.choice(["de", "en", "fr", None], NUM_ROWS)),
+            "meta": pa.array([{"url": f"https://{i % 7}.example/{i}", "hops": i % 5} for i in range(NUM_ROWS)]),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 4),
+        }
+    )
+
+
+TABLE = make_table()
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    folder: Path = tmp_path_factory.mktemp("rows")
+    for part in range(3):
+        rows = TABLE.slice(part * NUM_ROWS // 3, NUM_ROWS // 3)
+        pq.write_table(rows, folder / f"part-{part}.parquet", row_group_size=170, data_page_size=1 << 10)
+    return fb.load_dataset(folder, "train")
+
+
+def ids_of(dataset: fb.Dataset, **settings: Any) -> list[int]:
+    return [i for batch in dataset.select_columns("id").batches(64, **settings) for i in pa.record_batch(batch)["id"].to_pylist()]
+
+
+def expected(sql: str, **tables: pa.Table) -> list[dict[str, Any]]:
+    """What DuckDB says of the same table."""
+    with duckdb.connect() as connection:
+        connection.register("dataset", TABLE)
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.sql(sql).arrow().read_all().to_pylist()
+
+
+LABELS = pa.table({"cluster": pa.array(range(0, 40, 2), pa.int32()), "label": [f"c{i}" for i in range(0, 40, 2)]})
+
+# Each keeps rows of the dataset in an order that is total, so that the engines must agree row by row.
+QUERIES = {
+    "computed": "SELECT id, score * 2 AS twice, upper(lang) AS lang FROM dataset WHERE cluster < 5 ORDER BY id",
+    "nested": "SELECT id, meta.url AS url, meta.hops + 1 AS hops FROM dataset WHERE meta.hops = 3 ORDER BY id",
+    "order": "SELECT id, score FROM dataset ORDER BY score DESC, id",
+    "limit": "SELECT id, lang FROM dataset ORDER BY score, id LIMIT 77 OFFSET 13",
+    "join": "SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster) ORDER BY d.id DESC",
+    "left join": "SELECT d.id, l.label FROM dataset d LEFT JOIN labels l ON d.cluster = l.cluster ORDER BY d.id",
+    "in": "SELECT id FROM dataset WHERE cluster IN (SELECT cluster FROM labels WHERE label > 'c2') ORDER BY id",
+    "not in": "SELECT id FROM dataset WHERE cluster NOT IN (SELECT cluster FROM labels) ORDER BY id",
+    "exists": "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM labels l WHERE l.cluster = d.cluster) ORDER BY id",
+    "distinct on": "SELECT DISTINCT ON (cluster) cluster, id, score FROM dataset ORDER BY cluster, score DESC, id",
+    "window": (
+        "SELECT id, n FROM (SELECT id, score, row_number() OVER (PARTITION BY cluster ORDER BY score DESC, id) AS n"
+        " FROM dataset) WHERE n <= 3 ORDER BY id"
+    ),
+    "rank": "SELECT id, rank() OVER (PARTITION BY cluster ORDER BY score) AS r FROM dataset ORDER BY id",
+    "share": "SELECT id, score / sum(score) OVER (PARTITION BY cluster) AS part FROM dataset WHERE id % 7 = 0 ORDER BY id",
+    "aggregate beside": (
+        "SELECT d.id, c.n FROM dataset d JOIN (SELECT cluster, count(*) AS n FROM dataset GROUP BY cluster) c"
+        " ON d.cluster = c.cluster WHERE c.n > 75 ORDER BY d.id"
+    ),
+    "common table": "WITH good AS (SELECT * FROM dataset WHERE score > 4) SELECT id, lang FROM good WHERE lang = 'de' ORDER BY id",
+    "scalar subquery": "SELECT id FROM dataset WHERE score > (SELECT avg(score) FROM dataset) ORDER BY id",
+    "self join": (
+        "SELECT a.id, b.score AS best FROM dataset a JOIN (SELECT cluster, max(score) AS score FROM dataset"
+        " GROUP BY cluster) b ON a.cluster = b.cluster AND a.score = b.score ORDER BY a.id"
+    ),
+}
+
+
+def same(got: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> bool:
+    def close(a: Any, b: Any) -> bool:
+        return math.isclose(a, b, rel_tol=1e-12) if isinstance(a, float) and isinstance(b, float) else a == b
+
+    return len(got) == len(wanted) and all(
+        list(a) == list(b) and all(close(a[name], b[name]) for name in a) for a, b in zip(got, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_that_keeps_rows_is_a_dataset(ds: fb.Dataset, name: str) -> None:
+    sql = QUERIES[name]
+    tables = {"labels": LABELS} if "labels" in sql else None
+    made = ds.sql(sql, tables=tables)
+    wanted = expected(sql, labels=LABELS)
+    assert len(made) == len(wanted)
+    rows = pa.table(made.batches(100, rank=0, world_size=1)).to_pylist()
+    assert same(rows, wanted)
+    # The same rows from any process, at any place, by any number of ranks.
+    again = pickle.loads(pickle.dumps(made))
+    assert same(pa.table(again.batches(100, rank=0, world_size=1)).to_pylist(), wanted)
+    by_rank = [pa.table(made.batches(50, rank=rank, world_size=3, remainder="keep")).to_pylist() for rank in range(3)]
+    assert same([by_rank[position % 3][position // 3] for position in range(len(wanted))], wanted)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_shuffled_query_delivers_each_row_once_and_resumes(ds: fb.Dataset, name: str) -> None:
+    sql = QUERIES[name]
+    tables = {"labels": LABELS} if "labels" in sql else None
+    made = ds.sql(sql, tables=tables).shuffle(3)
+    whole = pa.table(made.batches(64, rank=0, world_size=1)).to_pylist()
+    assert sorted(row["id"] for row in whole) == sorted(row["id"] for row in expected(sql, labels=LABELS))
+    stream = made.batches(64, rank=0, world_size=1)
+    batches: Iterator[Any] = iter(stream)
+    first = pa.record_batch(next(batches)).to_pylist()
+    resumed = made.batches(64, rank=0, world_size=1)
+    resumed.load_state_dict(stream.state_dict())
+    assert first + pa.table(resumed).to_pylist() == whole
+
+
+def test_what_is_left_open_goes_by_the_order_of_the_dataset(ds: fb.Dataset) -> None:
+    assert ids_of(ds.sql("SELECT id FROM dataset LIMIT 10"), rank=0, world_size=1) == list(range(10))
+    ties = expected("SELECT id FROM dataset ORDER BY score, id")
+    assert ids_of(ds.sql("SELECT id FROM dataset ORDER BY score")) == [row["id"] for row in ties]
+    numbered = "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY cluster{}) AS n FROM dataset) WHERE n = 1"
+    first = [row["id"] for row in expected(numbered.format(" ORDER BY id") + " ORDER BY id")]
+    assert ids_of(ds.sql(numbered.format(""))) == first
+    assert ids_of(ds.sql("SELECT DISTINCT ON (cluster) id FROM dataset")) == first
+
+
+def test_queries_build_on_filters_and_on_each_other(ds: fb.Dataset) -> None:
+    top = ds.filter("lang = 'de'").sql("SELECT id, score AS s, lang FROM dataset ORDER BY s DESC LIMIT 50")
+    assert len(top.filter("s > 5.5")) == sum(row["s"] > 5.5 for row in top.iter())
+    nested = top.sql("SELECT id, s + 1 AS t FROM dataset WHERE s < 6 ORDER BY id")
+    rows = [{"id": row["id"], "t": row["s"] + 1} for row in sorted(top.iter(), key=lambda row: row["id"]) if row["s"] < 6]
+    assert list(nested.iter()) == rows
+    assert list(pickle.loads(pickle.dumps(nested.filter("t > 2"))).iter()) == [row for row in rows if row["t"] > 2]
+
+
+def test_a_query_hides_the_columns_that_it_does_not_select(ds: fb.Dataset) -> None:
+    view = ds.sql("SELECT id, upper(lang) AS lang FROM dataset")
+    assert len(view.filter("lang = 'DE'")) == len(ds.filter("lang = 'de'"))
+    with pytest.raises(fb.ColumnNotFoundError, match="score"):
+        view.filter("score > 1")
+
+
+def test_a_plain_filter_written_as_a_query_reads_no_more_than_a_filter(ds: fb.Dataset) -> None:
+    query = ds.sql("SELECT * FROM dataset WHERE id < 500 AND lang = 'de'")
+    filtered = ds.filter("id < 500 AND lang = 'de'")
+    assert len(query) == len(filtered)
+    got, wanted = query.explain(), filtered.explain()
+    assert got["row_groups_pruned"] == wanted["row_groups_pruned"] > 0
+    assert got["selection_bytes"] == wanted["selection_bytes"]
+
+
+def test_sampling_is_the_same_rows_each_time_and_composes_with_the_rest(ds: fb.Dataset) -> None:
+    sample = "SELECT id, lang FROM dataset TABLESAMPLE BERNOULLI (10) REPEATABLE ({}) {}"
+    some = ids_of(ds.sql(sample.format(7, "")))
+    assert some == ids_of(ds.sql(sample.format(7, "ORDER BY id")))
+    assert 200 < len(some) < 400
+    assert some != ids_of(ds.sql(sample.format(8, "")))
+    german = {row["id"] for row in ds.filter("lang = 'de'").iter()}
+    assert ids_of(ds.sql(sample.format(7, "WHERE lang = 'de'"))) == [i for i in some if i in german]
+    exact = ds.sql("SELECT id FROM dataset TABLESAMPLE (100 ROWS) REPEATABLE (1)")
+    assert len(exact) == 100
+    with pytest.raises(fb.QueryError, match="REPEATABLE"):
+        ds.sql("SELECT id FROM dataset TABLESAMPLE BERNOULLI (10)")
+
+
+TABLES = {
+    "pyarrow": lambda: LABELS,
+    "pandas": lambda: LABELS.to_pandas().astype({"cluster": "int32"}),
+    "polars": lambda: pl.from_arrow(LABELS),
+    "dict": lambda: LABELS.to_pydict(),
+    "reader": lambda: LABELS.to_reader(),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_come_from_any_library(ds: fb.Dataset, kind: str) -> None:
+    joined = ds.sql("SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster)", tables={"labels": TABLES[kind]()})
+    assert len(joined) == sum(cluster % 2 == 0 for cluster in TABLE["cluster"].to_pylist())
+
+
+def test_tables_come_from_files_and_datasets(ds: fb.Dataset, tmp_path: Path) -> None:
+    pq.write_table(LABELS, tmp_path / "labels.parquet")
+    sql = "SELECT d.id FROM dataset d JOIN labels l USING (cluster) WHERE l.label <> 'c0'"
+    from_file = ds.sql(sql, tables={"labels": tmp_path / "labels.parquet"})
+    opened = fb.load_dataset(tmp_path, "train")
+    assert ids_of(from_file) == ids_of(ds.sql(sql, tables={"labels": opened}))
+    assert ids_of(from_file) == ids_of(ds.sql(sql.split(" WHERE")[0], tables={"labels": opened.filter("label <> 'c0'")}))
+
+
+@pytest.mark.parametrize("value", ["de", "x' OR '1'='1", "'; DROP TABLE dataset; --", None])
+def test_parameters_are_bound_and_never_pasted(ds: fb.Dataset, value: str | None) -> None:
+    kept = ds.sql("SELECT id FROM dataset WHERE lang = $lang", params={"lang": value})
+    assert len(kept) == (len(ds.filter("lang = 'de'")) if value == "de" else 0)
+
+
+def test_parameters_have_the_types_of_their_values(ds: fb.Dataset) -> None:
+    vector = TABLE["vector"][3].as_py()
+    for given in (vector, np.array(vector, np.float32), tuple(vector)):
+        nearest = ds.sql(
+            "SELECT id, cosine_similarity(vector, $v) AS near FROM dataset ORDER BY near DESC LIMIT $k",
+            params={"v": given, "k": 5},
+        )
+        rows = list(nearest.iter())
+        assert rows[0]["id"] == 3
+        assert rows[0]["near"] == pytest.approx(1.0)
+        assert len(rows) == 5
+
+
+def test_vector_functions_are_those_of_numpy(ds: fb.Dataset) -> None:
+    vectors = np.stack(TABLE["vector"].to_numpy(zero_copy_only=False))
+    other = [0.5, -1.0, 2.0, 0.25]
+    rows = ds.sql(
+        "SELECT cosine_similarity(vector, $v) AS c, l2_distance(vector, $v) AS l, dot(vector, $v) AS d FROM dataset",
+        params={"v": other},
+    )
+    got = {name: np.array(column) for name, column in next(rows.iter(NUM_ROWS)).items()}
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(other)
+    np.testing.assert_allclose(got["d"], vectors @ other, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got["c"], vectors @ other / norms, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["l"], np.linalg.norm(vectors - other, axis=1), rtol=1e-5)
+
+
+def shout(texts: pa.Array) -> pa.Array:
+    return pc.utf8_upper(texts)
+
+
+SHOUT = fb.Function(call=shout, arguments=[pa.string()], returns=pa.string())
+
+
+def test_functions_run_in_filters_columns_and_other_processes(ds: fb.Dataset) -> None:
+    loud = ds.sql("SELECT id, shout(lang) AS loud FROM dataset WHERE shout(lang) = 'DE'", functions={"shout": SHOUT})
+    assert len(loud) == len(ds.filter("lang = 'de'"))
+    assert {row["loud"] for row in loud.iter()} == {"DE"}
+    again = pickle.loads(pickle.dumps(loud.shuffle(1)))
+    assert sorted(row["id"] for row in again.iter()) == [row["id"] for row in loud.iter()]
+    counted = ds.query("SELECT shout(lang) AS l, count(*) AS n FROM dataset GROUP BY 1", functions={"shout": SHOUT})
+    assert pa.table(counted).num_rows == 4
+
+
+def test_streams_that_call_python_end_while_it_is_called(ds: fb.Dataset) -> None:
+    """Closing, dropping and abandoning them waits for threads that wait for the interpreter."""
+    loud = ds.sql("SELECT shout(lang) AS loud FROM dataset", functions={"shout": SHOUT})
+    for _ in range(20):
+        batches = iter(loud.batches(16, rank=0, world_size=1))
+        next(batches)
+        del batches
+        reader = pa.RecordBatchReader.from_stream(loud.batches(16, rank=0, world_size=1))
+        reader.read_next_batch()
+        del reader
+    assert pl.DataFrame(loud.batches(500, rank=0, world_size=1)).height == NUM_ROWS
+
+
+def raises(_: pa.Array) -> pa.Array:
+    raise ValueError("no such word")
+
+
+BROKEN = {
+    "raises": (raises, r"`f` failed: ValueError: no such word"),
+    "wrong length": (lambda texts: texts[:1], r"`f` failed: it returned 1 values for \d+ rows"),
+    "wrong type": (lambda texts: pc.utf8_length(texts), r"`f` failed: it returned values of type Int32, expected Utf8"),
+    "no array": (lambda _: 7, r"`f` failed: TypeError: it returned <class 'int'>"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_functions_that_fail_say_so(ds: fb.Dataset, how: str) -> None:
+    call, said = BROKEN[how]
+    functions = {"f": fb.Function(call=call, arguments=[pa.string()], returns=pa.string())}
+    with pytest.raises(fb.QueryError, match=said):
+        len(ds.sql("SELECT id FROM dataset WHERE f(lang) = 'x'", functions=functions))
+    with pytest.raises(fb.QueryError, match=said):
+        list(ds.sql("SELECT f(lang) AS l FROM dataset", functions=functions).iter())
+    with pytest.raises(fb.QueryError, match=said):
+        list(ds.query("SELECT f(lang) AS l, count(*) FROM dataset GROUP BY 1", functions=functions))
+
+
+def test_query_runs_what_makes_other_rows(ds: fb.Dataset) -> None:
+    sql = "SELECT cluster, count(*) AS n, max(score) AS best FROM dataset WHERE lang = 'en' GROUP BY cluster ORDER BY cluster"
+    assert pa.table(ds.query(sql)).to_pylist() == expected(sql)
+    assert pl.DataFrame(ds.query(sql)).height == 40
+    assert isinstance(pd.DataFrame(pa.table(ds.query(sql)).to_pandas()), pd.DataFrame)
+    union = "SELECT id FROM dataset WHERE id < 3 UNION ALL SELECT id FROM dataset WHERE id < 2"
+    assert sorted(pa.table(ds.query(union))["id"].to_pylist()) == [0, 0, 1, 1, 2]
+    with ds.query("SELECT a.id FROM dataset a CROSS JOIN labels", tables={"labels": LABELS}) as rows:
+        assert next(iter(rows)).num_rows > 0
+    assert pa.table(ds.query("SELECT id FROM dataset ORDER BY score DESC, id LIMIT 3")).to_pylist() == expected(
+        "SELECT id FROM dataset ORDER BY score DESC, id LIMIT 3"
+    )
+
+
+def test_a_query_result_is_read_once(ds: fb.Dataset) -> None:
+    rows = ds.query("SELECT count(*) FROM dataset")
+    pa.table(rows)
+    with pytest.raises((ValueError, fb.ClosedError)):
+        pa.table(rows)
+
+
+OTHER_ROWS = {
+    "SELECT count(*) FROM dataset": "aggregate",
+    "SELECT cluster, max(id) FROM dataset GROUP BY cluster": "aggregate",
+    "SELECT DISTINCT lang FROM dataset": "DISTINCT ON",
+    "SELECT id FROM dataset UNION ALL SELECT id FROM dataset": "UNION",
+    "SELECT label FROM labels": "its rows are not rows of `dataset`",
+    "SELECT unnest(vector) FROM dataset": "UNNEST",
+}
+
+
+@pytest.mark.parametrize("sql", OTHER_ROWS)
+def test_a_query_that_makes_other_rows_is_refused_and_query_is_named(ds: fb.Dataset, sql: str) -> None:
+    with pytest.raises(fb.QueryError, match=r"query\(\)") as refused:
+        ds.sql(sql, tables={"labels": LABELS})
+    assert OTHER_ROWS[sql] in str(refused.value)
+
+
+FAN_OUT = pa.table({"cluster": pa.array([1, 1, 2], pa.int32()), "label": ["a", "b", "c"]})
+
+
+def test_joins_that_fan_out_are_refused_with_the_row(ds: fb.Dataset) -> None:
+    joined = ds.sql("SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster)", tables={"labels": FAN_OUT})
+    with pytest.raises(fb.QueryError, match=r"row \d+ of row group \d+ of .*part-\d.parquet` more than once"):
+        len(joined)
+    outer = ds.sql(
+        "SELECT d.id FROM dataset d FULL JOIN labels l ON d.cluster = l.cluster AND d.id < 0", tables={"labels": LABELS}
+    )
+    with pytest.raises(fb.QueryError, match="LEFT JOIN"):
+        len(outer)
+
+
+REFUSED = {
+    "DROP TABLE dataset": "only SELECT",
+    "CREATE TABLE t AS SELECT * FROM dataset": "only SELECT",
+    "INSERT INTO dataset VALUES (1)": "only SELECT",
+    "COPY dataset TO 'x.csv'": "only SELECT",
+    "SET datafusion.execution.batch_size = 1": "only SELECT",
+    "EXPLAIN SELECT * FROM dataset": "only SELECT",
+    "SHOW TABLES": "only SELECT",
+    "SELECT * INTO t FROM dataset": "only SELECT",
+    "SELECT 1; SELECT 2": "",
+    "SELECT * FROM '/etc/passwd'": "there is no table",
+    "SELECT * FROM \"s3://bucket/x.parquet\"": "there is no table",
+    "SELECT * FROM information_schema.tables": "there is no table",
+    "SELECT * FROM read_csv('/etc/passwd')": "read_csv",
+    "SELECT id FROM dataset WHERE random() < 0.5": "TABLESAMPLE",
+    "SELECT id, now() AS t FROM dataset": "now",
+    "SELECT id FROM dataset WHERE lang = $lang": "`$lang` has no value",
+    "SELECT id, score AS id FROM dataset": "",
+    "SELECT cluster FROM dataset JOIN labels ON true": "mbiguous",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_is_no_select_over_the_tables_is_refused(ds: fb.Dataset, sql: str) -> None:
+    with pytest.raises(fb.QueryError) as refused:
+        len(ds.sql(sql, tables={"labels": LABELS}))
+    assert REFUSED[sql] in str(refused.value)
+
+
+def test_arguments_that_make_no_sense_are_refused(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="the parameter `x` is not in it"):
+        ds.sql("SELECT id FROM dataset", params={"x": 1})
+    with pytest.raises(fb.SettingError, match="params: `x`"):
+        ds.sql("SELECT id FROM dataset WHERE id = $x", params={"x": object()})
+    with pytest.raises(fb.SettingError, match="tables: `t` is of type int"):
+        ds.sql("SELECT id FROM dataset", tables={"t": 7})
+    with pytest.raises(fb.SettingError, match="`dataset` is the dataset itself"):
+        ds.sql("SELECT id FROM dataset", tables={"dataset": LABELS})
+    with pytest.raises(fb.SettingError, match=r"functions: `f` .* `forebay.Function`"):
+        ds.sql("SELECT id FROM dataset", functions={"f": len})  # type: ignore[dict-item]
+    with pytest.raises(fb.SettingError, match="`upper` is a function of SQL already"):
+        ds.sql("SELECT id FROM dataset", functions={"upper": SHOUT})
+    with pytest.raises(fb.NotFoundError):
+        ds.sql("SELECT id FROM dataset", tables={"t": "/no/such/folder"})
+    with pytest.raises(fb.ColumnNotFoundError, match="scor"):
+        ds.sql("SELECT scor FROM dataset")
+
+
+def test_deep_and_long_queries_are_planned_or_refused_never_fatal(ds: fb.Dataset) -> None:
+    terms = " OR ".join(f"id = {i}" for i in range(20_000))
+    assert len(ds.sql(f"SELECT id FROM dataset WHERE {terms}")) == NUM_ROWS
+    nested = "SELECT id FROM dataset"
+    for _ in range(400):
+        nested = f"SELECT id FROM ({nested})"
+    with pytest.raises(fb.QueryError):
+        ds.sql(nested)
+    with pytest.raises(fb.QueryError):
+        ds.sql("SELECT " + "(" * 5000 + "1" + ")" * 5000 + " FROM dataset")
+
+
+def test_a_query_that_does_not_fit_spills_or_says_so(ds: fb.Dataset) -> None:
+    sql = "SELECT a.id, b.id AS other, a.lang || b.lang AS langs FROM dataset a JOIN dataset b ON a.cluster = b.cluster ORDER BY 3, 1, 2"
+    with pytest.raises(fb.MemoryLimitError, match="memory_limit"):
+        for _ in ds.query(sql, memory_limit=200_000):
+            pass
+
+
+def test_a_state_of_another_query_parameter_or_table_is_refused(ds: fb.Dataset) -> None:
+    sql = "SELECT d.id FROM dataset d JOIN labels l USING (cluster) WHERE d.score > $s ORDER BY d.score"
+
+    def stream(s: float = 1.0, labels: pa.Table = LABELS, sql: str = sql) -> Any:
+        return ds.sql(sql, params={"s": s}, tables={"labels": labels}).batches(10, rank=0, world_size=1)
+
+    state = stream().state_dict()
+    stream().load_state_dict(state)
+    for other in (stream(s=2.0), stream(labels=LABELS.slice(0, 19)), stream(sql=sql + " DESC")):
+        with pytest.raises(fb.StateError, match="query"):
+            other.load_state_dict(state)
+
+
+def test_tensors_of_computed_columns_know_their_nulls(ds: fb.Dataset) -> None:
+    made = ds.sql(
+        "SELECT id, score * 2 AS twice, CASE WHEN id % 2 = 0 THEN id END AS even, l.n FROM dataset d"
+        " JOIN (SELECT cluster, count(*) AS n FROM dataset GROUP BY cluster) l ON d.cluster = l.cluster"
+    )
+    batch = next(iter(made.to_torch(32, rank=0, world_size=1)))
+    assert batch["twice"].shape == (32,)
+    assert batch["n"].shape == (32,)
+    assert isinstance(batch["even"], fb.Masked)
+
+
+def test_features_and_metadata_of_columns_are_kept(tmp_path: Path) -> None:
+    field = pa.field("x", pa.int64(), metadata={"unit": "m"})
+    table = pa.table({"x": [1, 2, 3]}).cast(pa.schema([field])).replace_schema_metadata({"huggingface": "{}"})
+    pq.write_table(table, tmp_path / "x.parquet")
+    schema = fb.load_dataset(tmp_path, "train").sql("SELECT x AS y FROM dataset ORDER BY x DESC").schema
+    assert schema.metadata[b"huggingface"] == b"{}"
+    assert schema.field("y").metadata[b"unit"] == b"m"

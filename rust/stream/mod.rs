@@ -17,6 +17,9 @@ mod piece;
 mod scheduler;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

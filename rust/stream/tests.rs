@@ -1,0 +1,129 @@
+//! Streams of an order that was given, over many row groups and in little memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+
+use super::{BatchStream, StreamOptions};
+use crate::plan::seed::{Key, Purpose};
+use crate::plan::{Remainder, Share};
+use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
+
+const NUM_ROWS: u64 = 6000;
+
+/// Writes and opens a file of 30 row groups, each of 8 pages: row numbers, and a text of 400 bytes beside each.
+fn dataset(folder: &Path) -> Dataset {
+    let numbers = || 0..i64::try_from(NUM_ROWS).unwrap();
+    let texts: Vec<String> = numbers().map(|row| format!("{row:0400}")).collect();
+    let columns: [(&str, ArrayRef); 2] =
+        [("row", Arc::new(Int64Array::from_iter_values(numbers()))), ("text", Arc::new(StringArray::from(texts)))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(200))
+        .set_data_page_row_count_limit(25)
+        .set_write_batch_size(25)
+        .set_dictionary_enabled(false)
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let path = folder.join("x.parquet");
+    std::fs::write(&path, writer.into_inner().unwrap()).unwrap();
+    let request = OpenRequest { sources: vec![path.to_str().unwrap().to_owned()], ..OpenRequest::default() };
+    Io::current().unwrap().block_on(Dataset::open(request, &Progress::default())).unwrap()
+}
+
+/// Returns the numbers of all rows, or of those that pass, in an order that only the seed decides.
+fn random_order(keep: impl Fn(u64) -> bool) -> Vec<u64> {
+    let mut draws = Key::new(7, 0, Purpose::All).draws(0);
+    let mut keyed: Vec<(u64, u64)> =
+        (0..NUM_ROWS).filter(|row| keep(*row)).map(|row| (draws.next_bits(), row)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, row)| row).collect()
+}
+
+fn reader(dataset: &Dataset, order: &[u64], memory_limit: u64) -> Arc<EpochReader> {
+    let selection = dataset.known_selection().unwrap();
+    let settings = OrderSettings::Given(order.into());
+    Arc::new(EpochReader::try_new(dataset, selection, settings, memory_limit).unwrap())
+}
+
+/// Returns the rows that one rank gets from `from` on, and the most bytes that it held.
+fn deliver(reader: &Arc<EpochReader>, from: u64, (rank, world_size): (u32, u32), memory_limit: u64) -> (Vec<u64>, u64) {
+    let share = Share {
+        rank,
+        world_size,
+        batch_rows: 64,
+        from,
+        num_rows: reader.num_rows(),
+        remainder: Remainder::Keep,
+        drop_last: false,
+        worker: 0,
+        num_workers: 1,
+    };
+    let options = StreamOptions { memory_limit, num_threads: 2 };
+    let mut stream = BatchStream::start(reader, 0, Share::try_new(share).unwrap(), options).unwrap();
+    let batches: Result<Vec<_>> = stream.by_ref().collect();
+    let mut rows = Vec::new();
+    for batch in batches.unwrap() {
+        let numbers = batch.column(0).as_primitive::<Int64Type>().values();
+        let texts = batch.column(1).as_string::<i32>();
+        assert!(numbers.iter().zip(texts).all(|(row, text)| text == Some(&format!("{row:0400}"))));
+        rows.extend(numbers.iter().map(|row| row.unsigned_abs()));
+    }
+    (rows, stream.stats().peak_memory_bytes)
+}
+
+#[test]
+fn a_given_order_is_delivered_as_it_is_to_any_number_of_ranks_from_any_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let order = random_order(|row| row % 3 != 1);
+    let reader = reader(&dataset, &order, 1 << 30);
+    for (world, from) in [(1, 0), (2, 0), (3, 64), (4, 1001)] {
+        let of_ranks: Vec<_> = (0..world).map(|rank| deliver(&reader, from, (rank, world), 1 << 30).0).collect();
+        let expected = &order[usize::try_from(from).unwrap()..];
+        for (rank, got) in of_ranks.iter().enumerate() {
+            let mine: Vec<u64> = expected.iter().skip(rank).step_by(world as usize).copied().collect();
+            assert_eq!(*got, mine, "rank {rank} of {world} from {from}");
+        }
+    }
+}
+
+#[test]
+fn a_random_order_needs_no_more_memory_than_it_may_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let order = random_order(|_| true);
+    // All rows together take 2.5 MB.
+    let memory_limit = 400 << 10;
+    let (rows, peak) = deliver(&reader(&dataset, &order, memory_limit), 0, (0, 1), memory_limit);
+    assert_eq!(rows, order);
+    assert!(peak <= memory_limit * 6 / 5, "{peak} bytes");
+}
+
+#[test]
+fn a_state_of_another_order_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let state = reader(&dataset, &[3, 1, 2], 1 << 30).state(0, 2).to_json();
+    assert_eq!(reader(&dataset, &[3, 1, 2], 1 << 30).read_state(&state).unwrap().position, 2);
+    let refused = reader(&dataset, &[3, 2, 1], 1 << 30).read_state(&state);
+    assert!(matches!(refused, Err(Error::StateMismatch { .. })), "{refused:?}");
+}
+
+#[test]
+fn an_order_that_names_a_row_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let selection = dataset.known_selection().unwrap();
+    for (order, names) in [(vec![5, 5], "row 5 again"), (vec![NUM_ROWS], "less than 6000")] {
+        let settings = OrderSettings::Given(order.into());
+        let refused = EpochReader::try_new(&dataset, Arc::clone(&selection), settings, 1 << 30);
+        assert!(matches!(&refused, Err(Error::Setting { name: "order", reason }) if reason.contains(names)));
+    }
+}

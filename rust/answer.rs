@@ -105,6 +105,11 @@ impl Answer {
         Ok(Self { selection: Arc::new(selection), order, attached: attached.transpose()? })
     }
 
+    /// Returns the answer in another order: its kept rows, each by its place among them in the order of the dataset.
+    pub(crate) fn in_order(self, order: Option<Arc<[u64]>>) -> Self {
+        Self { order, ..self }
+    }
+
     /// Returns the kept rows.
     pub fn selection(&self) -> &Arc<Selection> {
         &self.selection
@@ -138,6 +143,13 @@ impl Answer {
         let slice = attached.slice(start, len);
         let Some(wanted) = wanted else { return Ok(Some(slice)) };
         arrow_select::take::take_record_batch(&slice, &UInt32Array::from_iter_values(wanted.iter().copied())).map(Some)
+    }
+
+    /// Returns the values kept with the rows `kept`, which are numbered in the order of the dataset.
+    pub(crate) fn attached_rows(&self, kept: &[u64]) -> Result<Option<RecordBatch>, ArrowError> {
+        let Some(attached) = &self.attached else { return Ok(None) };
+        let rows = UInt64Array::from_iter_values(kept.iter().copied());
+        arrow_select::take::take_record_batch(attached, &rows).map(Some)
     }
 
     /// Returns the numbers of the kept rows, among all rows of the snapshot, in the order asked for.

@@ -269,6 +269,31 @@ pub enum Error {
         reason: String,
     },
 
+    /// There is no row of that number.
+    #[error("no row {index}: {}", row_numbers(*.num_rows))]
+    RowIndex {
+        /// The number asked for.
+        index: i64,
+        /// How many rows there are.
+        num_rows: u64,
+    },
+
+    /// Bytes are not a saved selection.
+    #[error("`{url}` is not a saved selection: {reason}")]
+    NotASelection {
+        /// Where the bytes are from.
+        url: String,
+        /// What is wrong with them.
+        reason: String,
+    },
+
+    /// A selection is of other rows than those it is to be used with.
+    #[error("this selection does not fit: {reason}")]
+    SelectionMismatch {
+        /// What differs, and what to do.
+        reason: String,
+    },
+
     /// The memory limit cannot hold the least that is needed at once.
     #[error(
         "memory_limit of {limit_bytes} bytes is too small: row group {row_group} of `{url}` needs {needed_bytes} bytes at once: {hint}"
@@ -334,6 +359,13 @@ pub enum Error {
 
 fn of_column(column: Option<&str>) -> String {
     column.map_or(String::new(), |column| format!("column `{column}` in "))
+}
+
+fn row_numbers(num_rows: u64) -> String {
+    match num_rows {
+        0 => "the dataset has no rows".into(),
+        _ => format!("expected -{num_rows} to {} for {num_rows} rows", num_rows - 1),
+    }
 }
 
 fn near_names(near: &[String], available: &[String]) -> String {

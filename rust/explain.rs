@@ -66,8 +66,9 @@ impl Dataset {
             explanation.payload_bytes += read.ranges().iter().map(|range| range.end - range.start).sum::<u64>();
             explanation.payload_requests += coalesce(read.ranges(), config::REMOTE_GAP_BYTES).len() as u64;
         }
-        let with_rows = explanation.num_whole + explanation.num_partial + explanation.selection.num_pruned;
-        explanation.num_empty = explanation.num_row_groups - with_rows;
+        let report = explanation.selection;
+        let with_rows = explanation.num_whole + explanation.num_partial + report.num_pruned + report.num_outside;
+        explanation.num_empty = explanation.num_row_groups.saturating_sub(with_rows);
         Ok(explanation)
     }
 }

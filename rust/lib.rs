@@ -8,7 +8,9 @@
 //! Dependencies point one way, right to left. [`plan`] decides which row stands where and does no IO; the
 //! stream carries it out within a memory limit. The Python package is a thin layer over this crate.
 
+mod access;
 mod answer;
+mod cache;
 mod cast;
 pub mod config;
 mod dataset;
@@ -27,6 +29,7 @@ pub mod plan;
 mod process;
 mod query;
 mod reader;
+mod restrict;
 mod selection;
 mod source;
 mod sql;
@@ -34,6 +37,7 @@ mod stream;
 
 pub use arrow_schema::SchemaRef;
 
+pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
 pub use crate::dataset::{Fragment, OpenRequest, RowGroupRef, Snapshot};
 pub use crate::error::{Error, Result};
@@ -43,7 +47,7 @@ pub use crate::metrics::{Metrics, Progress};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
-pub use crate::selection::{Filter, Report, RowSet, Selection};
-pub use crate::source::{Connection, Object, Store};
+pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
+pub use crate::source::{Connection, Object, Store, WholeObject};
 pub use crate::sql::{Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
 pub use crate::stream::{BatchStream, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::metrics::{Metrics, Progress};
 use crate::outputs::{Origin, Outputs};
 use crate::process::OfProcess;
-use crate::selection::{Filter, Limits, Selection, unknown_column};
+use crate::restrict::Restriction;
+use crate::selection::{Filter, Kept, Limits, Selection, unknown_column};
 use crate::source::Connection;
 use crate::sql::Query;
 
@@ -30,6 +31,7 @@ pub struct Dataset {
     outputs: Option<Arc<Outputs>>,
     schema: SchemaRef,
     filters: Arc<[Filter]>,
+    restriction: Arc<Restriction>,
     /// What chooses and orders the rows instead of the filters.
     query: Option<Arc<(Query, Self)>>,
     answer: Arc<Known>,
@@ -86,6 +88,7 @@ impl Dataset {
             outputs: None,
             schema,
             filters,
+            restriction: Arc::default(),
             query: None,
             answer,
             brings_functions: false,
@@ -133,7 +136,7 @@ impl Dataset {
     /// Returns the dataset whose rows `query` chooses of those of `base`.
     pub(crate) fn with_query(&self, query: Query, base: &Self) -> Self {
         let query = Some(Arc::new((query, base.clone())));
-        Self { query, filters: Arc::new([]), answer: Arc::default(), ..self.clone() }
+        Self { query, filters: Arc::new([]), restriction: Arc::default(), answer: Arc::default(), ..self.clone() }
     }
 
     /// Notes that functions came with a query.
@@ -220,6 +223,21 @@ impl Dataset {
 
     /// Returns the texts that say which rows are kept, and in which order.
     pub fn query_texts(&self) -> Vec<String> {
+        self.filter_texts().into_iter().chain(self.restriction.texts()).collect()
+    }
+
+    /// Returns the rows that the dataset was restricted to.
+    pub(crate) fn restriction(&self) -> &Restriction {
+        &self.restriction
+    }
+
+    /// Returns the dataset restricted otherwise.
+    pub(crate) fn with_restriction(&self, restriction: Restriction) -> Self {
+        Self { restriction: Arc::new(restriction), answer: Arc::default(), ..self.clone() }
+    }
+
+    /// Returns the texts of filters and queries.
+    pub fn filter_texts(&self) -> Vec<String> {
         match self.query.as_deref() {
             None => self.filters.iter().map(|filter| filter.text().to_owned()).collect(),
             Some((query, base)) => {
@@ -233,7 +251,7 @@ impl Dataset {
     /// Returns the answer if it is known without reading anything.
     pub fn known_answer(&self) -> Option<Arc<Answer>> {
         if self.filters.is_empty() && self.query.is_none() && self.answer.get().is_none() {
-            let all = Answer::of_selection(Arc::new(Selection::all(&self.snapshot)));
+            let all = self.ordered(Selection::unfiltered(&self.snapshot, self.restriction.rows()));
             // Losing a race to another thread leaves the same answer in place.
             drop(self.answer.cell().set(Arc::new(all)));
         }
@@ -273,11 +291,15 @@ impl Dataset {
             if let Some((query, base)) = self.query.as_deref() {
                 let metrics = connections.first().map_or_else(Arc::default, |first| Arc::clone(&first.metrics));
                 let limit = memory_limit.unwrap_or(config::QUERY_MEMORY_BYTES);
-                return query.answer(base, limit, &metrics, progress).await.map(Arc::new);
+                let answer = query.answer(base, limit, &metrics, progress).await?;
+                return self.restricted_answer(answer).map(Arc::new);
             }
             let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
-            let selection = Selection::evaluate(&self.snapshot, &self.filters, connections, limits, progress).await?;
-            Ok(Arc::new(Answer::of_selection(Arc::new(selection))))
+            let is_plain = self.filters.iter().all(Filter::is_plain);
+            let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
+            let within = self.restriction.rows();
+            let evaluate = Selection::evaluate(&self.snapshot, &self.filters, within, connections, limits, progress);
+            Ok(Arc::new(self.ordered(Kept::get_or(kept, &self.snapshot, evaluate).await?)))
         };
         Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
     }

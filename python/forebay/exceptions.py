@@ -69,6 +69,14 @@ class SettingError(ForebayError, ValueError):
     """An argument has a value that cannot work."""
 
 
+class RowIndexError(ForebayError, IndexError):
+    """There is no row of that number."""
+
+
+class SelectionError(ForebayError, ValueError):
+    """A saved selection is malformed, is a part only, or is of another dataset."""
+
+
 class StateError(ForebayError, ValueError):
     """A state is malformed, or belongs to another dataset, query or order."""
 

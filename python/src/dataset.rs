@@ -1,12 +1,12 @@
 //! `forebay._lib.Dataset`: rows and columns of a snapshot.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Selection, Snapshot,
-    StreamOptions, ipc,
+    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, RowAccess, Selection,
+    Snapshot, StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -17,6 +17,7 @@ use crate::batch::PyBatch;
 use crate::error::to_py;
 use crate::reader::PyReader;
 use crate::runtime::wait;
+use crate::selection::PySelection;
 use crate::sql::{self, PyFunction, Recipe};
 
 /// A dataset: immutable, lazy.
@@ -25,11 +26,24 @@ pub(crate) struct PyDataset {
     dataset: Dataset,
     /// What a query's dataset was made of.
     recipe: Option<Arc<Recipe>>,
+    /// Made when rows are first asked for by number.
+    access: OnceLock<RowAccess>,
 }
 
 impl PyDataset {
     pub(crate) fn plain(dataset: Dataset) -> Self {
-        Self { dataset, recipe: None }
+        Self::made(dataset, None)
+    }
+
+    fn made(dataset: Dataset, recipe: Option<Arc<Recipe>>) -> Self {
+        Self { dataset, recipe, access: OnceLock::new() }
+    }
+
+    /// Returns the rows by number, of a dataset whose selection is known.
+    fn access(&self) -> PyResult<&RowAccess> {
+        let answer = self.dataset.known_answer().ok_or_else(unknown_selection)?;
+        let memory_bytes = forebay::config::SELECTION_MEMORY_BYTES;
+        Ok(self.access.get_or_init(|| RowAccess::new(&self.dataset, answer, memory_bytes)))
     }
 
     pub(crate) fn dataset(&self) -> &Dataset {
@@ -69,7 +83,7 @@ impl PyDataset {
     fn filter(this: &Bound<'_, Self>, sql: &str) -> PyResult<Self> {
         // Made once, which must not be under way in a fork: keep the GIL.
         Dataset::prepare_filters();
-        let Self { dataset, recipe } = this.get();
+        let Self { dataset, recipe, .. } = this.get();
         let filtered = this.py().detach(|| dataset.filter(sql)).map_err(|error| to_py(&error))?;
         let recipe = recipe.is_some().then(|| Recipe {
             base: this.clone().unbind(),
@@ -79,7 +93,7 @@ impl PyDataset {
             functions: Vec::new(),
             is_filter: true,
         });
-        Ok(Self { dataset: filtered, recipe: recipe.map(Arc::new) })
+        Ok(Self::made(filtered, recipe.map(Arc::new)))
     }
 
     /// The rows that a query keeps, with the columns that it selects.
@@ -95,7 +109,7 @@ impl PyDataset {
         let request = sql::request(py, &text, &parameters, &tables, &functions)?;
         let dataset = py.detach(|| base.dataset.sql(&request)).map_err(|error| to_py(&error))?;
         let recipe = Recipe { base: this.clone().unbind(), text, parameters, tables, functions, is_filter: false };
-        Ok(Self { dataset, recipe: Some(Arc::new(recipe)) })
+        Ok(Self::made(dataset, Some(Arc::new(recipe))))
     }
 
     /// The rows of any query: a `Dataset` where they are rows of this one, `Rows` otherwise.
@@ -116,7 +130,7 @@ impl PyDataset {
 
     fn select_columns(&self, names: Vec<String>) -> PyResult<Self> {
         let dataset = self.dataset.select_columns(&names).map_err(|error| to_py(&error))?;
-        Ok(Self { dataset, recipe: self.recipe.clone() })
+        Ok(Self::made(dataset, self.recipe.clone()))
     }
 
     #[getter]
@@ -160,7 +174,13 @@ impl PyDataset {
 
     #[getter]
     fn filters(&self) -> Vec<String> {
-        self.dataset.query_texts()
+        self.dataset.filter_texts()
+    }
+
+    /// What rows the dataset was restricted to, in words.
+    #[getter]
+    fn restrictions(&self) -> Vec<String> {
+        self.dataset.restriction_texts()
     }
 
     #[getter]
@@ -201,9 +221,51 @@ impl PyDataset {
         dict.set_item("row_groups_empty", facts.num_empty)?;
         dict.set_item("selection_bytes", facts.selection.bytes)?;
         dict.set_item("selection_requests", facts.selection.requests)?;
+        dict.set_item("selection_cached", u64::from(facts.selection.is_cached))?;
+        dict.set_item("row_groups_outside", facts.selection.num_outside)?;
         dict.set_item("payload_bytes", facts.payload_bytes)?;
         dict.set_item("payload_requests", facts.payload_requests)?;
         Ok(dict)
+    }
+
+    /// What a user may want to know of how the selection was made.
+    #[getter]
+    fn selection_note(&self) -> Option<String> {
+        self.dataset.known_selection().and_then(|selection| selection.note().map(str::to_owned))
+    }
+
+    /// The rows of a dataset whose selection is known.
+    fn selection(&self) -> PyResult<PySelection> {
+        let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
+        Ok(PySelection::new(self.dataset.subset(selection)))
+    }
+
+    /// Only rows that are in the selection, too.
+    fn select(&self, py: Python<'_>, selection: &PySelection) -> PyResult<Self> {
+        self.restricted(py.detach(|| self.dataset.select(selection.subset())))
+    }
+
+    /// The rows at `indices`, in that order, of a dataset whose selection is known.
+    fn select_rows(&self, py: Python<'_>, indices: Vec<i64>) -> PyResult<Self> {
+        let access = self.access()?;
+        self.restricted(py.detach(|| self.dataset.select_rows(access, &indices)))
+    }
+
+    /// The row groups of one of several shards.
+    fn shard(&self, index: u32, num_shards: u32) -> PyResult<Self> {
+        self.restricted(self.dataset.shard(index, num_shards))
+    }
+
+    /// The rows at `indices`, as often as each is named, of a dataset whose selection is known.
+    fn gather(&self, py: Python<'_>, indices: Vec<i64>, memory_limit: u64) -> PyResult<PyBatch> {
+        let access = self.access()?.with_memory(memory_limit);
+        #[cfg(target_os = "linux")]
+        crate::alloc::set_memory_limit(memory_limit);
+        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
+        let io = Io::current().map_err(|error| to_py(&error))?;
+        let reading = async move { access.gather(&connections, &indices).await };
+        wait(py, &io, &Arc::new(Progress::default()), None, reading).map(PyBatch::new)
     }
 
     /// A reader of a dataset whose selection is known; unshuffled without `shuffle`.
@@ -236,6 +298,7 @@ impl PyDataset {
         columns: Vec<String>,
         filters: Vec<String>,
         answer: Option<AnswerBytes>,
+        restriction: Option<Vec<u8>>,
     ) -> PyResult<Self> {
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -251,6 +314,9 @@ impl PyDataset {
             let mut dataset = Dataset::new(snapshot);
             for filter in &filters {
                 dataset = dataset.filter(filter)?;
+            }
+            if let Some(bytes) = &restriction {
+                dataset = dataset.restricted(bytes)?;
             }
             dataset.select_columns(&columns)
         };
@@ -268,13 +334,17 @@ impl PyDataset {
         is_filter: bool,
         columns: Vec<String>,
         answer: Option<AnswerBytes>,
+        restriction: Option<Vec<u8>>,
     ) -> PyResult<Self> {
         let (parameters, tables, functions) = arguments;
         let whole = match is_filter {
             true => Self::filter(base, &text)?,
             false => Self::sql(base, text, parameters, tables, functions)?,
         };
-        let this = whole.select_columns(columns)?;
+        let mut this = whole.select_columns(columns)?;
+        if let Some(bytes) = &restriction {
+            this = this.restricted(this.dataset.restricted(bytes))?;
+        }
         this.adopt(answer);
         Ok(this)
     }
@@ -289,8 +359,10 @@ impl PyDataset {
             let bytes = |bytes: Vec<u8>| PyBytes::new(py, &bytes).unbind();
             (bytes(selection), order.map(bytes), attached.map(bytes))
         });
+        let restriction = self.dataset.restriction_bytes().map(|bytes| PyBytes::new(py, &bytes));
         let Some(recipe) = &self.recipe else {
-            let arguments = (snapshot.to_json(), self.column_names(), self.filters(), answer).into_pyobject(py)?;
+            let arguments = (snapshot.to_json(), self.column_names(), self.filters(), answer, restriction);
+            let arguments = arguments.into_pyobject(py)?;
             return Ok((class.getattr("reopen")?, arguments));
         };
         let functions: Vec<_> = recipe.functions.iter().map(|function| function.clone_ref(py)).collect();
@@ -299,7 +371,8 @@ impl PyDataset {
         };
         let inputs = (of(&recipe.parameters), of(&recipe.tables), functions);
         let (base, text) = (recipe.base.clone_ref(py), recipe.text.clone());
-        let arguments = (base, text, inputs, recipe.is_filter, self.column_names(), answer).into_pyobject(py)?;
+        let arguments = (base, text, inputs, recipe.is_filter, self.column_names(), answer, restriction);
+        let arguments = arguments.into_pyobject(py)?;
         Ok((class.getattr("rebuild")?, arguments))
     }
 
@@ -309,6 +382,11 @@ impl PyDataset {
 }
 
 impl PyDataset {
+    /// Returns the same dataset of fewer rows.
+    fn restricted(&self, dataset: Result<Dataset, forebay::Error>) -> PyResult<Self> {
+        Ok(Self::made(dataset.map_err(|error| to_py(&error))?, self.recipe.clone()))
+    }
+
     /// Takes the answer that `__reduce__` wrote.
     fn adopt(&self, answer: Option<AnswerBytes>) {
         let snapshot = self.dataset.snapshot();

@@ -55,6 +55,8 @@ fn class_of(error: &Error) -> &'static str {
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
         Error::ManyRows { .. } | Error::Function { .. } => "QueryError",
         Error::Uri { .. } | Error::Setting { .. } | Error::UnknownSplit { .. } => "SettingError",
+        Error::RowIndex { .. } => "RowIndexError",
+        Error::NotASelection { .. } | Error::SelectionMismatch { .. } => "SelectionError",
         Error::StateMismatch { .. } | Error::NotAState { .. } => "StateError",
         Error::MemoryLimit { .. } | Error::BatchMemory { .. } | Error::QueryMemory { .. } => "MemoryLimitError",
         Error::NoTensor { .. } => "TensorError",

@@ -10,6 +10,7 @@ mod forms;
 mod objects;
 mod reader;
 mod runtime;
+mod selection;
 mod sql;
 mod stream;
 mod tensor;
@@ -26,6 +27,7 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<reader::PyReader>()?;
+    module.add_class::<selection::PySelection>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_class::<sql::PyTable>()?;
     module.add_class::<sql::PyFunction>()?;

@@ -140,7 +140,7 @@ impl Snapshot {
     }
 
     /// Reads the footers of known objects, given with their stores.
-    pub(super) async fn of_objects(
+    pub(crate) async fn of_objects(
         stores: Vec<Store>,
         objects: Vec<(usize, Object)>,
         progress: &Progress,
@@ -166,6 +166,21 @@ impl Snapshot {
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
         let row_bytes = row_groups.iter().map(decoded).fold(0, u64::saturating_add).div_ceil(num_rows.max(1)).max(1);
         Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes })
+    }
+
+    /// Returns a snapshot of no objects whose row groups would have these sizes, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_sizes(sizes: &[u32]) -> Self {
+        let row_group = |(&num_rows, index)| RowGroupRef { fragment: 0, index, num_rows };
+        Self {
+            stores: Vec::new(),
+            fragments: Vec::new(),
+            row_groups: sizes.iter().zip(0..).map(row_group).collect(),
+            schema: Arc::new(arrow_schema::Schema::empty()),
+            fingerprint: "5f3a".into(),
+            num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
+            row_bytes: 1,
+        }
     }
 
     /// Returns the fragment that a row group is in.

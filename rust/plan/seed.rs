@@ -32,6 +32,10 @@ pub enum Purpose {
     All,
     /// `"place"`: how far a row is moved within its lane; one stream per lane.
     Place,
+    /// `"sample"`: which rows of a selection a sample takes.
+    Sample,
+    /// `"split"`: which rows of a selection a part of a split takes; one stream per part.
+    Split,
 }
 
 impl Purpose {
@@ -40,6 +44,8 @@ impl Purpose {
             Self::Spans => b"spans",
             Self::All => b"all",
             Self::Place => b"place",
+            Self::Sample => b"sample",
+            Self::Split => b"split",
         }
     }
 }
@@ -85,6 +91,21 @@ impl Draws {
         self.rng.next_u64() >> 11
     }
 
+    /// Draws an integer below `bound`, each equally likely: 53 bits times the bound, without the low 53. Draws again
+    /// where that would favour some. A `bound` of 0 counts as 1, one above 2⁵³ as 2⁵³.
+    pub fn next_below(&mut self, bound: u64) -> u64 {
+        const RANGE: u64 = 1 << 53;
+        let bound = bound.clamp(1, RANGE);
+        let num_refused = RANGE % bound;
+        loop {
+            let product = u128::from(self.next_bits()) * u128::from(bound);
+            let (high, low) = (product >> 53, product & u128::from(RANGE - 1));
+            if low >= u128::from(num_refused) {
+                return u64::try_from(high).unwrap_or(0);
+            }
+        }
+    }
+
     /// Draws the next number, uniform in `[0, 1)`.
     #[inline]
     pub fn next_uniform(&mut self) -> f64 {
@@ -118,11 +139,27 @@ mod tests {
             draw(2, 1, Purpose::Spans, 0),
             draw(1, 2, Purpose::All, 0),
             draw(1, 2, Purpose::Place, 0),
+            draw(1, 2, Purpose::Sample, 0),
+            draw(1, 2, Purpose::Split, 0),
             draw(1, 2, Purpose::Spans, 1),
         ];
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), 7);
+        assert_eq!(numbers.len(), 9);
+    }
+
+    #[test]
+    fn bounded_numbers_are_equally_likely() {
+        let mut draws = Key::new(3, 0, Purpose::Sample).draws(0);
+        let mut counts = [0_u32; 6];
+        for _ in 0..60_000 {
+            counts[usize::try_from(draws.next_below(6)).unwrap()] += 1;
+        }
+        // Five standard deviations of 91.
+        assert!(counts.iter().all(|count| count.abs_diff(10_000) < 456), "{counts:?}");
+        let large = (0..100).map(|_| draws.next_below((1 << 53) - 1)).max().unwrap();
+        assert!(large > 1 << 52, "{large}");
+        assert_eq!((draws.next_below(1), draws.next_below(0)), (0, 0));
     }
 
     #[test]

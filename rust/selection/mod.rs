@@ -1,26 +1,36 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
 //! [`sql`] turns text into a typed expression, [`prune`] decides row groups by statistics, [`evaluate`]
-//! reads the predicate columns of the rest, and [`rows`] keeps the answer small.
+//! reads the predicate columns of the rest, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
+//! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
 
+mod algebra;
+mod codec;
 mod evaluate;
 pub(crate) mod floats;
+mod kept;
 pub(crate) mod numbers;
 mod prune;
 mod rows;
+mod sample;
+mod saved;
 pub(crate) mod sql;
+mod subset;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::split_conjunction;
 
+pub use self::algebra::SetOperation;
 use self::evaluate::Evaluator;
 pub(crate) use self::evaluate::Limits;
+pub(crate) use self::kept::Kept;
 use self::prune::{Pruner, Verdict};
 pub use self::rows::RowSet;
 pub(crate) use self::sql::unknown_column;
+pub use self::subset::{Part, Subset};
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::Result;
 use crate::metrics::{Metrics, Progress};
@@ -33,6 +43,8 @@ pub struct Filter {
     expr: Expr,
     /// The dataset columns that it reads.
     columns: Vec<usize>,
+    /// Its text says all that it does, which is not so of a part of a query.
+    is_plain: bool,
 }
 
 impl Filter {
@@ -48,7 +60,8 @@ impl Filter {
     /// [`Error::Sql`](crate::Error::Sql), [`Error::UnknownColumn`](crate::Error::UnknownColumn) and
     /// [`Error::NotBoolean`](crate::Error::NotBoolean).
     pub fn parse(text: &str, snapshot: &Arc<Snapshot>) -> Result<Self> {
-        let filter = Self::from_expr(text.into(), sql::parse(text, &snapshot.schema)?, snapshot);
+        let expr = sql::parse(text, &snapshot.schema)?;
+        let filter = Self { is_plain: true, ..Self::from_expr(text.into(), expr, snapshot) };
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, text)?;
         Ok(filter)
     }
@@ -67,12 +80,17 @@ impl Filter {
     fn from_expr(text: String, expr: Expr, snapshot: &Snapshot) -> Self {
         let columns: BTreeSet<usize> =
             expr.column_refs().into_iter().filter_map(|column| snapshot.schema.index_of(&column.name).ok()).collect();
-        Self { text, expr, columns: columns.into_iter().collect() }
+        Self { text, expr, columns: columns.into_iter().collect(), is_plain: false }
     }
 
     /// Returns the expression as it was written.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Returns whether the text says all that the filter does.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// Returns whether no row with a NULL in the dataset's column `column` can pass.
@@ -98,6 +116,10 @@ pub struct Selection {
     rows: Vec<RowSet>,
     num_rows: u64,
     report: Report,
+    /// What a user may want to know of how it was made.
+    note: Option<String>,
+    /// The kept rows before each row group, and at the end all of them; made when first needed.
+    starts: OnceLock<Box<[u64]>>,
 }
 
 /// What making a selection took.
@@ -109,10 +131,14 @@ pub struct Report {
     pub num_whole: u64,
     /// Row groups whose predicate columns were read.
     pub num_read: u64,
+    /// Row groups outside of what was selected before, which were not looked at.
+    pub num_outside: u64,
     /// Bytes read.
     pub bytes: u64,
     /// Requests made.
     pub requests: u64,
+    /// It was made in an earlier run, or by another process, and kept.
+    pub is_cached: bool,
 }
 
 impl Selection {
@@ -122,14 +148,47 @@ impl Selection {
         Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], Report { num_whole, ..Report::default() })
     }
 
+    /// Returns the rows `within`, or all.
+    pub(crate) fn unfiltered(snapshot: &Snapshot, within: Option<&Self>) -> Self {
+        let Some(within) = within else { return Self::all(snapshot) };
+        let num_outside = within.rows.iter().filter(|set| **set == RowSet::None).count() as u64;
+        let num_whole = within.rows.iter().filter(|set| **set == RowSet::All).count() as u64;
+        Self::of_sets(snapshot, within.rows.clone(), Report { num_outside, num_whole, ..Report::default() })
+    }
+
     /// Returns the selection of the rows in `rows`, one set for each row group of the snapshot.
     pub(crate) fn of_sets(snapshot: &Snapshot, rows: Vec<RowSet>, report: Report) -> Self {
         let num_rows =
             rows.iter().zip(&snapshot.row_groups).map(|(set, of)| u64::from(set.count(0..of.num_rows))).sum();
-        Self { rows, num_rows, report }
+        Self { rows, num_rows, report, note: None, starts: OnceLock::new() }
     }
 
-    /// Evaluates the conjunction of `filters`.
+    /// Returns the selection of these sets of rows, of row groups of `sizes` rows.
+    pub(crate) fn of_sizes(rows: Vec<RowSet>, sizes: &[u32]) -> Self {
+        let num_rows = rows.iter().zip(sizes).map(|(set, &size)| u64::from(set.count(0..size))).sum();
+        Self { rows, num_rows, report: Report::default(), note: None, starts: OnceLock::new() }
+    }
+
+    /// Returns the kept rows of each row group.
+    pub(crate) fn sets(&self) -> &[RowSet] {
+        &self.rows
+    }
+
+    /// Returns the kept rows before each row group of the snapshot, and at the end all of them.
+    pub(crate) fn starts(&self, snapshot: &Snapshot) -> &[u64] {
+        self.starts.get_or_init(|| {
+            let counts = self.rows.iter().zip(&snapshot.row_groups);
+            let counts = counts.map(|(set, of)| u64::from(set.count(0..of.num_rows)));
+            let ends = counts.scan(0, |before, count| {
+                *before += count;
+                Some(*before)
+            });
+            std::iter::once(0).chain(ends).collect()
+        })
+    }
+
+    /// Evaluates the conjunction of `filters` on the row groups of which `within` keeps rows, and keeps those that are in
+    /// both.
     ///
     /// Reads the predicate columns of the row groups that statistics do not decide: one round trip deep.
     ///
@@ -139,20 +198,29 @@ impl Selection {
     pub(crate) async fn evaluate(
         snapshot: &Arc<Snapshot>,
         filters: &[Filter],
+        within: Option<&Self>,
         connections: Vec<Connection>,
         limits: Limits,
         progress: &Progress,
     ) -> Result<Self> {
         if filters.is_empty() {
-            return Ok(Self::all(snapshot));
+            return Ok(Self::unfiltered(snapshot, within));
         }
         let filter = Filter::all_of(filters, snapshot);
         let mut rows = judge(snapshot, &filter);
+        let mut num_outside = 0;
+        if let Some(within) = within {
+            for (open, _) in rows.iter_mut().zip(&within.rows).filter(|(_, set)| **set == RowSet::None) {
+                *open = Some(RowSet::None);
+                num_outside += 1;
+            }
+        }
         let open: Vec<usize> = (0..rows.len()).filter(|&row_group| rows[row_group].is_none()).collect();
         let mut report = Report {
-            num_pruned: rows.iter().filter(|set| **set == Some(RowSet::None)).count() as u64,
+            num_pruned: rows.iter().filter(|set| **set == Some(RowSet::None)).count() as u64 - num_outside,
             num_whole: rows.iter().filter(|set| **set == Some(RowSet::All)).count() as u64,
             num_read: open.len() as u64,
+            num_outside,
             ..Report::default()
         };
         progress.start(open.len() as u64);
@@ -169,22 +237,25 @@ impl Selection {
         }
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
-        Ok(Self::of_sets(snapshot, rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect(), report))
+        let mut rows: Vec<_> = rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect();
+        if let Some(within) = within {
+            for ((set, within), of) in rows.iter_mut().zip(&within.rows).zip(&snapshot.row_groups) {
+                *set = set.combine(within, SetOperation::And, of.num_rows);
+            }
+        }
+        Ok(Self::of_sets(snapshot, rows, report))
     }
 
     /// Returns the selection as bytes, for [`Self::from_bytes`] in another process.
     pub fn to_bytes(&self, snapshot: &Snapshot) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (set, row_group) in self.rows.iter().zip(&snapshot.row_groups) {
-            set.encode(row_group.num_rows, &mut bytes);
-        }
+        codec::put_sets(&self.rows, &sizes(snapshot), &mut bytes);
         bytes
     }
 
     /// Returns the selection that [`Self::to_bytes`] wrote for the same snapshot; `None` for other bytes.
     pub fn from_bytes(snapshot: &Snapshot, mut bytes: &[u8]) -> Option<Self> {
-        let rows = snapshot.row_groups.iter().map(|row_group| RowSet::decode(row_group.num_rows, &mut bytes));
-        let rows = rows.collect::<Option<Vec<_>>>()?;
+        let rows = codec::take_sets(&mut bytes, &sizes(snapshot))?;
         bytes.is_empty().then(|| Self::of_sets(snapshot, rows, Report::default()))
     }
 
@@ -198,10 +269,20 @@ impl Selection {
         self.num_rows
     }
 
+    /// Returns what a user may want to know of how the selection was made.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
     /// Returns what making the selection took.
     pub fn report(&self) -> Report {
         self.report
     }
+}
+
+/// Returns the rows of each row group.
+fn sizes(snapshot: &Snapshot) -> Vec<u32> {
+    snapshot.row_groups.iter().map(|row_group| row_group.num_rows).collect()
 }
 
 /// Returns what statistics decide of each row group of the snapshot; `None` where the rows must be read.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use arrow_buffer::{BooleanBuffer, Buffer};
+use arrow_buffer::BooleanBuffer;
 
 /// Which rows of a row group a selection keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +27,14 @@ impl RowSet {
         if num_kept == mask.len() {
             return Self::All;
         }
-        let max_runs = (mask.len().div_ceil(8) / size_of::<Range<u32>>()).max(1);
+        let max_runs = Self::max_runs(row(mask.len()));
         let runs: Vec<_> = mask.set_slices().take(max_runs + 1).map(|(start, end)| row(start)..row(end)).collect();
         if runs.len() <= max_runs { Self::Runs(runs.into()) } else { Self::Mask(mask) }
+    }
+
+    /// Returns how many runs take less than a mask of `num_rows` bits.
+    pub(super) fn max_runs(num_rows: u32) -> usize {
+        ((num_rows as usize).div_ceil(8) / size_of::<Range<u32>>()).max(1)
     }
 
     /// Returns the number of kept rows among the rows `range`.
@@ -84,53 +89,6 @@ impl RowSet {
         out
     }
 
-    /// Appends the set of a row group of `num_rows` rows to `out`, for [`Self::decode`].
-    pub(super) fn encode(&self, num_rows: u32, out: &mut Vec<u8>) {
-        match self {
-            Self::None => out.push(0),
-            Self::All => out.push(1),
-            Self::Runs(runs) => {
-                out.push(2);
-                out.extend(row(runs.len()).to_le_bytes());
-                runs.iter()
-                    .for_each(|run| [run.start, run.end].map(u32::to_le_bytes).iter().for_each(|n| out.extend(n)));
-            }
-            Self::Mask(mask) => {
-                out.push(3);
-                let aligned = BooleanBuffer::new(mask.sliced(), 0, mask.len());
-                out.extend_from_slice(&aligned.values()[..(num_rows as usize).div_ceil(8)]);
-            }
-        }
-    }
-
-    /// Takes the set of a row group of `num_rows` rows from the front of `bytes`; `None` if they are not one.
-    pub(super) fn decode(num_rows: u32, bytes: &mut &[u8]) -> Option<Self> {
-        fn number(bytes: &mut &[u8]) -> Option<u32> {
-            let (number, rest) = bytes.split_first_chunk()?;
-            *bytes = rest;
-            Some(u32::from_le_bytes(*number))
-        }
-        let (&form, rest) = bytes.split_first()?;
-        *bytes = rest;
-        Some(match form {
-            0 => Self::None,
-            1 => Self::All,
-            2 => {
-                let num_runs = number(bytes)?;
-                let runs = (0..num_runs).map(|_| Some(number(bytes)?..number(bytes)?)).collect::<Option<Box<[_]>>>()?;
-                let is_sound = runs.iter().all(|run| run.start < run.end && run.end <= num_rows)
-                    && runs.windows(2).all(|pair| pair[0].end < pair[1].start);
-                is_sound.then_some(Self::Runs(runs))?
-            }
-            3 => {
-                let (mask, rest) = bytes.split_at_checked((num_rows as usize).div_ceil(8))?;
-                *bytes = rest;
-                Self::Mask(BooleanBuffer::new(Buffer::from(mask), 0, num_rows as usize))
-            }
-            _ => return None,
-        })
-    }
-
     /// Returns the memory held outside the value itself, in bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
@@ -169,9 +127,6 @@ mod tests {
             let expected: Vec<u32> = range.clone().filter(|&r| bits[r as usize]).collect();
             prop_assert_eq!(kept_rows(&set, range.clone()), expected.clone());
             prop_assert_eq!(set.count(range.clone()) as usize, expected.len());
-            let mut encoded = Vec::new();
-            set.encode(row(bits.len()), &mut encoded);
-            prop_assert_eq!(RowSet::decode(row(bits.len()), &mut &encoded[..]), Some(set.clone()));
             for (from, to) in [(0, expected.len()), (expected.len() / 3, expected.len() / 2)] {
                 let nth: Vec<u32> = set.nth_runs(range.clone(), row(from)..row(to)).into_iter().flatten().collect();
                 prop_assert_eq!(&nth[..], &expected[from..to]);

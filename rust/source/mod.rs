@@ -11,6 +11,7 @@ pub(crate) mod recording;
 mod split;
 mod store;
 mod uri;
+mod whole;
 
 pub(crate) use self::coalesce::coalesce;
 pub(crate) use self::list::{Listed, list, list_below};
@@ -18,6 +19,7 @@ pub(crate) use self::read::{read_ranges, read_suffix};
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
 pub(crate) use self::uri::{Location, StoreKey};
+pub use self::whole::WholeObject;
 
 use std::io::ErrorKind;
 

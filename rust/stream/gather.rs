@@ -16,7 +16,7 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 use super::dictionary::{has_dictionary, with_unique_values};
 
 /// One row: which source, and which row of it.
-pub(super) type SourceRow = (u32, u32);
+pub(crate) type SourceRow = (u32, u32);
 
 /// A range of values: which source, and which of its values.
 type SourceRange = (u32, Range<usize>);
@@ -28,7 +28,7 @@ type SourceRange = (u32, Range<usize>);
 /// # Errors
 ///
 /// When the values of a column exceed what its offsets can address (2 GiB for strings and lists).
-pub(super) fn gather(
+pub(crate) fn gather(
     schema: &SchemaRef,
     sources: &[RecordBatch],
     rows: &[SourceRow],

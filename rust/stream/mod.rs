@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 
+pub(crate) use self::gather::gather;
 use self::worker::Shared;
 use crate::error::{Error, Result};
 use crate::plan::Share;

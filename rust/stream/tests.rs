@@ -47,9 +47,9 @@ fn random_order(keep: impl Fn(u64) -> bool) -> Vec<u64> {
 }
 
 fn reader(dataset: &Dataset, order: &[u64], memory_limit: u64) -> Arc<EpochReader> {
-    let selection = dataset.known_selection().unwrap();
+    let answer = dataset.known_answer().unwrap();
     let settings = OrderSettings::Given(order.into());
-    Arc::new(EpochReader::try_new(dataset, selection, settings, memory_limit).unwrap())
+    Arc::new(EpochReader::try_new(dataset, answer, settings, memory_limit).unwrap())
 }
 
 /// Returns the rows that one rank gets from `from` on, and the most bytes that it held.
@@ -120,10 +120,10 @@ fn a_state_of_another_order_is_refused() {
 fn an_order_that_names_a_row_twice_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
-    let selection = dataset.known_selection().unwrap();
+    let answer = dataset.known_answer().unwrap();
     for (order, names) in [(vec![5, 5], "row 5 again"), (vec![NUM_ROWS], "less than 6000")] {
         let settings = OrderSettings::Given(order.into());
-        let refused = EpochReader::try_new(&dataset, Arc::clone(&selection), settings, 1 << 30);
+        let refused = EpochReader::try_new(&dataset, Arc::clone(&answer), settings, 1 << 30);
         assert!(matches!(&refused, Err(Error::Setting { name: "order", reason }) if reason.contains(names)));
     }
 }

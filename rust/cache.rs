@@ -1,0 +1,296 @@
+//! Bytes kept on disk from one run to the next, by key.
+//!
+//! Whatever goes wrong with it, a cache only ever costs time: what cannot be written is not kept, what is damaged is
+//! removed and made again. Entries appear whole or not at all (a temporary name, then a rename), so any number of processes
+//! may share a folder. Those used longest ago go first when there are too many.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+/// Names the folder of the cache; `0` switches it off.
+pub(crate) const VARIABLE: &str = "FOREBAY_CACHE";
+
+/// Bytes of the entries of one kind.
+pub(crate) const MAX_BYTES: u64 = 4 << 30;
+
+/// An entry takes at most this part of them.
+const MAX_ENTRY_SHARE: u64 = 4;
+
+/// A temporary file as old as this was left by a process that ended early.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+
+/// Begins an entry, and changes when its layout does: this, the digest of the key, the bytes, the digest of all before.
+const MAGIC: &[u8; 8] = b"fbcache1";
+
+const DIGEST_BYTES: usize = 32;
+
+/// Entries of one kind in a folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    folder: PathBuf,
+    max_bytes: u64,
+}
+
+/// What was asked for and found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Bytes(Vec<u8>),
+    Nothing,
+    /// The entry at this path was not what was written; it is removed.
+    Damaged(PathBuf),
+}
+
+impl Cache {
+    /// Returns the process's cache of one kind of thing, in the folder that the environment names; `None` where it is
+    /// switched off, or nothing says where a cache may be.
+    pub(crate) fn of_process(kind: &str) -> Option<Self> {
+        if cfg!(test) {
+            return None;
+        }
+        folder(|name| std::env::var_os(name).map(PathBuf::from)).map(|folder| Self::new(folder.join(kind), MAX_BYTES))
+    }
+
+    /// Returns a cache in `folder`, which need not be there, of about `max_bytes`.
+    pub(crate) fn new(folder: PathBuf, max_bytes: u64) -> Self {
+        Self { folder, max_bytes }
+    }
+
+    /// Returns what was kept under `key`.
+    pub(crate) fn get(&self, key: &[&str]) -> Found {
+        let digest = digest_of(key);
+        let path = self.path(&digest);
+        // What is not there and what may not be read are the same: nothing to use.
+        let Ok(mut bytes) = fs::read(&path) else { return Found::Nothing };
+        let Some(body) = check(&bytes, &digest) else {
+            self.remove(key);
+            return Found::Damaged(path);
+        };
+        bytes.truncate(body.end);
+        bytes.drain(..body.start);
+        // Only says that the entry was used lately; of no consequence where that is not allowed.
+        drop(File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now())));
+        Found::Bytes(bytes)
+    }
+
+    /// Keeps `bytes` under `key`, if there is room and the disk allows; returns whether it does.
+    pub(crate) fn put(&self, key: &[&str], bytes: &[u8]) -> bool {
+        if bytes.len() as u64 > self.max_bytes / MAX_ENTRY_SHARE {
+            return false;
+        }
+        let is_kept = self.write(&digest_of(key), bytes).is_ok();
+        // Too many entries are as good as the right number, until the next time.
+        drop(self.evict());
+        is_kept
+    }
+
+    /// Removes the entry of `key`, if there is one.
+    pub(crate) fn remove(&self, key: &[&str]) {
+        // Where it cannot be removed, it is refused again the next time.
+        drop(fs::remove_file(self.path(&digest_of(key))));
+    }
+
+    /// Returns where the entry of `key` is, if there is one.
+    pub(crate) fn path_of(&self, key: &[&str]) -> PathBuf {
+        self.path(&digest_of(key))
+    }
+
+    fn path(&self, digest: &[u8; DIGEST_BYTES]) -> PathBuf {
+        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(name)
+    }
+
+    fn write(&self, digest: &[u8; DIGEST_BYTES], bytes: &[u8]) -> io::Result<()> {
+        static NUM_WRITTEN: AtomicU64 = AtomicU64::new(0);
+        make_folder(&self.folder)?;
+        let number = NUM_WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.folder.join(format!(".{}-{number}", std::process::id()));
+        let mut hash = Sha256::new();
+        let mut write = || {
+            let mut file = File::create(&temporary)?;
+            for part in [&MAGIC[..], &digest[..], bytes] {
+                hash.update(part);
+                file.write_all(part)?;
+            }
+            file.write_all(&hash.finalize_reset())?;
+            fs::rename(&temporary, self.path(digest))
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+    }
+
+    /// Removes the entries used longest ago, as far as there are too many, and what was never finished.
+    fn evict(&self) -> io::Result<()> {
+        let now = SystemTime::now();
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            // Another process may remove it meanwhile.
+            let Ok((entry, metadata)) = entry.and_then(|entry| entry.metadata().map(|metadata| (entry, metadata)))
+            else {
+                continue;
+            };
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                entries.push((used, metadata.len(), entry.path()));
+            } else if now.duration_since(used).is_ok_and(|age| age > ABANDONED_AFTER) {
+                drop(fs::remove_file(entry.path()));
+            }
+        }
+        entries.sort_unstable();
+        let mut bytes: u64 = entries.iter().map(|entry| entry.1).sum();
+        for (_, num_bytes, path) in entries {
+            if bytes <= self.max_bytes {
+                break;
+            }
+            drop(fs::remove_file(path));
+            bytes -= num_bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the folder of all kinds: what [`VARIABLE`] names, else `forebay` in the user's cache folder.
+fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let named = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
+    if let Some(folder) = named(VARIABLE) {
+        return (folder != Path::new("0")).then_some(folder);
+    }
+    let users = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
+    users.or_else(|| named("LOCALAPPDATA")).map(|folder| folder.join("forebay"))
+}
+
+/// Makes a folder that only its user may enter, since entries say what was read.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+fn digest_of(key: &[&str]) -> [u8; DIGEST_BYTES] {
+    let mut hash = Sha256::new();
+    for part in key {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+/// Returns where in an entry its bytes are; `None` if it is not the entry of that key as it was written.
+fn check(entry: &[u8], digest: &[u8; DIGEST_BYTES]) -> Option<std::ops::Range<usize>> {
+    let (hashed, sum) = entry.split_last_chunk::<DIGEST_BYTES>()?;
+    let start = MAGIC.len() + DIGEST_BYTES;
+    let is_ours = hashed.get(..MAGIC.len())? == MAGIC && hashed.get(MAGIC.len()..start)? == digest;
+    (is_ours && Sha256::digest(hashed)[..] == sum[..]).then_some(start..hashed.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<PathBuf> {
+        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn an_entry_is_found_by_its_whole_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().join("a/b"), MAX_BYTES);
+        assert_eq!(cache.get(&["x", "y"]), Found::Nothing);
+        assert!(cache.put(&["x", "y"], b"one"));
+        assert!(cache.put(&["xy", ""], b"two"));
+        assert_eq!(cache.get(&["x", "y"]), Found::Bytes(b"one".into()));
+        assert_eq!(cache.get(&["xy", ""]), Found::Bytes(b"two".into()));
+        assert!(cache.put(&["x", "y"], b""));
+        assert_eq!(cache.get(&["x", "y"]), Found::Bytes(Vec::new()));
+        assert_eq!(names(&folder.path().join("a/b")).len(), 2);
+    }
+
+    #[test]
+    fn an_entry_that_is_not_as_it_was_written_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned(), MAX_BYTES);
+        cache.put(&["x"], b"some bytes");
+        let path = cache.path_of(&["x"]);
+        let sound = fs::read(&path).unwrap();
+        let flipped = (0..sound.len()).map(|at| {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1 << (at % 8);
+            bytes
+        });
+        let cut = (0..sound.len()).map(|len| sound[..len].to_vec());
+        for bytes in flipped.chain(cut) {
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(cache.get(&["x"]), Found::Damaged(path.clone()));
+            assert_eq!(cache.get(&["x"]), Found::Nothing);
+        }
+        // An entry of another key, put in its place.
+        cache.put(&["y"], b"others");
+        fs::rename(cache.path_of(&["y"]), &path).unwrap();
+        assert_eq!(cache.get(&["x"]), Found::Damaged(path));
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned(), 1000);
+        let age = |key, seconds| {
+            let file = File::options().write(true).open(cache.path_of(&[key])).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        };
+        for (key, seconds) in [("a", 300), ("b", 200), ("c", 100)] {
+            assert!(cache.put(&[key], &[0; 200]));
+            age(key, seconds);
+        }
+        // Using it makes it young.
+        assert!(matches!(cache.get(&["a"]), Found::Bytes(_)));
+        assert!(cache.put(&["d"], &[0; 200]));
+        assert_eq!(cache.get(&["b"]), Found::Nothing);
+        assert!(["a", "c", "d"].iter().all(|key| matches!(cache.get(&[key]), Found::Bytes(_))));
+        assert!(!cache.put(&["large"], &[0; 251]));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_writer_that_ended_early() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned(), MAX_BYTES);
+        let (old, young) = (folder.path().join(".1-0"), folder.path().join(".2-0"));
+        for path in [&old, &young] {
+            fs::write(path, "half").unwrap();
+        }
+        let long_ago = SystemTime::now() - 2 * ABANDONED_AFTER;
+        File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+        cache.put(&["x"], b"whole");
+        let mut left = vec![cache.path_of(&["x"]), young];
+        left.sort_unstable();
+        assert_eq!(names(folder.path()), left);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_keeps_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "in the way").unwrap();
+        let cache = Cache::new(file.join("cache"), MAX_BYTES);
+        assert!(!cache.put(&["x"], b"bytes"));
+        assert_eq!(cache.get(&["x"]), Found::Nothing);
+    }
+
+    #[test]
+    fn the_environment_names_the_folder() {
+        let of = |set: &[(&str, &str)]| {
+            folder(|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| PathBuf::from(value)))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("HOME", "/h")]), Some("/h/.cache/forebay".into()));
+        assert_eq!(of(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/c")]), Some("/c/forebay".into()));
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "/x")]), Some("/x".into()));
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "")]), Some("/h/.cache/forebay".into()));
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "0")]), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! Restricts a dataset to rows that were selected before, or to a shard, and takes its rows as a [`Subset`].
+
+use std::sync::Arc;
+
+use arrow_schema::ArrowError;
+use serde::{Deserialize, Serialize};
+
+use crate::access::RowAccess;
+use crate::answer::Answer;
+use crate::dataset::Snapshot;
+use crate::error::{Error, Result};
+use crate::query::Dataset;
+use crate::selection::{Part, Report, RowSet, Selection, SetOperation, Subset};
+
+/// The rows that a dataset was restricted to, before its filters are asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Restriction {
+    rows: Option<Arc<Selection>>,
+    /// What says so in states.
+    texts: Vec<String>,
+    part: Option<Part>,
+    /// The rows in the order in which they were asked for, numbered over all rows of the snapshot.
+    order: Option<Arc<[u64]>>,
+}
+
+/// The beginning of a restriction on its way to another process; rows and order follow.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    texts: Vec<String>,
+    part: Option<(u32, u32)>,
+    num_row_bytes: Option<usize>,
+    is_ordered: bool,
+}
+
+impl Restriction {
+    /// Returns the rows that may be kept; all without.
+    pub(crate) fn rows(&self) -> Option<&Selection> {
+        self.rows.as_deref()
+    }
+
+    /// Returns what selects the rows, as states record it.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
+        let part = self.part.map(|part| format!("shard {} of {}", part.index, part.num_parts));
+        self.texts.iter().cloned().chain(part)
+    }
+
+    fn to_bytes(&self, snapshot: &Snapshot) -> Vec<u8> {
+        let rows = self.rows.as_ref().map(|rows| rows.to_bytes(snapshot));
+        let header = Header {
+            texts: self.texts.clone(),
+            part: self.part.map(|part| (part.index, part.num_parts)),
+            num_row_bytes: rows.as_ref().map(Vec::len),
+            is_ordered: self.order.is_some(),
+        };
+        let header = serde_json::to_vec(&header).unwrap_or_default();
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend(rows.unwrap_or_default());
+        bytes.extend(self.order.iter().flat_map(|order| order.iter().flat_map(|row| row.to_le_bytes())));
+        bytes
+    }
+
+    fn from_bytes(snapshot: &Snapshot, bytes: &[u8]) -> Option<Self> {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (header, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+        let Header { texts, part, num_row_bytes, is_ordered } = serde_json::from_slice(header).ok()?;
+        let (rows, rest) = rest.split_at_checked(num_row_bytes.unwrap_or(0))?;
+        let rows = match num_row_bytes {
+            Some(_) => Some(Arc::new(Selection::from_bytes(snapshot, rows)?)),
+            None => None,
+        };
+        let part = match part {
+            Some((index, num_parts)) => Some(Part::try_new(index, num_parts).ok()?),
+            None => None,
+        };
+        let (order, rest) = rest.as_chunks();
+        let order: Arc<[u64]> = order.iter().map(|row| u64::from_le_bytes(*row)).collect();
+        let is_sound = rest.is_empty() && (is_ordered || order.is_empty());
+        is_sound.then(|| Self { rows, texts, part, order: is_ordered.then_some(order) })
+    }
+}
+
+impl Dataset {
+    /// Returns the rows that `selection`, the dataset's own, keeps.
+    pub fn subset(&self, selection: Arc<Selection>) -> Subset {
+        let restriction = self.restriction();
+        let query = self.filter_texts().into_iter().chain(restriction.texts.iter().cloned()).collect();
+        Subset::of(self.snapshot(), selection, Some(query), restriction.part)
+    }
+
+    /// Keeps the rows that are in `subset`, too.
+    ///
+    /// Row groups of which it has none are not read by filters. The others are read as a whole: a filter that fails on a
+    /// value fails also where that is in none of its rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for a part.
+    pub fn select(&self, subset: &Subset) -> Result<Self> {
+        subset.check_of(self.snapshot())?;
+        let mut restriction = self.restriction().clone();
+        restriction.texts.push(format!("rows {}", subset.digest()));
+        restriction.rows = Some(match restriction.rows() {
+            None => Arc::clone(subset.selection()),
+            Some(rows) => Arc::new(self.both(rows, subset.selection())),
+        });
+        Ok(self.with_restriction(restriction))
+    }
+
+    /// Keeps the rows at `indices` of `access`, the dataset's own, in that order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RowIndex`], and [`Error::Setting`] for a row that is named twice.
+    pub fn select_rows(&self, access: &RowAccess, indices: &[i64]) -> Result<Self> {
+        let kept = access.kept_numbers(&access.resolve(indices)?);
+        let mut unique = kept.clone();
+        unique.sort_unstable();
+        if let Some(pair) = unique.windows(2).find(|pair| pair[0] == pair[1]) {
+            let place = kept.iter().rposition(|number| *number == pair[0]).unwrap_or(0);
+            let reason = format!(
+                "row {} is named twice; a dataset has every row once, `ds[[...]]` reads rows as often as they are named",
+                indices.get(place).copied().unwrap_or(0)
+            );
+            return Err(Error::Setting { name: "indices", reason });
+        }
+        let (rows, numbers) = self.find(access, &unique);
+        let mut restriction = self.restriction().clone();
+        let place = |kept: &u64| unique.partition_point(|other| other < kept);
+        let number = |kept: &u64| numbers.get(place(kept)).copied();
+        restriction.order = (kept != unique).then(|| kept.iter().filter_map(number).collect());
+        let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
+        let rows = Arc::new(rows);
+        let subset = Subset::of(self.snapshot(), Arc::clone(&rows), None, None);
+        restriction.texts.push(format!("rows {}", subset.digest()));
+        restriction.rows = Some(Arc::clone(&rows));
+        let selected = self.with_restriction(restriction);
+        // They have passed the filters already.
+        let answer = access.answer().only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
+        selected.adopt_answer(answer.in_order(order));
+        Ok(selected)
+    }
+
+    /// Keeps the row groups of one of `num_parts` parts, which are consecutive and of about as many rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for a part of a part, for one beyond their number, and for the rows of a query.
+    pub fn shard(&self, index: u32, num_parts: u32) -> Result<Self> {
+        let part = Part::try_new(index, num_parts)?;
+        if self.query().is_some() {
+            let reason = "a query chooses among the rows of the whole; take the shard before `sql`".into();
+            return Err(Error::Setting { name: "shard", reason });
+        }
+        let mut restriction = self.restriction().clone();
+        if let Some(Part { index, num_parts }) = restriction.part {
+            let reason = format!("the dataset is shard {index} of {num_parts} already; take more shards of the whole");
+            return Err(Error::Setting { name: "shard", reason });
+        }
+        let rows = restriction.rows.take().unwrap_or_else(|| Arc::new(Selection::all(self.snapshot())));
+        let rows = Subset::of(self.snapshot(), rows, None, None).in_part(part);
+        restriction.rows = Some(Arc::clone(rows.selection()));
+        restriction.part = Some(part);
+        Ok(self.with_restriction(restriction))
+    }
+
+    /// Returns what the dataset was restricted to as bytes, for [`Self::restricted`] in another process; `None` for a
+    /// dataset of all rows that its filters keep.
+    pub fn restriction_bytes(&self) -> Option<Vec<u8>> {
+        let restriction = self.restriction();
+        let is_none = restriction.rows.is_none() && restriction.order.is_none();
+        (!is_none).then(|| restriction.to_bytes(self.snapshot()))
+    }
+
+    /// Restricts a dataset as another one of the same snapshot was.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotASelection`] for bytes of anything else.
+    pub fn restricted(&self, bytes: &[u8]) -> Result<Self> {
+        let refuse = || Error::NotASelection { url: "pickled bytes".into(), reason: "they are damaged".into() };
+        Restriction::from_bytes(self.snapshot(), bytes)
+            .map(|restriction| self.with_restriction(restriction))
+            .ok_or_else(refuse)
+    }
+
+    /// Returns the answer of a selection, in the order in which its rows were asked for.
+    pub(crate) fn ordered(&self, selection: Selection) -> Answer {
+        let order = self.given_order(&selection);
+        Answer::of_selection(Arc::new(selection)).in_order(order)
+    }
+
+    /// Returns the part of a query's answer that the dataset was restricted to.
+    pub(crate) fn restricted_answer(&self, answer: Answer) -> Result<Answer> {
+        let Some(rows) = self.restriction().rows() else { return Ok(answer) };
+        let both = Arc::new(self.both(rows, answer.selection()));
+        let numbers: Vec<u64> = both.row_numbers(self.snapshot()).collect();
+        let answer = answer.only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
+        Ok(match self.given_order(&both) {
+            None => answer,
+            order => answer.in_order(order),
+        })
+    }
+
+    /// Returns the kept rows, by their numbers among those of `selection`, in the order in which they were asked for;
+    /// `None` where that is the order of the dataset.
+    fn given_order(&self, selection: &Selection) -> Option<Arc<[u64]>> {
+        let order = self.restriction().order.as_ref()?;
+        let mut by_row: Vec<(u64, usize)> = order.iter().copied().zip(0..).collect();
+        by_row.sort_unstable();
+        let mut row_groups = self.snapshot().row_groups.iter().enumerate();
+        let (mut index, mut first, mut end) = (0, 0, 0);
+        let mut kept = vec![None; by_row.len()];
+        let mut number = 0;
+        for (row, place) in by_row {
+            while row >= end {
+                let Some((next, row_group)) = row_groups.next() else { break };
+                (index, first, end) = (next, end, end + u64::from(row_group.num_rows));
+            }
+            let row = u32::try_from(row - first).unwrap_or(u32::MAX);
+            if selection.rows(index).contains(row) {
+                kept[place] = Some(number);
+                number += 1;
+            }
+        }
+        Some(kept.into_iter().flatten().collect())
+    }
+
+    /// Returns the rows that both keep.
+    fn both(&self, left: &Selection, right: &Selection) -> Selection {
+        let pairs = left.sets().iter().zip(right.sets()).zip(&self.snapshot().row_groups);
+        let sets = pairs.map(|((left, right), of)| left.combine(right, SetOperation::And, of.num_rows));
+        Selection::of_sets(self.snapshot(), sets.collect(), Report::default())
+    }
+
+    /// Returns the kept rows numbered `unique`, ascending, and their numbers over all rows of the snapshot.
+    fn find(&self, access: &RowAccess, unique: &[u64]) -> (Selection, Vec<u64>) {
+        let row_groups = &self.snapshot().row_groups;
+        let mut sets = vec![RowSet::None; row_groups.len()];
+        let mut numbers = Vec::with_capacity(unique.len());
+        let (mut before, mut next) = (0, 0);
+        for (index, rows) in access.rows_of(unique) {
+            before += row_groups[next..index].iter().map(|row_group| u64::from(row_group.num_rows)).sum::<u64>();
+            next = index;
+            numbers.extend(rows.iter().map(|row| before + u64::from(*row)));
+            sets[index] = RowSet::from_rows(&rows, row_groups[index].num_rows);
+        }
+        (Selection::of_sets(self.snapshot(), sets, Report::default()), numbers)
+    }
+}
+
+fn attached_error(error: &ArrowError) -> Error {
+    Error::Setting { name: "select", reason: format!("the values that a query computed cannot be taken along: {error}") }
+}

@@ -1,0 +1,208 @@
+//! Selections kept on disk, so that the second run and the other ranks need not evaluate them again.
+//!
+//! The key is all that a selection depends on: the objects, the query, and the versions of what evaluates it.
+
+use datafusion::DATAFUSION_VERSION;
+use sha2::{Digest, Sha256};
+
+use super::codec::{put_number, put_sets, take_number, take_sets};
+use super::{Report, Selection, sizes};
+use crate::cache::{Cache, Found};
+use crate::dataset::Snapshot;
+use crate::error::{Error, Result};
+use crate::io::Io;
+
+/// The folder of the cache.
+const KIND: &str = "selections";
+
+/// Changes when the layout of an entry does: counts of the report, then the rows.
+const LAYOUT: &str = "1";
+
+/// The place of one selection in the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    cache: Cache,
+    key: Vec<String>,
+}
+
+impl Kept {
+    /// Returns the place of what `query` selects from `snapshot`; `None` without a cache.
+    pub(crate) fn of_process(snapshot: &Snapshot, query: &[String]) -> Option<Self> {
+        Some(Self::new(Cache::of_process(KIND)?, snapshot, query))
+    }
+
+    fn new(cache: Cache, snapshot: &Snapshot, query: &[String]) -> Self {
+        let versions = [LAYOUT, env!("CARGO_PKG_VERSION"), DATAFUSION_VERSION].map(str::to_owned);
+        let identity = [snapshot.fingerprint.clone(), tags(snapshot)];
+        Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() }
+    }
+
+    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads.
+    ///
+    /// # Errors
+    ///
+    /// Those of evaluating.
+    pub(crate) async fn get_or(
+        kept: Option<Self>,
+        snapshot: &Snapshot,
+        evaluate: impl Future<Output = Result<Selection>>,
+    ) -> Result<Selection> {
+        let Some(kept) = kept else { return evaluate.await };
+        let io = Io::current()?;
+        let sizes = sizes(snapshot);
+        let (place, of) = (kept.clone(), sizes.clone());
+        let found = blocking(&io, move || place.get(&of)).await?;
+        let damaged = match found {
+            Ok(Some(selection)) => return Ok(selection),
+            Ok(None) => None,
+            Err(path) => Some(path),
+        };
+        let mut selection = evaluate.await?;
+        if selection.report.requests > 0 {
+            let bytes = encode(&selection, &sizes);
+            // What cannot be kept is evaluated again the next time.
+            blocking(&io, move || kept.put(&bytes)).await?;
+        }
+        selection.note = damaged.map(|path| format!("the cached selection `{path}` was damaged; it was made again"));
+        Ok(selection)
+    }
+
+    /// Returns the selection that is kept here, if there is one; the path of what is none.
+    fn get(&self, sizes: &[u32]) -> Result<Option<Selection>, String> {
+        let key: Vec<&str> = self.key.iter().map(String::as_str).collect();
+        let bytes = match self.cache.get(&key) {
+            Found::Nothing => return Ok(None),
+            Found::Damaged(path) => return Err(path.display().to_string()),
+            Found::Bytes(bytes) => bytes,
+        };
+        let selection = decode(&bytes, sizes);
+        if selection.is_none() {
+            self.cache.remove(&key);
+        }
+        selection.map(Some).ok_or_else(|| self.cache.path_of(&key).display().to_string())
+    }
+
+    fn put(&self, bytes: &[u8]) -> bool {
+        let key: Vec<&str> = self.key.iter().map(String::as_str).collect();
+        self.cache.put(&key, bytes)
+    }
+}
+
+async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    io.spawn_blocking(work).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
+}
+
+/// Returns a hash of the objects' e-tags. Those of local files are in no fingerprint, since they differ between copies; a
+/// selection is not taken over to a copy, which costs one evaluation.
+fn tags(snapshot: &Snapshot) -> String {
+    let mut hash = Sha256::new();
+    for fragment in &snapshot.fragments {
+        let tag = fragment.object.e_tag.as_deref().unwrap_or_default();
+        hash.update((tag.len() as u64).to_le_bytes());
+        hash.update(tag);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn encode(selection: &Selection, sizes: &[u32]) -> Vec<u8> {
+    let Report { num_pruned, num_whole, num_read, num_outside, .. } = selection.report;
+    let mut bytes = Vec::new();
+    for count in [num_pruned, num_whole, num_read, num_outside] {
+        put_number(count, &mut bytes);
+    }
+    put_sets(&selection.rows, sizes, &mut bytes);
+    bytes
+}
+
+fn decode(mut bytes: &[u8], sizes: &[u32]) -> Option<Selection> {
+    let bytes = &mut bytes;
+    let mut report = Report { is_cached: true, ..Report::default() };
+    for count in [&mut report.num_pruned, &mut report.num_whole, &mut report.num_read, &mut report.num_outside] {
+        *count = take_number(bytes)?;
+    }
+    let rows = take_sets(bytes, sizes)?;
+    bytes.is_empty().then(|| Selection { report, ..Selection::of_sizes(rows, sizes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::path::Path;
+
+    use super::super::RowSet;
+    use super::*;
+
+    const SIZES: [u32; 3] = [10, 20, 30];
+
+    fn selection(requests: u64) -> Selection {
+        let rows = vec![RowSet::All, RowSet::None, RowSet::from_rows(&[3, 4, 9], 30)];
+        let report = Report { num_pruned: 1, num_whole: 1, num_read: 1, requests, ..Report::default() };
+        Selection { report, ..Selection::of_sizes(rows, &SIZES) }
+    }
+
+    fn snapshot() -> Snapshot {
+        Snapshot::of_sizes(&SIZES)
+    }
+
+    /// Asks for the selection; returns it and how often it was evaluated.
+    fn ask(folder: &Path, query: &str, requests: u64) -> (Selection, u32) {
+        let snapshot = snapshot();
+        let kept = Kept::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]);
+        let times = Cell::new(0);
+        let evaluate = async {
+            times.set(times.get() + 1);
+            Ok(selection(requests))
+        };
+        let got = Io::current().unwrap().block_on(Kept::get_or(Some(kept), &snapshot, evaluate)).unwrap();
+        (got, times.get())
+    }
+
+    #[test]
+    fn what_took_reads_is_evaluated_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, times) = ask(folder.path(), "a > 1", 2);
+        assert_eq!((first.report.requests, first.report.is_cached, times), (2, false, 1));
+        let (second, times) = ask(folder.path(), "a > 1", 2);
+        assert_eq!((second.rows, second.num_rows, times), (first.rows, first.num_rows, 0));
+        let Report { num_pruned, num_whole, num_read, requests, is_cached, .. } = second.report;
+        assert_eq!((num_pruned, num_whole, num_read, requests, is_cached), (1, 1, 1, 0, true));
+        assert_eq!(ask(folder.path(), "a > 2", 2).1, 1, "another query is another selection");
+    }
+
+    #[test]
+    fn what_statistics_decide_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            assert_eq!(ask(folder.path(), "a > 1", 0).1, 1);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_damaged_is_made_again_and_said() {
+        let folder = tempfile::tempdir().unwrap();
+        ask(folder.path(), "a > 1", 2);
+        let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let (again, times) = ask(folder.path(), "a > 1", 2);
+        assert_eq!(times, 1);
+        assert!(again.note.is_some_and(|note| note.contains(path.to_str().unwrap()) && note.contains("damaged")));
+        let (sound, times) = ask(folder.path(), "a > 1", 2);
+        assert_eq!((sound.note, times), (None, 0));
+    }
+
+    #[test]
+    fn an_entry_with_a_right_checksum_and_wrong_rows_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = snapshot();
+        let kept = Kept::new(Cache::new(folder.path().to_owned(), 1 << 20), &snapshot, &["a > 1".to_owned()]);
+        let sound = encode(&selection(2), &SIZES);
+        for bytes in [&b""[..], b"\0\0\0\0\x02\xff\xff\x03", &sound[..sound.len() - 1], &[&sound[..], b"x"].concat()] {
+            kept.put(bytes);
+            let (_, times) = ask(folder.path(), "a > 1", 2);
+            assert_eq!(times, 1, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! [`Subset`]: a selection on its own, to keep, combine and carry elsewhere.
+//!
+//! It knows which snapshot its rows are of, so that it cannot be mistaken for one of other rows; and, if it is a part of
+//! one that is evaluated in parts, which.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_buffer::BooleanBuffer;
+use sha2::{Digest, Sha256};
+
+use super::algebra::SetOperation;
+use super::codec::put_sets;
+use super::rows::RowSet;
+use super::{Selection, sample, saved};
+use crate::dataset::Snapshot;
+use crate::error::{Error, Result};
+
+/// Bytes of a hash that names a selection.
+const DIGEST_BYTES: usize = 16;
+
+/// One of the parts in which a selection is evaluated: consecutive row groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Which one, from 0.
+    pub index: u32,
+    /// How many there are.
+    pub num_parts: u32,
+}
+
+impl Part {
+    /// Checks a part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for a part beyond their number.
+    pub fn try_new(index: u32, num_parts: u32) -> Result<Self> {
+        if index < num_parts {
+            return Ok(Self { index, num_parts });
+        }
+        let reason = format!("expected less than the number of shards `{num_parts}`, got `{index}`");
+        Err(Error::Setting { name: "index", reason })
+    }
+
+    /// Returns which of the row groups of `sizes` rows are this part's: those that begin within its share of the rows.
+    fn row_groups(self, sizes: &[u32]) -> Range<usize> {
+        let total: u64 = sizes.iter().map(|&rows| u64::from(rows)).sum();
+        let begins_in = |before: u64| u128::from(before) * u128::from(self.num_parts) / u128::from(total.max(1));
+        let mut before = 0;
+        let mut starts = Vec::with_capacity(sizes.len());
+        for &rows in sizes {
+            starts.push(begins_in(before));
+            before += u64::from(rows);
+        }
+        let first_of = |part: u32| starts.partition_point(|start| *start < u128::from(part));
+        first_of(self.index)..first_of(self.index + 1)
+    }
+}
+
+/// Which rows of which snapshot. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Subset {
+    fingerprint: Arc<str>,
+    /// Rows of each row group of the snapshot.
+    sizes: Arc<[u32]>,
+    query: Option<Vec<String>>,
+    part: Option<Part>,
+    selection: Arc<Selection>,
+}
+
+impl PartialEq for Subset {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+            && self.part == other.part
+            && self.selection.sets() == other.selection.sets()
+    }
+}
+
+impl Subset {
+    /// Returns the rows of `selection`, which `query` selects from `snapshot`.
+    pub(crate) fn of(
+        snapshot: &Snapshot,
+        selection: Arc<Selection>,
+        query: Option<Vec<String>>,
+        part: Option<Part>,
+    ) -> Self {
+        let sizes = snapshot.row_groups.iter().map(|row_group| row_group.num_rows).collect();
+        Self { fingerprint: snapshot.fingerprint.as_str().into(), sizes, query, part, selection }
+    }
+
+    /// Returns a subset, if a part keeps no rows of others.
+    pub(super) fn try_new(
+        fingerprint: String,
+        sizes: Arc<[u32]>,
+        query: Option<Vec<String>>,
+        part: Option<Part>,
+        selection: Selection,
+    ) -> Result<Self, String> {
+        let mine = part.map_or(0..sizes.len(), |part| part.row_groups(&sizes));
+        let is_others = |(index, set): (usize, &RowSet)| !mine.contains(&index) && *set != RowSet::None;
+        if selection.sets().iter().enumerate().any(is_others) {
+            return Err("it keeps rows that belong to another part".into());
+        }
+        Ok(Self { fingerprint: fingerprint.into(), sizes, query, part, selection: Arc::new(selection) })
+    }
+
+    /// Returns the identity of the snapshot, in hex.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Returns the filters that made it; `None` if it is not known to be what filters keep.
+    pub fn query(&self) -> Option<&[String]> {
+        self.query.as_deref()
+    }
+
+    /// Returns which part it is, if it is one.
+    pub fn part(&self) -> Option<Part> {
+        self.part
+    }
+
+    /// Returns the number of rows.
+    pub fn num_rows(&self) -> u64 {
+        self.selection.num_rows()
+    }
+
+    /// Returns the number of rows of the snapshot, kept or not.
+    pub fn num_rows_total(&self) -> u64 {
+        self.sizes.iter().map(|&rows| u64::from(rows)).sum()
+    }
+
+    /// Returns the memory that the rows take, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let sets = self.selection.sets();
+        size_of_val(sets) + sets.iter().map(RowSet::heap_bytes).sum::<usize>() + size_of_val(&*self.sizes)
+    }
+
+    /// Returns the kept rows of each row group.
+    pub fn selection(&self) -> &Arc<Selection> {
+        &self.selection
+    }
+
+    pub(super) fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
+    /// Returns a hash of the rows, in hex, which names them in states.
+    pub(crate) fn digest(&self) -> String {
+        let mut bytes = Vec::new();
+        put_sets(self.selection.sets(), &self.sizes, &mut bytes);
+        Sha256::digest(&bytes).iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Returns the subset as bytes, checksummed, for [`Self::from_bytes`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        saved::to_bytes(self)
+    }
+
+    /// Returns the subset that [`Self::to_bytes`] wrote; `url` says where the bytes are from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotASelection`] for any other bytes.
+    pub fn from_bytes(bytes: &[u8], url: &str) -> Result<Self> {
+        saved::from_bytes(bytes).map_err(|reason| Error::NotASelection { url: url.to_owned(), reason })
+    }
+
+    /// Returns the rows that `operation` keeps of this and another subset of the same snapshot.
+    ///
+    /// Costs time and memory in proportion to what the two take.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SelectionMismatch`] for rows of another snapshot, and for parts.
+    pub fn combine(&self, other: &Self, operation: SetOperation) -> Result<Self> {
+        self.check_whole()?;
+        other.check_whole()?;
+        self.check_same(other)?;
+        let pairs = self.selection.sets().iter().zip(other.selection.sets()).zip(&*self.sizes);
+        let sets = pairs.map(|((left, right), &num_rows)| left.combine(right, operation, num_rows));
+        Ok(self.with_sets(sets.collect()))
+    }
+
+    /// Returns `num_rows` of the rows, every subset of as many equally likely. The same for the same seed, always.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for more rows than there are, [`Error::SelectionMismatch`] for a part.
+    pub fn sample(&self, num_rows: u64, seed: u64) -> Result<Self> {
+        self.check_whole()?;
+        Ok(self.choose(&sample::sample(self.num_rows(), num_rows, seed)?))
+    }
+
+    /// Deals all rows out by `fractions`: no row to two parts, every one to one of them. Sizes are exact, by largest
+    /// remainder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for fractions that do not add up to 1, [`Error::SelectionMismatch`] for a part.
+    pub fn split(&self, fractions: &[f64], seed: u64) -> Result<Vec<Self>> {
+        self.check_whole()?;
+        let mut left = self.clone();
+        let mut parts = Vec::with_capacity(fractions.len());
+        for marks in sample::split(self.num_rows(), fractions, seed)? {
+            let part = left.choose(&marks);
+            left = left.choose(&!&marks);
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    /// Returns the whole of which `parts` are all parts, in any order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SelectionMismatch`] if one is missing, is there twice, or is of another snapshot, query or number of parts.
+    pub fn merge(parts: &[Self]) -> Result<Self> {
+        let refuse = |reason: String| Err(Error::SelectionMismatch { reason });
+        let Some(first) = parts.first() else { return refuse("there are no parts to merge".into()) };
+        let Some(Part { num_parts, .. }) = first.part else {
+            return refuse("it is no part, but whole; combine selections by `|`".into());
+        };
+        let mut by_index = BTreeMap::new();
+        for part in parts {
+            first.check_same(part)?;
+            if part.query != first.query {
+                return refuse(format!("one part was made by {:?}, another by {:?}", first.query, part.query));
+            }
+            let Some(place) = part.part.filter(|part| part.num_parts == num_parts) else {
+                return refuse(format!("expected parts of {num_parts}, got {}", name_of(part.part)));
+            };
+            if by_index.insert(place.index, part).is_some() {
+                return refuse(format!("{} is there twice", name_of(part.part)));
+            }
+        }
+        let mut sets = vec![RowSet::None; first.sizes.len()];
+        for index in 0..num_parts {
+            let place = Part { index, num_parts };
+            let Some(part) = by_index.get(&index) else {
+                return refuse(format!("{} is missing", name_of(Some(place))));
+            };
+            let mine = place.row_groups(&first.sizes);
+            sets[mine.clone()].clone_from_slice(&part.selection.sets()[mine]);
+        }
+        Ok(Self { query: first.query.clone(), ..first.with_sets(sets) })
+    }
+
+    /// Returns the rows that are in `part` of the row groups.
+    pub(crate) fn in_part(&self, part: Part) -> Self {
+        let mine = part.row_groups(&self.sizes);
+        let sets = self.selection.sets().iter().enumerate();
+        let sets = sets.map(|(index, set)| if mine.contains(&index) { set.clone() } else { RowSet::None });
+        Self { part: Some(part), ..self.with_sets(sets.collect()) }
+    }
+
+    /// Refuses a snapshot of which these are not rows.
+    pub(crate) fn check_of(&self, snapshot: &Snapshot) -> Result<()> {
+        self.check_whole()?;
+        if *self.fingerprint == *snapshot.fingerprint && self.sizes.len() == snapshot.row_groups.len() {
+            return Ok(());
+        }
+        let reason = format!(
+            "expected rows of the snapshot `{}`, got rows of `{}`: the objects differ or have changed; select again, or \
+             open those that it was made from",
+            snapshot.fingerprint, self.fingerprint
+        );
+        Err(Error::SelectionMismatch { reason })
+    }
+
+    fn check_same(&self, other: &Self) -> Result<()> {
+        if self.fingerprint == other.fingerprint && self.sizes == other.sizes {
+            return Ok(());
+        }
+        let reason = format!(
+            "one is of the snapshot `{}`, the other of `{}`: row numbers of one mean nothing in the other",
+            self.fingerprint, other.fingerprint
+        );
+        Err(Error::SelectionMismatch { reason })
+    }
+
+    /// Refuses a part, which would pass for the whole.
+    fn check_whole(&self) -> Result<()> {
+        if self.part.is_none() {
+            return Ok(());
+        }
+        let reason = format!("it is {} only; merge all parts first", name_of(self.part));
+        Err(Error::SelectionMismatch { reason })
+    }
+
+    /// Returns the rows that `chosen` marks, one bit for each kept row.
+    fn choose(&self, chosen: &BooleanBuffer) -> Self {
+        let mut first = 0;
+        let sets = self.selection.sets().iter().zip(&*self.sizes).map(|(set, &num_rows)| {
+            let picked = set.choose(chosen, first, num_rows);
+            first += set.count(0..num_rows) as usize;
+            picked
+        });
+        self.with_sets(sets.collect())
+    }
+
+    fn with_sets(&self, sets: Vec<RowSet>) -> Self {
+        let selection = Arc::new(Selection::of_sizes(sets, &self.sizes));
+        Self { query: None, part: None, selection, ..self.clone() }
+    }
+}
+
+fn name_of(part: Option<Part>) -> String {
+    part.map_or("a whole selection".into(), |part| format!("part {} of {} (from 0)", part.index, part.num_parts))
+}
+
+#[cfg(test)]
+mod tests;

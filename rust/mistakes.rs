@@ -8,7 +8,9 @@ use arrow_array::{ArrayRef, Decimal128Array, Float64Array, Int8Array, Int64Array
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
+use crate::{
+    Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result, RowAccess, Subset,
+};
 
 fn columns() -> Vec<(&'static str, ArrayRef)> {
     vec![
@@ -313,6 +315,75 @@ fn uses() -> Vec<Mistake> {
     ]
 }
 
+/// Makes the rows of a file ready to be read by number.
+fn rows(folder: &Path) -> Result<RowAccess> {
+    let dataset = of_bytes(folder, sound())?;
+    let selection = dataset.known_selection().unwrap();
+    Ok(RowAccess::new(&dataset, selection, None, 1 << 30))
+}
+
+/// Returns all rows of a file as a selection.
+fn all(folder: &Path) -> Result<Subset> {
+    let dataset = of_bytes(folder, sound())?;
+    Ok(dataset.subset(dataset.known_selection().unwrap()))
+}
+
+fn selections() -> Vec<Mistake> {
+    vec![
+        mistake!(
+            "a row beyond the last",
+            |folder| rows(folder)?.resolve(&[-3, 3]),
+            Error::RowIndex { .. },
+            ["no row 3", "-3 to 2 for 3 rows"]
+        ),
+        mistake!(
+            "a row twice",
+            |folder| of_bytes(folder, sound())?.select_rows(&rows(folder)?, &[2, 0, -1]),
+            Error::Setting { .. },
+            ["indices", "row -1 is named twice"]
+        ),
+        mistake!(
+            "an order of rows that are not there",
+            |folder| prepare(folder, OrderSettings::Given(vec![7].into())),
+            Error::Setting { .. },
+            ["order", "row 7", "less than 3"]
+        ),
+        mistake!(
+            "a selection of other rows",
+            |folder| {
+                let selected = all(folder)?;
+                let other: ArrayRef = Arc::new(StringArray::from(vec!["1"]));
+                of_bytes(folder, parquet(vec![("big", other)]))?.select(&selected)
+            },
+            Error::SelectionMismatch { .. },
+            ["expected rows of the snapshot", "select again"]
+        ),
+        mistake!(
+            "a part",
+            |folder| {
+                let dataset = of_bytes(folder, sound())?;
+                let part = dataset.shard(1, 4)?;
+                dataset.select(&part.subset(part.known_selection().unwrap()))
+            },
+            Error::SelectionMismatch { .. },
+            ["part 1 of 4", "merge all parts first"]
+        ),
+        mistake!(
+            "no selection",
+            |folder| Subset::from_bytes(&sound(), folder.to_str().unwrap()),
+            Error::NotASelection { .. },
+            ["is not a saved selection", "`fbselect`"]
+        ),
+        mistake!("a sample of too many", |folder| all(folder)?.sample(4, 0), Error::Setting { .. }, ["4 rows", "has 3"]),
+        mistake!(
+            "a shard of none",
+            |folder| of_bytes(folder, sound())?.shard(0, 0),
+            Error::Setting { .. },
+            ["index", "less than the number of shards `0`"]
+        ),
+    ]
+}
+
 fn filters() -> Vec<Mistake> {
     vec![
         filter!("big >", Error::Sql { .. }, ["`big >`", "Expected"]),
@@ -386,7 +457,7 @@ fn filters() -> Vec<Mistake> {
 
 #[test]
 fn a_mistake_is_an_error_of_its_kind_that_says_what_and_where() {
-    let mistakes: Vec<_> = [sources(), bodies(), uses(), filters()].into_iter().flatten().collect();
+    let mistakes: Vec<_> = [sources(), bodies(), uses(), selections(), filters()].into_iter().flatten().collect();
     assert!(mistakes.len() >= 60, "{}", mistakes.len());
     for Mistake { name, act, is_expected, names } in mistakes {
         let folder = tempfile::tempdir().unwrap();

@@ -164,6 +164,11 @@ impl Dataset {
         Ok(self.with_restriction(restriction))
     }
 
+    /// Returns what the dataset was restricted to, in words.
+    pub fn restriction_texts(&self) -> Vec<String> {
+        self.restriction().texts().collect()
+    }
+
     /// Returns what the dataset was restricted to as bytes, for [`Self::restricted`] in another process; `None` for a
     /// dataset of all rows that its filters keep.
     pub fn restriction_bytes(&self) -> Option<Vec<u8>> {

@@ -25,7 +25,9 @@ from forebay.exceptions import (
     ObjectChangedError,
     PerformanceWarning,
     QueryError,
+    RowIndexError,
     SchemaError,
+    SelectionError,
     SettingError,
     StateError,
     StoreError,
@@ -34,6 +36,7 @@ from forebay.exceptions import (
 )
 from forebay.loader import Stream, cursor
 from forebay.options import ReadOptions, ShuffleOptions
+from forebay.selection import Selection
 from forebay.sql import Function, QueryResult, list_queries, read_query
 
 __all__ = [
@@ -57,7 +60,10 @@ __all__ = [
     "QueryResult",
     "Ragged",
     "ReadOptions",
+    "RowIndexError",
     "SchemaError",
+    "Selection",
+    "SelectionError",
     "SettingError",
     "ShuffleOptions",
     "StateError",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from forebay import _lib, display
+from forebay.access import is_number, row_numbers
 from forebay.distributed import current_world
-from forebay.exceptions import DataError, SettingError
+from forebay.exceptions import DataError, PerformanceWarning, SettingError
 from forebay.formats import check_forms, make_format
 from forebay.loader import Stream
 from forebay.options import (
@@ -22,8 +24,10 @@ from forebay.options import (
     ShuffleOptions,
     check_count,
     check_names,
+    check_options,
     check_text,
 )
+from forebay.selection import Selection
 
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
 
@@ -133,6 +137,7 @@ class Dataset:
         self._native = native
         self._shuffle = shuffle
         self._format = format
+        self._prepared_format: Format | None = None
 
     def filter(self, sql: str) -> Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
@@ -250,6 +255,127 @@ class Dataset:
         self._native.select_columns(names)
         removed = set(names)
         return self.select_columns([name for name in self.column_names if name not in removed])
+
+    def selection(self) -> Selection:
+        """Returns the kept rows as a thing of their own. Evaluates the filters if that has not been done.
+
+        Example:
+            >>> ds.filter("language = 'rust'").selection()
+            Selection(334 of 1,000 rows)
+        """
+        self._evaluate()
+        return Selection(self._native.selection())
+
+    def select(self, rows: Selection | Iterable[int]) -> Dataset:
+        """Keeps the rows of a selection, in the dataset's order; or those of these numbers, in that of the numbers.
+
+        Numbers count the rows kept so far; negative ones count from the end. A state of the result is valid with the
+        same rows only.
+
+        Raises:
+            SelectionError: the selection is of other objects, or of another version of them, or a part.
+            RowIndexError: there is no row of that number.
+            SettingError: a row is named twice, or the dataset is shuffled and the rows are numbers.
+
+        Example:
+            >>> train, validation = ds.selection().split([0.9, 0.1], seed=7)
+            >>> ds.select(train).num_rows
+            900
+            >>> ds.select([7, 3, 5]).select_columns("path")[:]
+            {'path': ['src/7.rs', 'src/3.rs', 'src/5.rs']}
+        """
+        if isinstance(rows, Selection):
+            return Dataset(self._native.select(rows._native), self._shuffle, self._format)
+        return Dataset(self._native.select_rows(self._row_numbers(rows)), None, self._format)
+
+    def shard(self, index: int, num_shards: int) -> Dataset:
+        """Keeps the row groups of shard `index` of `num_shards`: consecutive ones, of about as many rows in each shard.
+
+        Only their bytes are read, so many machines evaluate a filter in parts: each takes the `selection` of its shard,
+        and `Selection.merge` makes one of all. Ranks of a training need no shards; see `to_torch`.
+
+        Example:
+            >>> [ds.shard(i, 4).num_rows for i in range(4)]
+            [300, 200, 300, 200]
+        """
+        check_count("num_shards", num_shards, most=(1 << 31) - 1)
+        check_count("index", index, least=0, most=(1 << 31) - 1)
+        return Dataset(self._native.shard(index, num_shards), self._shuffle, self._format)
+
+    def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
+        """Returns the rows of these numbers as one Arrow batch: in their order, and as often as each is named.
+
+        Reads only the pages that hold them, all at once.
+
+        Args:
+            indices: What `ds[...]` takes: numbers, a slice, an array of numbers or of Booleans.
+            memory_limit: Bytes in hand while reading, beside the batch.
+
+        Raises:
+            RowIndexError: there is no row of that number.
+            SettingError: the dataset is shuffled, or the numbers are none.
+
+        Example:
+            >>> ds.select_columns(["path", "size"]).gather([7, -1, 7])
+            Batch(3 rows, 2 columns)
+              path  Utf8   'src/7.rs', 'src/999.rs', 'src/7.rs'
+              size  Int64  21, 2997, 21
+        """
+        check_count("memory_limit", memory_limit)
+        return self._native.gather(self._row_numbers(indices), memory_limit)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Returns a row by its number, or several, in the dataset's [format](#with_format): without one, dicts.
+
+        Takes numbers (negative ones count from the end), slices with steps, lists and arrays of numbers, and arrays of
+        a Boolean for each row. Rows count in the dataset's order, among those kept.
+
+        Example:
+            >>> small = ds.select_columns(["path", "size"])
+            >>> small[-1]
+            {'path': 'src/999.rs', 'size': 2997}
+            >>> small[4:0:-2]
+            {'path': ['src/4.rs', 'src/2.rs'], 'size': [12, 6]}
+        """
+        if isinstance(key, str):
+            columns = f"ds.select_columns({key!r})"
+            raise SettingError(f"row: {key!r} is no row number; to read a column, iterate over `{columns}.iter()`")
+        batch = self.gather(key)
+        if is_number(key):
+            return self._rows(batch)[0]
+        form = self._prepared()
+        if form is not None:
+            return form(batch)
+        import pyarrow as pa
+
+        return _to_python(pa.record_batch(batch), "to_pydict")
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Returns rows by their numbers, read together: what a `DataLoader` asks for."""
+        return self._rows(self.gather(indices))
+
+    def _row_numbers(self, key: Any) -> list[int]:
+        if self._shuffle is not None:
+            raise SettingError(
+                "row: a shuffled dataset has another order in each epoch; ask for rows by number before `shuffle`, or "
+                "take some at random by `ds.select(ds.selection().sample(n, seed))`"
+            )
+        return row_numbers(key, self._evaluate())
+
+    def _rows(self, batch: _lib.Batch) -> list[Any]:
+        form = self._prepared()
+        if form is not None:
+            return list(form.rows(batch))
+        import pyarrow as pa
+
+        rows: list[Any] = _to_python(pa.record_batch(batch), "to_pylist")
+        return rows
+
+    def _prepared(self) -> Format | None:
+        """Returns the format, which looks at the columns of all kept rows once."""
+        if self._format is not None and self._prepared_format is None:
+            self._prepared_format = self._format.prepare(self._make_reader(ReadOptions()))
+        return self._prepared_format
 
     def shuffle(
         self,
@@ -472,7 +598,18 @@ class Dataset:
     @property
     def num_rows(self) -> int:
         """The exact number of kept rows. Evaluates the filters if that has not been done."""
-        return _with_progress("selecting", self._native.num_rows)
+        return self._evaluate()
+
+    def _evaluate(self, memory_limit: int | None = None) -> int:
+        """Evaluates the filters if that has not been done; returns the number of kept rows."""
+        known = self._native.num_rows_known
+        if known is not None:
+            return known
+        num_rows = _with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit))
+        note = self._native.selection_note
+        if note is not None:
+            warnings.warn(note, PerformanceWarning, stacklevel=3)
+        return num_rows
 
     def __len__(self) -> int:
         return self.num_rows
@@ -491,7 +628,7 @@ class Dataset:
         settings = None
         if shuffle is not None:
             settings = (shuffle.seed, shuffle.shuffle_bytes, shuffle.num_lanes, shuffle.window_rows)
-        _with_progress("selecting", lambda tick: self._native.num_rows(tick, read.memory_limit))
+        self._evaluate(read.memory_limit)
         return self._native.reader(settings, read.memory_limit, read.num_threads)
 
     def __arrow_c_schema__(self) -> object:
@@ -574,10 +711,7 @@ def _to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
 
 def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
-    if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
-    given = {str(key): str(value) for key, value in (storage_options or {}).items()}
-    options = {check_text("storage_options", key): check_text(key, value) for key, value in given.items()}
+    options = check_options(storage_options)
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
 

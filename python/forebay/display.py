@@ -51,6 +51,7 @@ def _summary(dataset: Dataset) -> str:
 
 def _query(dataset: Dataset) -> list[str]:
     lines = [f"filter({text!r})" for text in dataset._native.filters]
+    lines += [f"select({text})" for text in dataset._native.restrictions]
     if dataset._shuffle is not None:
         lines.append(f"shuffle(seed={dataset._shuffle.seed})")
     if dataset._format is not None:

@@ -102,6 +102,16 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def check_options(storage_options: object) -> dict[str, str]:
+    """Returns the options of a store as a dict of texts; refuses what is none."""
+    if storage_options is None:
+        return {}
+    if not isinstance(storage_options, Mapping):
+        raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
+    given = {str(key): str(value) for key, value in storage_options.items()}
+    return {check_text("storage_options", key): check_text(key, value) for key, value in given.items()}
+
+
 def check_names(name: str, values: object) -> list[str]:
     """Returns a name, or several, as a list; refuses what is neither."""
     if isinstance(values, str):

@@ -183,6 +183,12 @@ impl PyDataset {
         self.dataset.restriction_texts()
     }
 
+    /// What rows the dataset was restricted to, in words.
+    #[getter]
+    fn restrictions(&self) -> Vec<String> {
+        self.dataset.restriction_texts()
+    }
+
     #[getter]
     fn fingerprint(&self) -> &str {
         &self.dataset.snapshot().fingerprint

@@ -21,6 +21,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import s3_server  # noqa: E402  (a program, not a package: it is found by the line above)
 
+# Tests count requests, which a cache would answer; those of the cache name a folder of their own.
+os.environ["FOREBAY_CACHE"] = "0"
+
 # Derandomised everywhere: a red test must be red again when it is run again. Time is not what is tested.
 settings.register_profile("forebay", deadline=None, derandomize=True, database=None)
 # `--hypothesis-profile search` looks for what is not known yet, for as long as that takes.

@@ -765,7 +765,67 @@ SETTINGS = {
     "a stream that was closed": Case(closed, fb.ClosedError, ValueError, ("the stream is closed",)),
 }
 
-CASES = SOURCES | NOT_PARQUET | PAGES | SCHEMAS | QUERIES | SETTINGS
+
+def two_tables(folder: Path) -> tuple[fb.Dataset, fb.Dataset]:
+    """Opens two objects of other rows."""
+    for name, first in (("x.parquet", 0), ("y.parquet", 1000)):
+        (folder / name).write_bytes(hostile.parquet(data.ids_table(1000, first)))
+    return tuple(fb.load_dataset(folder / name, split="train") for name in ("x.parquet", "y.parquet"))
+
+
+def poisoned(folder: Path) -> object:
+    """Loads a saved selection that somebody changed."""
+    path = folder / "rows"
+    opened(folder).selection().save(path)
+    path.write_bytes(path.read_bytes().replace(b'"num_rows":1000', b'"num_rows":9999'))
+    return fb.Selection.load(path)
+
+
+def select_others(folder: Path) -> object:
+    """Selects rows of other objects."""
+    ours, theirs = two_tables(folder)
+    return ours.select(theirs.selection())
+
+
+ROWS = {
+    "a row beyond the last": Case(
+        lambda folder: opened(folder)[1000], fb.RowIndexError, IndexError, ("no row 1000", "-1000 to 999")
+    ),
+    "no row number": Case(
+        lambda folder: opened(folder)["id"], fb.SettingError, ValueError, ("'id'", "ds.select_columns('id')")
+    ),
+    "a mask of another length": Case(
+        lambda folder: opened(folder)[[True, False]], fb.SettingError, ValueError, ("each of 1000 rows, got 2",)
+    ),
+    "a row number of a shuffled dataset": Case(
+        lambda folder: opened(folder).shuffle(1)[0], fb.SettingError, ValueError, ("before `shuffle`", "sample")
+    ),
+    "a row selected twice": Case(
+        lambda folder: opened(folder).select([3, 5, 3]), fb.SettingError, ValueError, ("row 3 is named twice",)
+    ),
+    "a selection of other rows": Case(select_others, fb.SelectionError, ValueError, ("snapshot", "select again")),
+    "a part of a selection": Case(
+        lambda folder: opened(folder).select(opened(folder).shard(1, 3).selection()),
+        fb.SelectionError,
+        ValueError,
+        ("part 1 of 3", "merge all parts first"),
+    ),
+    "a poisoned selection": Case(poisoned, fb.SelectionError, ValueError, ("rows` is not", "checksum is wrong")),
+    "no selection": Case(
+        lambda folder: fb.Selection.load(opened(folder) and folder / "x.parquet"),
+        fb.SelectionError,
+        ValueError,
+        ("x.parquet", "begins with `fbselect`"),
+    ),
+    "a sample of too many": Case(
+        lambda folder: opened(folder).selection().sample(1001), fb.SettingError, ValueError, ("1001", "has 1000")
+    ),
+    "a split of more than all": Case(
+        lambda folder: opened(folder).selection().split([0.9, 0.2]), fb.SettingError, ValueError, ("add up to 1",)
+    ),
+}
+
+CASES = ROWS | SOURCES | NOT_PARQUET | PAGES | SCHEMAS | QUERIES | SETTINGS
 
 
 # Claims that nobody needs to believe: the rows are there all the same.

@@ -1,0 +1,76 @@
+"""Rows by number: what a key in brackets means."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from forebay.exceptions import RowIndexError, SettingError
+
+KEYS = "expected a row number, a slice, or numbers or True and False for rows"
+
+
+def is_number(key: Any) -> bool:
+    """Returns whether a key names one row, which is then not wrapped in a list."""
+    if isinstance(key, bool | str | bytes):
+        return False
+    try:
+        index(key)
+    except TypeError:
+        return False
+    # Arrays of one element have an index, too, and are no number.
+    return not getattr(key, "shape", ())
+
+
+def row_numbers(key: Any, num_rows: int) -> list[int]:
+    """Returns the rows that a key names, in its order; negative ones count from the end.
+
+    Args:
+        key: A number, a slice, a range, a list or array of numbers, or one of `num_rows` Booleans.
+        num_rows: Of the dataset.
+
+    Raises:
+        SettingError: it is none of these.
+        RowIndexError: a number is too large for any dataset.
+    """
+    if isinstance(key, slice):
+        try:
+            return list(range(num_rows)[key])
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"slice: {error}") from None
+    if is_number(key):
+        return [_checked(key, num_rows)]
+    values = _values(key)
+    if values and all(_is_flag(value) for value in values):
+        if len(values) != num_rows:
+            raise SettingError(f"mask: expected a Boolean for each of {num_rows} rows, got {len(values)}")
+        return [number for number, is_wanted in enumerate(values) if is_wanted]
+    return [_checked(value, num_rows) for value in values]
+
+
+def _values(key: Any) -> list[Any]:
+    """Returns the elements of a list or of an array of any library."""
+    if isinstance(key, str | bytes | dict):
+        raise SettingError(f"row: {KEYS}, got {key!r}")
+    elements = getattr(key, "tolist", None)
+    try:
+        values = list(key) if elements is None else elements()
+    except TypeError:
+        raise SettingError(f"row: {KEYS}, got {key!r}") from None
+    return values if isinstance(values, list) else [values]
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+
+
+def _checked(value: Any, num_rows: int) -> int:
+    try:
+        number = None if _is_flag(value) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise SettingError(f"row: {KEYS}, got {value!r}")
+    if not -(1 << 63) <= number < 1 << 63:
+        raise RowIndexError(f"no row {number}: the dataset has {num_rows} rows")
+    return number

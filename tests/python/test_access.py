@@ -1,0 +1,198 @@
+"""Rows by number: against a full read, in every format, and what they cost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import data
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ROWS = 900
+
+
+def write(folder: Path, table: pa.Table, **options: Any) -> fb.Dataset:
+    """Writes a table as 3 objects of several row groups, with small pages, and opens them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    step = -(-len(table) // 3)
+    for number in range(3):
+        settings = {"row_group_size": 110, "data_page_size": 256, "write_batch_size": 16} | options
+        pq.write_table(table.slice(number * step, step), folder / f"{number}.parquet", **settings)
+    return fb.load_dataset(folder, split="train")
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """Rows of many types."""
+    return data.mixed_table(NUM_ROWS, seed=3)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["page index", "no page index"])
+def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, table: pa.Table) -> fb.Dataset:
+    """All of them."""
+    return write(tmp_path_factory.mktemp("mixed"), table, write_page_index=request.param)
+
+
+def same(got: Any, expected: pa.Table) -> None:
+    """Asserts that a batch holds the rows of a table, NaN and all."""
+    assert pa.table(got).cast(expected.schema).to_pydict().__repr__() == expected.to_pydict().__repr__()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gathered_rows_are_those_of_a_full_read(ds: fb.Dataset, table: pa.Table, seed: int) -> None:
+    rng = random.Random(seed)
+    indices = [rng.randrange(-NUM_ROWS, NUM_ROWS) for _ in range(rng.choice([0, 1, 7, 60, 400]))]
+    indices += rng.choices(indices, k=5) if indices else []
+    same(ds.gather(indices), table.take([index % NUM_ROWS for index in indices]))
+    kept = ds.filter("id % 5 <> 2")
+    rows = [row for row in range(NUM_ROWS) if row % 5 != 2]
+    wanted = [rng.randrange(len(rows)) for _ in range(50)]
+    same(kept.gather(wanted), table.take([rows[place] for place in wanted]))
+
+
+SLICES = [
+    slice(None),
+    slice(5, 9),
+    slice(-3, None),
+    slice(None, None, -1),
+    slice(20, 3, -4),
+    slice(0, NUM_ROWS, 97),
+    slice(7, 7),
+    slice(NUM_ROWS, NUM_ROWS + 9),
+]
+
+
+@pytest.mark.parametrize("key", SLICES, ids=str)
+def test_slices_are_those_of_a_list(ds: fb.Dataset, key: slice) -> None:
+    assert ds.select_columns("id")[key] == {"id": list(range(NUM_ROWS))[key]}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        [3, -1, 3],
+        (3, -1, 3),
+        np.array([3, -1, 3]),
+        np.array([3, 899, 3], dtype=np.uint16),
+        torch.tensor([3, -1, 3]),
+        pa.array([3, -1, 3]),
+        pd.Series([3, -1, 3]),
+        pl.Series([3, -1, 3]),
+        [np.int64(3), -1, torch.tensor(3)],
+        iter([3, -1, 3]),
+    ],
+    ids=lambda key: type(key).__name__,
+)
+def test_numbers_come_in_any_array(ds: fb.Dataset, key: Any) -> None:
+    assert ds.select_columns("id")[key] == {"id": [3, 899, 3]}
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor, pa.array, pd.Series, pl.Series])
+def test_a_mask_has_a_boolean_for_each_row(ds: fb.Dataset, make: Any) -> None:
+    mask = [row % 100 == 7 for row in range(NUM_ROWS)]
+    assert ds.select_columns("id")[make(mask)] == {"id": list(range(7, NUM_ROWS, 100))}
+    with pytest.raises(fb.SettingError, match="expected a Boolean for each of 900 rows, got 899"):
+        ds[make(mask[1:])]
+
+
+@pytest.mark.parametrize("key", [17, np.int32(17), torch.tensor(17), np.array(17), -883])
+def test_one_number_is_one_row(ds: fb.Dataset, table: pa.Table, key: Any) -> None:
+    assert repr(ds[key]) == repr(table.slice(17, 1).to_pylist()[0])
+
+
+def test_rows_come_in_the_format_of_the_dataset(ds: fb.Dataset) -> None:
+    few = ds.select_columns(["id", "lang"])
+    row, rows = few.with_format("torch")[3], few.with_format("torch")[[3, 5]]
+    assert row["id"].item() == 3
+    assert torch.equal(rows["id"], torch.tensor([3, 5]))
+    assert few.with_format("arrow")[[3, 5]].column("id").to_pylist() == [3, 5]
+    assert few.with_format("arrow")[3].num_rows == 1
+    assert few.with_format("pandas")[3:6]["id"].tolist() == [3, 4, 5]
+    assert few.with_format("polars")[3:6]["id"].to_list() == [3, 4, 5]
+    assert few.with_format("numpy")[-1]["id"] == 899
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "names"),
+    [
+        (900, fb.RowIndexError, "no row 900: expected -900 to 899"),
+        (-901, IndexError, "no row -901"),
+        ([0, 900], fb.RowIndexError, "no row 900"),
+        (1 << 80, fb.RowIndexError, "no row 1208925819614629174706176"),
+        ("lang", fb.SettingError, "select_columns\\('lang'\\)"),
+        (True, fb.SettingError, "True"),
+        (1.0, fb.SettingError, "1.0"),
+        (None, fb.SettingError, "None"),
+        ([1, "x"], fb.SettingError, "'x'"),
+        ([1, True], fb.SettingError, "True"),
+        ([1, None], fb.SettingError, "None"),
+        (np.array([[1, 2]]), fb.SettingError, "\\[1, 2\\]"),
+        (np.array([0.5]), fb.SettingError, "0.5"),
+        (slice(0, 4, 0), fb.SettingError, "zero"),
+        (slice("a", "b"), fb.SettingError, "slice"),
+        ({"id": 3}, fb.SettingError, "id"),
+    ],
+    ids=repr,
+)
+def test_what_names_no_row_is_refused(ds: fb.Dataset, key: Any, error: type[Exception], names: str) -> None:
+    with pytest.raises(error, match=names):
+        ds[key]
+
+
+def test_a_shuffled_dataset_has_no_row_numbers(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="before `shuffle`"):
+        ds.shuffle(seed=1)[0]
+
+
+def test_an_empty_dataset_has_no_rows(ds: fb.Dataset) -> None:
+    none = ds.filter("id < 0")
+    assert none.select_columns("id")[:] == {"id": []}
+    with pytest.raises(fb.RowIndexError, match="has no rows"):
+        none[0]
+
+
+def test_a_loader_reads_each_of_its_batches_at_once(ds: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    gather = fb.Dataset.gather
+    monkeypatch.setattr(fb.Dataset, "gather", lambda self, rows: calls.append(len(rows)) or gather(self, rows))
+    few = ds.select_columns("id").with_format("torch")
+    loader = DataLoader(few, batch_size=64, shuffle=False)
+    assert torch.cat([batch["id"] for batch in loader]).tolist() == list(range(NUM_ROWS))
+    assert calls == [64] * 14 + [4]
+    shuffled = DataLoader(few, batch_size=100, sampler=RandomSampler(few, generator=torch.Generator().manual_seed(1)))
+    assert sorted(torch.cat([batch["id"] for batch in shuffled]).tolist()) == list(range(NUM_ROWS))
+    calls.clear()
+    batches = DataLoader(few, batch_sampler=BatchSampler(SequentialSampler(few), 90, drop_last=False))
+    assert len(list(batches)) == 10 == len(calls)
+
+
+def test_rows_by_number_are_read_without_their_neighbours(tmp_path: Path) -> None:
+    rows = 20_000
+    payload = np.random.default_rng(1).bytes(rows * 500)
+    texts = [payload[row * 500 : row * 500 + 500] for row in range(rows)]
+    table = pa.table({"id": range(rows), "payload": pa.array(texts, pa.binary())})
+    options = {"use_dictionary": False, "compression": "none", "write_page_index": True}
+    pq.write_table(table, tmp_path / "0.parquet", data_page_size=16 << 10, write_batch_size=16, **options)
+    ds = fb.load_dataset(tmp_path, split="train")
+    numbers = random.Random(2).sample(range(rows), 300)
+    got = ds.gather(numbers)
+    assert pa.record_batch(got).column("payload").to_pylist() == [texts[number] for number in numbers]
+    assert pa.record_batch(got).column("id").to_pylist() == numbers
+
+
+def test_little_memory_gives_the_same_rows(ds: fb.Dataset, table: pa.Table) -> None:
+    indices = list(itertools.islice(itertools.cycle(range(NUM_ROWS - 1, -1, -3)), 700))
+    same(ds.gather(indices, memory_limit=200_000), table.take(indices))

@@ -203,7 +203,8 @@ impl RowAccess {
         let has_pages = snapshot.fragment(row_group).has_offset_index(row_group.index);
         if bytes > self.memory_bytes / READS_IN_MEMORY && rows.len() > 1 && has_pages {
             let half = rows.len() / 2;
-            let rest = Wanted { row_group, rows: rows.split_off(half), kept: kept.split_off(half), first: first + half };
+            let rest =
+                Wanted { row_group, rows: rows.split_off(half), kept: kept.split_off(half), first: first + half };
             self.plan(Wanted { row_group, rows, kept, first }, planned)?;
             return self.plan(rest, planned);
         }

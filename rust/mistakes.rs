@@ -8,9 +8,7 @@ use arrow_array::{ArrayRef, Decimal128Array, Float64Array, Int8Array, Int64Array
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::{
-    Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result, RowAccess, Subset,
-};
+use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result, RowAccess, Subset};
 
 fn columns() -> Vec<(&'static str, ArrayRef)> {
     vec![
@@ -318,8 +316,8 @@ fn uses() -> Vec<Mistake> {
 /// Makes the rows of a file ready to be read by number.
 fn rows(folder: &Path) -> Result<RowAccess> {
     let dataset = of_bytes(folder, sound())?;
-    let selection = dataset.known_selection().unwrap();
-    Ok(RowAccess::new(&dataset, selection, None, 1 << 30))
+    let answer = dataset.known_answer().unwrap();
+    Ok(RowAccess::new(&dataset, answer, 1 << 30))
 }
 
 /// Returns all rows of a file as a selection.
@@ -374,7 +372,12 @@ fn selections() -> Vec<Mistake> {
             Error::NotASelection { .. },
             ["is not a saved selection", "`fbselect`"]
         ),
-        mistake!("a sample of too many", |folder| all(folder)?.sample(4, 0), Error::Setting { .. }, ["4 rows", "has 3"]),
+        mistake!(
+            "a sample of too many",
+            |folder| all(folder)?.sample(4, 0),
+            Error::Setting { .. },
+            ["4 rows", "has 3"]
+        ),
         mistake!(
             "a shard of none",
             |folder| of_bytes(folder, sound())?.shard(0, 0),

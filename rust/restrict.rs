@@ -255,5 +255,8 @@ impl Dataset {
 }
 
 fn attached_error(error: &ArrowError) -> Error {
-    Error::Setting { name: "select", reason: format!("the values that a query computed cannot be taken along: {error}") }
+    Error::Setting {
+        name: "select",
+        reason: format!("the values that a query computed cannot be taken along: {error}"),
+    }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, RowAccess, Selection,
-    Snapshot, StreamOptions, ipc,
+    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, RowAccess, Selection, Snapshot,
+    StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -175,12 +175,6 @@ impl PyDataset {
     #[getter]
     fn filters(&self) -> Vec<String> {
         self.dataset.filter_texts()
-    }
-
-    /// What rows the dataset was restricted to, in words.
-    #[getter]
-    fn restrictions(&self) -> Vec<String> {
-        self.dataset.restriction_texts()
     }
 
     /// What rows the dataset was restricted to, in words.

@@ -28,7 +28,6 @@ from forebay.options import (
     check_text,
 )
 from forebay.selection import Selection
-
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -195,3 +196,42 @@ def test_rows_by_number_are_read_without_their_neighbours(tmp_path: Path) -> Non
 def test_little_memory_gives_the_same_rows(ds: fb.Dataset, table: pa.Table) -> None:
     indices = list(itertools.islice(itertools.cycle(range(NUM_ROWS - 1, -1, -3)), 700))
     same(ds.gather(indices, memory_limit=200_000), table.take(indices))
+
+
+QUERIES = [
+    "SELECT id, id * 2 AS twice FROM dataset WHERE id % 3 = 0",
+    "SELECT id, lang FROM dataset ORDER BY id DESC LIMIT 120",
+    "SELECT id, row_number() OVER (PARTITION BY lang ORDER BY id DESC) AS place, id + 1 AS next FROM dataset",
+    "SELECT row_number() OVER (ORDER BY id DESC) AS place, id FROM dataset WHERE id % 2 = 0 ORDER BY id % 7, id DESC",
+]
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_rows_of_a_query_come_by_number(ds: fb.Dataset, sql: str) -> None:
+    query = ds.sql(sql)
+    whole = pa.table(query)
+    numbers = [random.Random(5).randrange(-len(whole), len(whole)) for _ in range(60)]
+    expected = whole.take(pa.array([number % len(whole) for number in numbers], pa.int64()))
+    assert pa.table(query.gather(numbers)).to_pydict() == expected.to_pydict()
+    assert query[3] == whole.slice(3, 1).to_pylist()[0]
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_rows_of_a_query_are_selected(ds: fb.Dataset, sql: str) -> None:
+    query = ds.sql(sql)
+    whole = pa.table(query)
+    numbers = random.Random(6).sample(range(len(whole)), 50)
+    for chosen in (query.select(numbers), pickle.loads(pickle.dumps(query.select(numbers)))):
+        assert pa.table(chosen).to_pydict() == whole.take(numbers).to_pydict()
+        assert chosen[[4, 0]] == whole.take([numbers[4], numbers[0]]).to_pydict()
+    some = ds.filter("id % 5 = 0").selection()
+    rows = [place for place, number in enumerate(whole.column("id").to_pylist()) if number % 5 == 0]
+    assert pa.table(query.select(some)).to_pydict() == whole.take(rows).to_pydict()
+    assert query.select(some).selection() == query.selection() & some
+
+
+def test_a_query_has_no_shards_but_shards_have_queries(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="take the shard before `sql`"):
+        ds.sql("SELECT id FROM dataset ORDER BY id DESC LIMIT 5").shard(0, 2)
+    first = ds.shard(0, 2).sql("SELECT id FROM dataset ORDER BY id DESC LIMIT 2")[:]["id"]
+    assert first == [len(ds.shard(0, 2)) - 1, len(ds.shard(0, 2)) - 2]

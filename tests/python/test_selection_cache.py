@@ -1,0 +1,96 @@
+"""Selections on disk: the second run starts at once, and whatever is wrong with the cache costs time only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import data
+import pyarrow.parquet as pq
+import pytest
+from programs import run_python
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SQL = "id % 3 = 1"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    monkeypatch.setenv("FOREBAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "selections"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An object of 1000 rows."""
+    (tmp_path / "data").mkdir()
+    pq.write_table(data.ids_table(1000), tmp_path / "data" / "x.parquet", row_group_size=100)
+    return tmp_path / "data"
+
+
+def opened(folder: Path, sql: str = SQL) -> fb.Dataset:
+    """Opens the rows anew and filters them."""
+    return fb.load_dataset(folder, split="train").filter(sql)
+
+
+def test_the_second_run_reads_no_predicate_columns(cache: Path, folder: Path) -> None:
+    first = opened(folder)
+    facts = first.explain()
+    assert (facts["selection_cached"], facts["row_groups_read"], facts["rows_kept"]) == (0, 10, 333)
+    assert facts["selection_bytes"] > 0
+    second = opened(folder)
+    again = second.explain()
+    assert (again["selection_cached"], again["selection_bytes"], again["selection_requests"]) == (1, 0, 0)
+    assert (again["row_groups_read"], again["rows_kept"]) == (10, 333)
+    assert second.selection() == first.selection()
+    assert second.select_columns("id")[:]["id"] == list(range(1, 1000, 3))
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_another_process_uses_it(cache: Path, folder: Path) -> None:
+    kept = len(opened(folder))
+    program = f"""
+        import forebay as fb
+        facts = fb.load_dataset({str(folder)!r}, split="train").filter({SQL!r}).explain()
+        print(facts["selection_cached"], facts["rows_kept"])
+    """
+    assert run_python(program).strip() == f"1 {kept}"
+
+
+def test_what_differs_is_evaluated_anew(cache: Path, folder: Path) -> None:
+    len(opened(folder))
+    for other in (opened(folder, "id % 3 = 2"), opened(folder, f"{SQL} "), opened(folder).shard(0, 2)):
+        assert other.explain()["selection_cached"] == 0
+    # The same rows, written again: who knows.
+    pq.write_table(data.ids_table(1000), folder / "x.parquet", row_group_size=100)
+    os.utime(folder / "x.parquet", (1, 1))
+    assert opened(folder).explain()["selection_cached"] == 0
+
+
+def test_what_statistics_decide_takes_no_place(cache: Path, folder: Path) -> None:
+    assert len(opened(folder, "id < 300")) == 300
+    assert not cache.exists() or list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body[:50] + b"?" + body[51:], lambda _: b""])
+def test_a_poisoned_entry_is_said_and_made_again(cache: Path, folder: Path, change) -> None:
+    expected = opened(folder).selection()
+    [entry] = cache.iterdir()
+    entry.write_bytes(change(entry.read_bytes()))
+    with pytest.warns(fb.PerformanceWarning, match=f"{entry}.* was damaged"):
+        assert opened(folder).selection() == expected
+    assert opened(folder).explain()["selection_cached"] == 1
+
+
+def test_without_a_place_there_is_no_cache(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for place in ("0", str(tmp_path / "file")):
+        monkeypatch.setenv("FOREBAY_CACHE", place)
+        for _ in range(2):
+            assert opened(folder).explain()["selection_cached"] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]

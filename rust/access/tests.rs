@@ -153,16 +153,16 @@ proptest! {
     }
 }
 
-/// Numbers in pages of 1000 rows, ten of them in each of two row groups.
+/// Numbers in pages of 500 rows, ten of them in each of two row groups.
 fn numbers() -> Vec<u8> {
     let batch = RecordBatch::try_from_iter([
-        ("a", Arc::new(Int32Array::from_iter_values(0..20_000)) as ArrayRef),
-        ("b", Arc::new(Int32Array::from_iter_values(20_000..40_000)) as ArrayRef),
+        ("a", Arc::new(Int32Array::from_iter_values(0..10_000)) as ArrayRef),
+        ("b", Arc::new(Int32Array::from_iter_values(10_000..20_000)) as ArrayRef),
     ]);
     let properties = WriterProperties::builder()
-        .set_max_row_group_row_count(Some(10_000))
-        .set_data_page_row_count_limit(1000)
-        .set_write_batch_size(1000)
+        .set_max_row_group_row_count(Some(5000))
+        .set_data_page_row_count_limit(500)
+        .set_write_batch_size(500)
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::None)
         .build();
@@ -186,13 +186,13 @@ fn only_the_pages_of_the_rows_are_requested() {
         let access = RowAccess::new(&dataset, dataset.known_answer().unwrap(), MEMORY_BYTES);
         let connections = dataset.connect(&Arc::default()).unwrap();
         // Rows of page 3, twice, and of page 9, of the first row group; of page 0 of the second one.
-        let batch = access.gather(&connections, &[9_999, 3_500, -10_000, 3_500, 3_001]).await.unwrap();
-        let expected = Int32Array::from(vec![29_999, 23_500, 30_000, 23_500, 23_001]);
+        let batch = access.gather(&connections, &[4_999, 1_750, -5_000, 1_750, 1_501]).await.unwrap();
+        let expected = Int32Array::from(vec![14_999, 11_750, 15_000, 11_750, 11_501]);
         assert_eq!(batch.column(0).as_ref(), &expected as &dyn arrow_array::Array);
-        // The pages lie within a round trip's worth of bytes, and go in one request, from the first to the last.
+        // The pages lie so close that they go in one request, from the first to the last.
         let (first, last) = (pages(0, 3).start, pages(1, 0).end);
         assert_eq!(recording.take(), [format!("get {first}..{last} of d/1.parquet if unchanged")]);
-        let one = access.gather(&connections, &[3_500]).await.unwrap();
+        let one = access.gather(&connections, &[1_750]).await.unwrap();
         assert_eq!(one.num_rows(), 1);
         let page = pages(0, 3);
         assert_eq!(recording.take(), [format!("get {}..{} of d/1.parquet if unchanged", page.start, page.end)]);
@@ -209,9 +209,9 @@ fn a_row_beyond_the_last_is_refused_before_anything_is_read() {
         recording.take();
         let access = RowAccess::new(&dataset, dataset.known_answer().unwrap(), MEMORY_BYTES);
         let connections = dataset.connect(&Arc::default()).unwrap();
-        for index in [20_000, -20_001, i64::MAX, i64::MIN] {
+        for index in [10_000, -10_001, i64::MAX, i64::MIN] {
             let refused = access.gather(&connections, &[0, index]).await;
-            assert!(matches!(refused, Err(Error::RowIndex { index: named, num_rows: 20_000 }) if named == index));
+            assert!(matches!(refused, Err(Error::RowIndex { index: named, num_rows: 10_000 }) if named == index));
         }
         assert_eq!(recording.take(), [""; 0]);
     });

@@ -54,6 +54,7 @@ def test_the_second_run_reads_no_predicate_columns(cache: Path, folder: Path) ->
 
 def test_another_process_uses_it(cache: Path, folder: Path) -> None:
     kept = len(opened(folder))
+    assert cache.is_dir()
     program = f"""
         import forebay as fb
         facts = fb.load_dataset({str(folder)!r}, split="train").filter({SQL!r}).explain()
@@ -64,6 +65,7 @@ def test_another_process_uses_it(cache: Path, folder: Path) -> None:
 
 def test_what_differs_is_evaluated_anew(cache: Path, folder: Path) -> None:
     len(opened(folder))
+    assert len(list(cache.iterdir())) == 1
     for other in (opened(folder, "id % 3 = 2"), opened(folder, f"{SQL} "), opened(folder).shard(0, 2)):
         assert other.explain()["selection_cached"] == 0
     # The same rows, written again: who knows.

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Column, Result as PlanResult, tree_node::TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, Result as PlanResult};
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::logical_plan::{DistinctOn, Projection, TableScanBuilder};
@@ -169,9 +170,16 @@ fn end_of_rows(plan: &LogicalPlan) -> Option<&'static str> {
     })
 }
 
+/// Returns whether a row of the dataset may come out of a plan several times.
+pub(super) fn may_repeat_rows(plan: &LogicalPlan) -> bool {
+    use JoinType::{LeftAnti, LeftMark, LeftSemi, RightAnti, RightMark, RightSemi};
+    let is_join = matches!(plan, LogicalPlan::Join(join)
+        if !matches!(join.join_type, LeftSemi | LeftAnti | LeftMark | RightSemi | RightAnti | RightMark));
+    is_join || plan.inputs().into_iter().any(may_repeat_rows)
+}
+
 /// Returns whether a plan reads the dataset.
 pub(super) fn reads_subject(plan: &LogicalPlan) -> PlanResult<bool> {
-    use datafusion::common::tree_node::TreeNode;
     let mut reads = false;
     plan.apply(|node| {
         if let LogicalPlan::TableScan(scan) = node

@@ -30,7 +30,7 @@ use datafusion::common::{Column, ScalarValue};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
-use self::carry::{Carried, carry, is_ordered};
+use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
 pub use self::function::{Function, FunctionBody};
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
@@ -147,11 +147,12 @@ impl Dataset {
     pub fn query_rows(&self, request: &Request, memory_limit: u64) -> Result<Rows> {
         let planned = plan::plan(self, request)?;
         // Rows of the dataset are read page by page, once it is known which.
-        let made =
-            sql::with_large_stack(&request.text, || match plan::refuse_changing(&planned.plan, &request.text) {
-                Ok(()) => self.of_plan(&planned, request),
-                Err(error) => Ok(Err(error.to_string())),
-            })?;
+        let made = sql::with_large_stack(&request.text, || {
+            if may_repeat_rows(&planned.plan) || plan::refuse_changing(&planned.plan, &request.text).is_err() {
+                return Ok(Err("other rows".to_owned()));
+            }
+            self.of_plan(&planned, request)
+        })?;
         Ok(match made {
             Ok(dataset) if request.functions.is_empty() => Rows::Dataset(Box::new(dataset)),
             Ok(dataset) => Rows::Dataset(Box::new(dataset.with_functions())),

@@ -411,9 +411,13 @@ def test_deep_and_long_queries_are_planned_or_refused_never_fatal(ds: fb.Dataset
 
 
 def test_a_query_that_does_not_fit_spills_or_says_so(ds: fb.Dataset) -> None:
-    sql = "SELECT a.id, b.id AS other, a.lang || b.lang AS langs FROM dataset a JOIN dataset b ON a.cluster = b.cluster ORDER BY 3, 1, 2"
+    pairs = "FROM dataset a JOIN dataset b ON a.cluster = b.cluster"
+    wide = f"SELECT a.id, b.id AS other, a.meta.url || b.meta.url AS urls {pairs}"
+    rows = pa.table(ds.query(f"{wide} ORDER BY urls, a.id, b.id", memory_limit=16 << 20))
+    assert rows.num_rows == expected(f"SELECT count(*) AS n {pairs}")[0]["n"]
+    grouped = f"SELECT urls, array_agg(id) AS ids FROM ({wide}) GROUP BY urls"
     with pytest.raises(fb.MemoryLimitError, match="memory_limit"):
-        for _ in ds.query(sql, memory_limit=200_000):
+        for _ in ds.query(grouped, memory_limit=1 << 20):
             pass
 
 

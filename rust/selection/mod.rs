@@ -12,6 +12,7 @@ pub(crate) mod sql;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::split_conjunction;
@@ -23,7 +24,7 @@ pub use self::rows::RowSet;
 pub(crate) use self::sql::unknown_column;
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::Result;
-use crate::metrics::{Metrics, Progress};
+use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::source::Connection;
 
 /// A Boolean SQL expression over the columns of one dataset, checked and ready to run.
@@ -113,13 +114,24 @@ pub struct Report {
     pub bytes: u64,
     /// Requests made.
     pub requests: u64,
+    /// Whether it was made here: a selection that came from elsewhere tells nothing of what it took.
+    pub is_known: bool,
+    /// Requests for column indexes and bloom filters.
+    pub indexes: Counted,
+    /// Requests for predicate columns.
+    pub predicates: Counted,
+    /// Time for deciding by statistics.
+    pub pruning: Duration,
+    /// Time for all of it.
+    pub elapsed: Duration,
 }
 
 impl Selection {
     /// Returns the selection of all rows.
     pub fn all(snapshot: &Snapshot) -> Self {
         let num_whole = snapshot.row_groups.len() as u64;
-        Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], Report { num_whole, ..Report::default() })
+        let report = Report { num_whole, is_known: true, ..Report::default() };
+        Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], report)
     }
 
     /// Returns the selection of the rows in `rows`, one set for each row group of the snapshot.
@@ -146,6 +158,7 @@ impl Selection {
         if filters.is_empty() {
             return Ok(Self::all(snapshot));
         }
+        let start = Instant::now();
         let filter = Filter::all_of(filters, snapshot);
         let mut rows = judge(snapshot, &filter);
         let open: Vec<usize> = (0..rows.len()).filter(|&row_group| rows[row_group].is_none()).collect();
@@ -153,14 +166,14 @@ impl Selection {
             num_pruned: rows.iter().filter(|set| **set == Some(RowSet::None)).count() as u64,
             num_whole: rows.iter().filter(|set| **set == Some(RowSet::All)).count() as u64,
             num_read: open.len() as u64,
+            is_known: true,
+            pruning: start.elapsed(),
             ..Report::default()
         };
         progress.start(open.len() as u64);
         let metrics = Arc::new(Metrics::default());
-        let connections: Vec<_> = connections
-            .into_iter()
-            .map(|connection| Connection { metrics: Arc::clone(&metrics), ..connection })
-            .collect();
+        let at_stage = |connection: Connection| connection.with_metrics(&metrics).at(Stage::Predicates);
+        let connections: Vec<_> = connections.into_iter().map(at_stage).collect();
         let evaluator = Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         let targets: Vec<RowGroupRef> = open.iter().map(|&row_group| snapshot.row_groups[row_group]).collect();
         let found = evaluator.evaluate(&connections, &targets, limits, progress).await?;
@@ -169,6 +182,8 @@ impl Selection {
         }
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
+        (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));
+        report.elapsed = start.elapsed();
         Ok(Self::of_sets(snapshot, rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect(), report))
     }
 

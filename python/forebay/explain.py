@@ -44,12 +44,13 @@ class Explanation(dict[str, Any]):
     def _selection(self) -> str:
         if "row_groups_pruned" not in self:
             return "made elsewhere"
+        stages, seconds = self["stages"], self["seconds"]
+        took = f"{_seconds(seconds['selection'])}, {_seconds(seconds['pruning'])} of them for statistics"
+        if not self["selection_requests"]:
+            return f"no requests, {took}"
         asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
-        stages = self["stages"]
         over_read = sum(_over_read(stages[name]) for name in ("indexes", "predicates") if name in stages)
-        seconds = self["seconds"]
-        pruning = f"{_seconds(seconds['selection'])}, {_seconds(seconds['pruning'])} of them for statistics"
-        return f"{asked}, {_bytes(over_read)} of them in gaps, {pruning}"
+        return f"{asked}, {_bytes(over_read)} of them in gaps, {took}"
 
     def _payload(self) -> str:
         in_gaps = self["payload_bytes_fetched"] - self["payload_bytes"]
@@ -82,7 +83,8 @@ def _measured(measured: Mapping[str, Any] | None) -> Iterator[str]:
     if measured is None:
         return
     asked = f"{_bytes(measured['bytes_fetched'])} in {measured['requests']:,} requests"
-    yield f"{measured['rows']:,} rows, {asked}, {_bytes(_over_read(measured))} of them in gaps, {_retries(measured)}"
+    in_gaps, again = _bytes(_over_read(measured)), f"{measured['retries']:,} made again"
+    yield f"{measured['rows']:,} rows, {asked}, {in_gaps} of them in gaps, {again}"
     names = ("fetching", "decoding", "gathering")
     stages = ", ".join(f"{_seconds(measured[f'seconds_{name}'])} {name}" for name in names)
     yield f"{_seconds(measured['seconds'])} in all: {stages}; {_bytes(measured['peak_memory_bytes'])} held at most"
@@ -94,10 +96,6 @@ def _asked(counted: Mapping[str, Any]) -> str:
 
 def _over_read(counted: Mapping[str, Any]) -> int:
     return max(0, int(counted["bytes_fetched"] - counted["bytes_wanted"]))
-
-
-def _retries(counted: Mapping[str, Any]) -> str:
-    return f"{counted['retries']:,} made again"
 
 
 def _seconds(seconds: float) -> str:

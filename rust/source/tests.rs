@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use object_store::path::Path;
 
 use super::recording::Recording;
@@ -74,14 +74,14 @@ fn a_large_range_is_split_into_equal_requests() {
 fn of_requests_that_wait_the_one_needed_first_is_made_first() {
     let preset = Preset { first_concurrency: 1, ..Preset::object_storage() }.unmeasured();
     with_object(MIB, preset, async |connection, recording, object| {
-        let later = connection.with_slack(100);
-        let reads = [(&later, 0..1), (&later, 1000..1001), (connection, 2000..2001), (connection, 3000..3001)];
+        let (held, later) = (connection.traffic.slot(0, 1).await.unwrap(), connection.with_slack(100));
+        let reads = [(&later, 0..1), (connection, 1000..1001), (&later, 2000..2001), (connection, 3000..3001)];
         let reads = reads.map(async |(connection, range)| {
             read_ranges(connection, object, std::slice::from_ref(&range)).await.unwrap();
         });
-        join_all(reads).await;
-        // The first was made before the others came.
-        let expected = ["get 0..1", "get 2000..2001", "get 3000..3001", "get 1000..1001"];
+        // They come first, then there is room.
+        join(join_all(reads), async { drop(held) }).await;
+        let expected = ["get 1000..1001", "get 3000..3001", "get 0..1", "get 2000..2001"];
         assert_eq!(recording.take(), expected.map(|request| format!("{request} of x")));
     });
 }

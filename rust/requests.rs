@@ -56,17 +56,16 @@ impl Lake {
         let names: Vec<String> = columns.iter().map(|&name| name.to_owned()).collect();
         let dataset = self.dataset.filter(filter).unwrap().select_columns(&names).unwrap();
         let connections = dataset.connect(&Arc::new(Metrics::default())).unwrap();
-        let progress = Progress::default();
-        Io::current().unwrap().block_on(dataset.selection(connections, None, &progress)).unwrap();
+        Io::current().unwrap().block_on(dataset.answer(connections, None, &Arc::default())).unwrap();
         dataset
     }
 
     /// Reads a pass over `dataset` and returns the requests for it, sorted by object and offset.
     fn payload(&self, dataset: &Dataset) -> Vec<String> {
         self.recording.take();
-        let selection = dataset.known_selection().unwrap();
-        let num_rows = selection.num_rows();
-        let reader = Arc::new(EpochReader::try_new(dataset, selection, OrderSettings::Sequential, 1 << 30).unwrap());
+        let answer = dataset.known_answer().unwrap();
+        let num_rows = answer.num_rows();
+        let reader = Arc::new(EpochReader::try_new(dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap());
         let share = Share {
             rank: 0,
             world_size: 1,

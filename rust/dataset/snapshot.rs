@@ -202,6 +202,7 @@ impl Snapshot {
             fingerprint: "5f3a".into(),
             num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
             row_bytes: 1,
+            opening: Opening::default(),
         }
     }
 

@@ -295,11 +295,17 @@ def _aggregate(terms: Terms) -> dict[str, Any]:
         f"{f} AS a{index}" for index, f in enumerate(terms.rng.sample(AGGREGATES, terms.rng.randrange(1, 5)))
     )
     where = f" WHERE {terms.predicate(1)}" if terms.rng.random() < 0.6 else ""
-    keys = terms.pick("", "cat", "flag", "seq % 7", "cat, flag", "date_trunc('month', moment)", "length(text)")
+    keys = terms.pick(
+        [], ["cat"], ["flag"], ["seq % 7"], ["cat", "flag"], ["date_trunc('month', moment)"], ["length(text)"]
+    )
     if not keys:
         return {"sql": f"SELECT {found} FROM dataset{where}", "keeps_rows": False}
     having = terms.pick("", "", " HAVING count(*) > 20", " HAVING max(u8) > 250")
-    return {"sql": f"SELECT {keys}, {found} FROM dataset{where} GROUP BY {keys}{having}", "keeps_rows": False}
+    named = ", ".join(f"{key} AS k{index}" for index, key in enumerate(keys))
+    return {
+        "sql": f"SELECT {named}, {found} FROM dataset{where} GROUP BY {', '.join(keys)}{having}",
+        "keeps_rows": False,
+    }
 
 
 def _special_aggregate(terms: Terms) -> dict[str, Any]:

@@ -742,9 +742,9 @@ def test_a_filter_that_fails_on_a_value_names_the_object_and_row_group(datasets)
 
 def test_nulls_within_a_nested_value_are_none_of_the_column(tmp_path):
     columns = {
-        "struct": pa.array([{"a": None}] * 8, pa.struct({"a": pa.int32()})),
-        "empty": pa.array([[]] * 8, pa.list_(pa.int32())),
-        "list": pa.array([[None]] * 8, pa.list_(pa.int32())),
+        "record": pa.array([{"a": None}] * 8, pa.struct({"a": pa.int32()})),
+        "hollow": pa.array([[]] * 8, pa.list_(pa.int32())),
+        "items": pa.array([[None]] * 8, pa.list_(pa.int32())),
         "nothing": pa.array([None] * 8, pa.list_(pa.int32())),
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")

@@ -26,6 +26,10 @@ MOST_SECONDS = 30
 """For reads that take a second where their cost grows with the pages, and minutes where with their square."""
 
 
+CUTS = list(itertools.product(["1.0", "2.0"], [True, False]))
+"""Version of pages, and whether they have an index."""
+
+
 @pytest.fixture(scope="module")
 def paged() -> pa.Table:
     rows = np.arange(NUM_PAGES)
@@ -33,7 +37,7 @@ def paged() -> pa.Table:
     return pa.table({"id": rows, "text": [f"row {row}" for row in rows], "tokens": tokens})
 
 
-@pytest.mark.parametrize(("page_version", "index"), itertools.product(["1.0", "2.0"], [True, False]))
+@pytest.mark.parametrize(("page_version", "index"), CUTS)
 def test_columns_of_a_hundred_thousand_pages(tmp_path, paged, page_version, index):
     path = tmp_path / "a.parquet"
     pq.write_table(
@@ -61,7 +65,7 @@ def test_columns_of_a_hundred_thousand_pages(tmp_path, paged, page_version, inde
 
 
 @pytest.mark.parametrize("container", ["list", "struct", "map", "fixed_size_list"])
-@pytest.mark.parametrize(("page_version", "index"), itertools.product(["1.0", "2.0"], [True, False]))
+@pytest.mark.parametrize(("page_version", "index"), CUTS)
 def test_nested_rows_cut_into_pages(tmp_path, container, page_version, index):
     kinds = arrow_types.nested([container])
     table = table_of({name: kind for name, kind in kinds.items() if container in name}, 0.2)
@@ -95,7 +99,9 @@ def parquet_rs_writes(table: pa.Table, path: Path) -> None:
 def duckdb_writes(table: pa.Table, path: Path) -> None:
     with duckdb.connect() as connection:
         connection.register("written", table)
-        connection.sql(f"COPY (FROM written) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
+        connection.sql(
+            f"COPY (FROM written) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048, DICTIONARY_SIZE_LIMIT 9999)"
+        )
 
 
 @pytest.mark.parametrize("write", [pyarrow_writes, parquet_rs_writes, duckdb_writes])

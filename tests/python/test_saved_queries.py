@@ -80,6 +80,7 @@ def test_the_comment_names_what_the_query_needs(name):
 @pytest.mark.parametrize("name", QUERIES)
 def test_saved_queries_give_what_duckdb_gives(name, ds):
     assert fb.read_query(name) == QUERIES[name]
+    assert fb.list_queries() == sorted(QUERIES)
     params, tables = PARAMETERS.get(name), TABLES.get(name)
     kept = ds.sql(fb.read_query(name), params=params, tables=tables)
     got = pa.table(kept)

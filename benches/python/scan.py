@@ -13,7 +13,10 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
+import urllib.request
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +26,7 @@ import scan_data
 from harness import HERE, MIB, ROOT, FailedError
 from report import Bar, Table
 from scan_readers import READERS, TAKERS, Scanned, Task
-from slow_store import SlowStore
+from slow_store import BUCKET, SlowStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +40,7 @@ SHAPES = ("narrow", "wide")
 LANCE = "lance (converted)"
 OURS = "forebay"
 TAKEN_ROWS = 1000
+STREAMS = 4
 PAGE_NAMES = {"64k": "64 KiB", "1m": "1 MiB"}
 DUCKDB_ENVIRONMENT = ROOT / ".venv-duckdb"
 QUICK = (0.001, 0.5)
@@ -111,8 +115,25 @@ def measure(run: Run) -> list[Table | Bar]:
             ["", *(f"{delay_ms} ms: {what}" for delay_ms in taken for what in ("seconds", TRAFFIC))],
             [[name, *(text for found in taken.values() for text in found[name].texts)] for name in TAKERS],
         ),
+        Table("The store alone", ["", "MiB/s"], [[f"{STREAMS} connections, 0 ms", f"{_store_alone(folder):,.0f}"]]),
         *_bars(scanned, taken),
     ]
+
+
+def _store_alone(folder: Path) -> float:
+    """Returns the MiB per second at which this process gets whole objects and drops them."""
+    paths = sorted((folder / "wide-64k").glob("*.parquet"))
+
+    def get(url: str) -> None:
+        room = bytearray(MIB)
+        with urllib.request.urlopen(url) as response:  # noqa: S310
+            while response.readinto(room):
+                pass
+
+    with SlowStore(folder, 0) as store, ThreadPoolExecutor(STREAMS) as threads:
+        started = time.perf_counter()
+        list(threads.map(get, [f"{store.endpoint}/{BUCKET}/{path.relative_to(folder)}" for path in paths]))
+        return sum(path.stat().st_size for path in paths) / MIB / (time.perf_counter() - started)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ test-python: ext ## Run the Python tests alone
 # An incremental build is optimised less.
 .PHONY: bench
 bench: export CARGO_INCREMENTAL := 0
-bench: .venv/bench ## Measure Forebay beside other readers and write docs/benchmarks.md
+bench: .venv/bench .venv-duckdb/done ## Measure Forebay beside other readers and write docs/benchmarks.md
 	$(SAY) "bench: Rust"
 	@cargo bench --locked --workspace
 	$(SAY) "bench: Python, beside other loaders"
@@ -137,6 +137,13 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 .venv/docs: $(REQUIREMENTS)/docs.txt .venv/dev
 	$(SAY) "adding the generator of the site: $<"
 	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv -r $<
+	@touch $@
+
+# An older DuckDB than that of the tests: the newest whose extension for stores can be had from a package registry.
+.venv-duckdb/done: $(REQUIREMENTS)/duckdb-httpfs.txt .venv/dev
+	$(SAY) "setting up .venv-duckdb from $<"
+	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-duckdb
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-duckdb -r $<
 	@touch $@
 
 .venv-uv/bin/uv:

@@ -128,6 +128,8 @@ class Run:
     data: Path
     num_rounds: int
     num_cores: int
+    is_quick: bool = False
+    """Whether a few cells of the scans are enough."""
 
     def program(self, *arguments: object) -> Any:
         """Runs a program of this folder and returns the JSON of its last line."""

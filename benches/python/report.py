@@ -52,6 +52,21 @@ NOTES = """\
   `python benches/python/run.py --only memory` measures peak memory alone.
 - **Import**: the median of ten interpreters with `import forebay`, less that of ten without. **Exit**: from the last
   statement of a program that ends in mid-epoch until it is gone, less the same of one that has only imported torch.
+- **Scans**: Arrow batches of the rows that pass a filter, from the call that opens the objects to the last batch, each
+  in a process of its own whose imports are not timed and whose caches are empty. *Narrow*: 4,000,000 rows, two of four
+  numbers are read, 4 objects, row groups of 250,000. *Wide*: 100,000 rows of text, 256 tokens and an image of 3 kB, 8
+  objects, row groups of 2500. Kept rows lie *anywhere* (a filter that no statistics decide) or *together* (a range of
+  the row number). All readers must agree on the count of the rows and a sum over them.
+- **The store of the scans** is nginx on the loopback interface, with the first byte of each answer so much later than
+  asked. From its log: the bytes of all bodies, the requests, how many were under way at once, and the longest chain in
+  which each began after the one before had ended, listing included. A reader that has more to ask for than it asks at
+  once has long chains, too. *The store alone* is what one process gets that drops all it reads.
+- **Readers of the scans** are set as their documentation says for stores far away: pyarrow with 32 IO threads, DuckDB
+  with 16 threads, DataFusion with filters pushed down and 16 partitions. Polars and Lance size themselves. DuckDB is
+  the newest release whose `httpfs` is on a package registry (`python/requirements/duckdb-httpfs.txt`), not the one of
+  the table below. The best *on Parquet* leaves out Lance, which reads a converted copy.
+- **Random rows** are taken from *wide* with pages of 64 KiB by number, in one call: `Dataset.gather`, `take` of Lance,
+  `Dataset.take` of pyarrow. `python benches/python/run.py --only scan` measures scans alone.
 """
 
 

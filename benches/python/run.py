@@ -2,7 +2,7 @@
 
 Every number is seen in this run, on this machine, from objects that lie in the page cache.
 
-    python benches/python/run.py [--data FOLDER] [--rounds N] [--cores K] [--only tokens memory process]
+    python benches/python/run.py [--data FOLDER] [--rounds N] [--cores K] [--only tokens memory process scan] [--quick]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import data
 import harness
 import report
+import scan
 import tokens
 from harness import MIB, ROOT, FailedError, Run
 from report import Bar, Table
@@ -33,9 +34,11 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 PACKAGES = {
     "forebay": "forebay",
+    "datafusion": "datafusion",
     "datasets": "datasets",
     "duckdb": "duckdb",
     "lance": "pylance",
+    "polars": "polars",
     "pyarrow": "pyarrow",
     "torch": "torch",
 }
@@ -193,6 +196,7 @@ CASES: dict[str, Callable[[Run], Parts]] = {
     "tokens": measure_tokens,
     "memory": measure_memory,
     "process": measure_process,
+    "scan": scan.measure,
 }
 
 
@@ -203,11 +207,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each reader; the median counts")
     parser.add_argument("--cores", type=int, default=len(harness.cpus()), help="cores that every reader may use")
     parser.add_argument("--only", nargs="+", choices=CASES, help="some cases; the page is written by a run of all")
+    parser.add_argument("--quick", action="store_true", help="few cells of the scans, to see that they work")
     arguments = parser.parse_args()
     missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
     if missing:
         parser.exit(1, f"not installed: {', '.join(missing)}; `make bench` installs what is measured\n")
-    run = Run(arguments.data.resolve(), arguments.rounds, arguments.cores)
+    run = Run(arguments.data.resolve(), arguments.rounds, arguments.cores, arguments.quick)
     load = os.getloadavg()[0]
     if load > 0.3 * run.num_cores:
         print(f"the machine is busy, load {load:.1f}: expect noise", flush=True)
@@ -220,7 +225,7 @@ def main() -> None:
         parser.exit(1, f"{error}\n")
     page = report.page(parts, report.machine(run, list(PACKAGES.values())))
     print(f"\n{page}")
-    if arguments.only is None:
+    if arguments.only is None and not arguments.quick:
         PAGE.write_text(page)
 
 

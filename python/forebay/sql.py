@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
 
 QUERIES = "queries"
-"""Folder of the saved queries, in the package; in a checkout it is a link."""
+"""Folder of the saved queries in the package. In a checkout it holds links: maturin follows those of files alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,10 +39,23 @@ pub(crate) fn canonical_comparisons(expr: Expr, schema: &DFSchema) -> PlanResult
                 list.list.iter_mut().try_for_each(|item| wrap(item, schema))?;
                 Transformed::yes(Expr::InList(list))
             }
+            Expr::WindowFunction(mut window) => {
+                window.params.partition_by.iter_mut().try_for_each(|key| canonical_key(key, schema))?;
+                window.params.order_by.iter_mut().try_for_each(|key| canonical_key(&mut key.expr, schema))?;
+                Transformed::yes(Expr::WindowFunction(window))
+            }
             other => Transformed::no(other),
         })
     })?;
     Ok(wrapped.data)
+}
+
+/// Puts [`Canonical`] around a key of an order, columns too: they may be computed below it.
+pub(crate) fn canonical_key(key: &mut Expr, schema: &DFSchema) -> PlanResult<()> {
+    if key.get_type(schema)?.is_floating() {
+        enclose(key);
+    }
+    Ok(())
 }
 
 fn is_comparison(op: Operator) -> bool {
@@ -52,12 +65,16 @@ fn is_comparison(op: Operator) -> bool {
 
 fn wrap(operand: &mut Expr, schema: &DFSchema) -> PlanResult<()> {
     if !matches!(operand, Expr::Column(_)) && operand.get_type(schema)?.is_floating() {
-        static CANONICAL: OnceLock<Arc<ScalarUDF>> = OnceLock::new();
-        let function = CANONICAL.get_or_init(|| Arc::new(Canonical::new().into()));
-        let bare = std::mem::take(operand);
-        *operand = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(function), vec![bare]));
+        enclose(operand);
     }
     Ok(())
+}
+
+fn enclose(operand: &mut Expr) {
+    static CANONICAL: OnceLock<Arc<ScalarUDF>> = OnceLock::new();
+    let function = CANONICAL.get_or_init(|| Arc::new(Canonical::new().into()));
+    let bare = std::mem::take(operand);
+    *operand = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(function), vec![bare]));
 }
 
 /// Gives the top-level float columns of `batch` one bit pattern per value.

@@ -151,6 +151,10 @@ impl PruningStatistics for Statistics<'_> {
 
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
         let index = self.schema.index_of(&column.name).ok()?;
+        if self.fragment.columns[index].is_some() && self.schema.field(index).data_type().is_nested() {
+            // What is counted are the NULLs in its values, at any depth; they may be as many as there are rows.
+            return None;
+        }
         let counts: UInt64Array =
             (0..self.num_containers()).map(|row_group| self.fragment.null_count(index, row_group)).collect();
         Some(Arc::new(counts))

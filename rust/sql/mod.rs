@@ -224,6 +224,8 @@ impl Dataset {
         {
             return Ok(Origin::Stored(index));
         }
+        // Some functions, `coalesce` among them, are run only in their simpler form.
+        let expr = plan::simple(expr, self.snapshot());
         Ok(Origin::Computed(Arc::new(Computed::try_new(expr, self.snapshot(), text)?)))
     }
 

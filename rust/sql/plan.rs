@@ -109,10 +109,14 @@ fn finish(plan: LogicalPlan, state: SessionState, request: &Request) -> PlanResu
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
         let names = NamePreserver::new(&node);
+        let is_sort = matches!(node, LogicalPlan::Sort(_));
         node.map_expressions(|expr| {
             let name = names.save(&expr);
             let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
-            let exact = floats::canonical_comparisons(exact, &schema)?;
+            let mut exact = floats::canonical_comparisons(exact, &schema)?;
+            if is_sort {
+                floats::canonical_key(&mut exact, &schema)?;
+            }
             Ok(Transformed::yes(name.restore(sql::balance(exact))))
         })?
         .map_data(LogicalPlan::recompute_schema)

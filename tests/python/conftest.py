@@ -54,12 +54,6 @@ def bucket(s3: S3) -> Bucket:
     return s3.create_bucket()
 
 
-@pytest.fixture(scope="session")
-def queries() -> dict[str, str]:
-    """The saved filters of `queries/`, by name."""
-    return {path.stem: path.read_text() for path in sorted((ROOT / "queries").glob("*.sql"))}
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what needs the server, so that `-m "not s3"` leaves it out."""
     for item in items:

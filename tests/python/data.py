@@ -71,7 +71,7 @@ def mixed_table(num_rows: int, seed: int = 0, null_fraction: float = 0.1) -> pa.
 
 
 def corpus_table(num_rows: int, seed: int = 0) -> pa.Table:
-    """Rows with the columns of the demo's corpus, which the saved filters of `queries/` are about."""
+    """Rows with the columns of the demo's corpus, which the saved queries of `queries/` are about."""
     rng = np.random.default_rng([seed, num_rows])
     languages = rng.choice(["rust", "c", "markdown", "toml", "other"], num_rows, p=[0.6, 0.1, 0.15, 0.1, 0.05])
     licences = rng.choice(["MIT OR Apache-2.0", "MIT", "Zlib", "GPL-3.0-only"], num_rows)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import arro3.io
 import arrow_types
@@ -20,8 +19,8 @@ from equality import as_forebay_has_them, check_equal, check_reads, table_of
 
 import forebay as fb
 
-ROOT = Path(__file__).resolve().parents[2]
-PARQUET_TESTING = Path(os.environ.get("PARQUET_TEST_DATA", ROOT.parent / "shared" / "parquet-testing"))
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 LEVELS = {"gzip": 1, "brotli": 1}  # quick ones
@@ -277,63 +276,3 @@ def test_an_index_that_cannot_be_parsed_is_none(tmp_path):
     content[-footer - 400 : -footer] = b"\xff" * 400
     path.write_bytes(content)
     check_equal(pa.table(fb.load_dataset(path, split="train")), expected)
-
-
-def parquet_testing(*folders: str) -> list[object]:
-    """The files of the `parquet-testing` repository, or one skipped case that says where they are looked for."""
-    found = [path for folder in folders for path in sorted((PARQUET_TESTING / folder).glob("*"))]
-    found = [path for path in found if path.suffix in (".parquet", ".encrypted")]
-    if found:
-        return [pytest.param(path, id=path.name) for path in found]
-    reason = f"no files in {PARQUET_TESTING}; check out apache/parquet-testing and set PARQUET_TEST_DATA to it"
-    return [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="parquet-testing")]
-
-
-# Refused, and how.
-REFUSED = {
-    "datapage_v1-corrupt-checksum.parquet": (fb.DataError, "CRC checksum mismatch"),
-    "rle-dict-uncompressed-corrupt-checksum.parquet": (fb.DataError, "CRC checksum mismatch"),
-    # A string of 2 GiB.
-    "large_string_map.brotli.parquet": (fb.MemoryLimitError, "raise the limit"),
-    # A dictionary page that breaks off, and statistics that are none: pyarrow does not look.
-    "nation.dict-malformed.parquet": (fb.DataError, "Invalid page header"),
-    "dict-page-offset-zero.parquet": (fb.DataError, "not a readable Parquet file"),
-    "encrypt_columns_plaintext_footer.parquet.encrypted": (fb.DataError, "cannot decode"),
-}
-# Read, and how it differs from what pyarrow reads.
-DIFFERENT = {
-    "incorrect_map_schema.parquet": "pyarrow refuses nullable keys",
-    "int96_from_spark.parquet": "instants beyond the range of nanoseconds",
-}
-
-
-def rows_of(path: Path) -> pa.Table:
-    ds = fb.load_dataset(str(path), split="train")
-    return pa.Table.from_batches([pa.record_batch(batch) for batch in ds.batches(1000)], ds.schema)
-
-
-@pytest.mark.parametrize("path", parquet_testing("data", "data/aes256", "data/geospatial"))
-def test_sample_files_are_what_pyarrow_reads_or_refused(path):
-    refused, message = REFUSED.get(path.name, (fb.DataError, "encrypted, which is not supported"))
-    if path.name in REFUSED or path.name.endswith(".encrypted"):
-        with pytest.raises(refused, match=message) as caught:
-            rows_of(path)
-        assert path.name in str(caught.value)
-        return
-    got = rows_of(path)
-    got.validate(full=True)
-    if path.name not in DIFFERENT:
-        expected = pq.read_table(path)
-        assert got.equals(expected) or got.schema.equals(as_forebay_has_them(expected.schema, expected.schema))
-        check_equal(got, expected)
-
-
-@pytest.mark.parametrize("path", parquet_testing("bad_data"))
-def test_bad_files_are_refused_or_what_pyarrow_reads(path):
-    try:
-        got = rows_of(path)
-    except fb.ForebayError as error:
-        assert path.name in str(error)  # noqa: PT017  (some are read)
-        assert "internal error" not in str(error)  # noqa: PT017
-    else:
-        check_equal(got, pq.read_table(path))

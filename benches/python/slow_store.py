@@ -1,0 +1,234 @@
+"""A store on the loopback interface whose first byte is late: nginx, which serves the objects and keeps a log.
+
+It answers what readers of S3 ask for, GET with ranges, HEAD and ListObjectsV2, below `/bucket/`, and sleeps before each
+answer. Bytes go from the page cache to the socket by sendfile, at more than a gigabyte per second and 0.2 seconds of
+CPU for each, so the store is not what is measured. Signatures are not checked. The log has one line for each
+request, from which `Traffic` is counted.
+Needs nginx with its Lua module: `apt-get install nginx-light libnginx-mod-http-lua`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import FailedError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MODULES = Path("/usr/lib/nginx/modules")
+BUCKET = "bench"
+START_SECONDS = 10.0
+OVERLAP_SECONDS = 0.002
+"""Times in the log are of a millisecond: requests that overlap by less than this may be one after the other."""
+
+CONFIGURATION = """
+daemon off;
+load_module {modules}/ndk_http_module.so;
+load_module {modules}/ngx_http_lua_module.so;
+{user}
+worker_processes 1;
+worker_rlimit_nofile 8192;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    sendfile on;
+    tcp_nopush on;
+    tcp_nodelay on;
+    keepalive_requests 1000000;
+    keepalive_timeout 600;
+    open_file_cache max=4096;
+    default_type application/octet-stream;
+    log_format requests '$msec $request_time $body_bytes_sent $status $request_method $uri $http_range';
+    access_log {folder}/access.log requests;
+    init_by_lua_block {{
+        listing = {{}}
+        for line in io.lines("{folder}/listing") do
+            local size, etag, modified, key = line:match("(%S+) (%S+) (%S+) (.+)")
+            listing[#listing + 1] = {{key = key, size = size, etag = etag, modified = modified}}
+        end
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        access_by_lua_block {{ if {delay} > 0 then ngx.sleep({delay}) end }}
+        location = /{bucket} {{ rewrite ^ /{bucket}/ last; }}
+        location = /{bucket}/ {{
+            content_by_lua_block {{
+                local args = ngx.req.get_uri_args()
+                if not args["list-type"] then return ngx.exit(200) end
+                local prefix = type(args.prefix) == "string" and args.prefix or ""
+                local delimiter = type(args.delimiter) == "string" and args.delimiter or ""
+                local start = type(args["start-after"]) == "string" and args["start-after"] or ""
+                local folders, found, count = {{}}, {{}}, 0
+                for _, object in ipairs(listing) do
+                    local key = object.key
+                    if key:sub(1, #prefix) == prefix and key > start then
+                        local stop = delimiter ~= "" and key:find(delimiter, #prefix + 1, true)
+                        if stop then
+                            local folder = key:sub(1, stop)
+                            if not folders[folder] then
+                                folders[folder] = true
+                                count = count + 1
+                                found[#found + 1] =
+                                    "<CommonPrefixes><Prefix>" .. folder .. "</Prefix></CommonPrefixes>"
+                            end
+                        else
+                            count = count + 1
+                            found[#found + 1] = "<Contents><Key>" .. key .. "</Key><LastModified>" .. object.modified
+                                .. "</LastModified><ETag>&quot;" .. object.etag .. "&quot;</ETag><Size>" .. object.size
+                                .. "</Size><StorageClass>STANDARD</StorageClass></Contents>"
+                        end
+                    end
+                end
+                ngx.header.content_type = "application/xml"
+                ngx.print('<?xml version="1.0" encoding="UTF-8"?>'
+                    .. '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>{bucket}</Name><Prefix>'
+                    .. prefix .. "</Prefix><KeyCount>" .. count
+                    .. "</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>"
+                    .. table.concat(found) .. "</ListBucketResult>")
+            }}
+        }}
+        location /{bucket}/ {{
+            root {folder}/www;
+            try_files $uri =404;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one reader asked for."""
+
+    requests: int
+    """GET, HEAD and listings."""
+    bytes: int
+    """Of the bodies."""
+    concurrent: int
+    """The most requests that were under way at one time."""
+    depth: int
+    """The longest chain of requests of which each began after the one before had ended."""
+
+
+class SlowStore:
+    """Serves a folder while it is entered."""
+
+    def __init__(self, objects: Path, delay_seconds: float) -> None:
+        self._objects = objects
+        self._delay_seconds = delay_seconds
+        self._folder = Path(tempfile.mkdtemp(prefix="forebay-store-"))
+        self._log = self._folder / "access.log"
+        self._seen = 0
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.endpoint = f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+    def __enter__(self) -> SlowStore:
+        nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if nginx is None or not (MODULES / "ngx_http_lua_module.so").exists():
+            raise FailedError("no nginx with Lua: `apt-get install nginx-light libnginx-mod-http-lua`")
+        (self._folder / "www").mkdir()
+        (self._folder / "www" / BUCKET).symlink_to(self._objects)
+        self._folder.chmod(0o755)
+        (self._folder / "listing").write_text("".join(sorted(_listed(self._objects), key=_key)))
+        configuration = self._folder / "nginx.conf"
+        settings = {
+            "modules": MODULES,
+            # The user of the objects, who may not be the one that nginx takes when it starts as root.
+            "user": "user root;" if os.geteuid() == 0 else "",
+            "folder": self._folder,
+            "port": self.endpoint.rpartition(":")[2],
+            "delay": self._delay_seconds,
+            "bucket": BUCKET,
+        }
+        configuration.write_text(CONFIGURATION.format(**settings))
+        self._process = subprocess.Popen([nginx, "-p", self._folder, "-c", configuration], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                found = (self._folder / "error.log").read_text()
+                self.__exit__()
+                raise FailedError(f"nginx does not start: {found.strip()}")
+            time.sleep(0.05)
+        self.traffic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self._folder)
+
+    def traffic(self) -> Traffic:
+        """Returns what has been asked since the last call, or since the start."""
+        # A line is written once the last byte has been handed to the kernel, which may be after the client has it.
+        time.sleep(0.05)
+        with self._log.open() as log:
+            log.seek(self._seen)
+            lines = [line.split(maxsplit=5) for line in log]
+            self._seen = log.tell()
+        spans = [(float(end) - float(lasted), float(end)) for end, lasted, *_ in lines]
+        return Traffic(len(lines), sum(int(line[2]) for line in lines), _most_at_once(spans), _longest_chain(spans))
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/{BUCKET}/", timeout=2):  # noqa: S310
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+def _listed(objects: Path) -> list[str]:
+    """Returns a line for each object: size, ETag as nginx makes it, time of change, key."""
+    lines = []
+    for path in objects.rglob("*"):
+        if path.is_file():
+            found = path.stat()
+            modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.st_mtime))
+            etag = f"{int(found.st_mtime):x}-{found.st_size:x}"
+            lines.append(f"{found.st_size} {etag} {modified} {path.relative_to(objects).as_posix()}\n")
+    return lines
+
+
+def _key(line: str) -> str:
+    return line.split(maxsplit=3)[3]
+
+
+def _most_at_once(spans: list[tuple[float, float]]) -> int:
+    # At one time ends come before starts.
+    events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    most = now = 0
+    for _, change in events:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _longest_chain(spans: list[tuple[float, float]]) -> int:
+    """Returns the length of the longest chain: always the one that ends first goes on."""
+    length, last = 0, float("-inf")
+    for start, end in sorted(spans, key=lambda span: span[1]):
+        if start >= last - OVERLAP_SECONDS:
+            length, last = length + 1, max(end, last)
+    return length

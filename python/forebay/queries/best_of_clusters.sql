@@ -1,0 +1,1 @@
+../../../queries/best_of_clusters.sql

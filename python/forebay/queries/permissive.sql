@@ -1,0 +1,1 @@
+../../../queries/permissive.sql

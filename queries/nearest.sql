@@ -1,0 +1,8 @@
+-- The rows whose embeddings are nearest to a vector, and how near, the nearest first.
+-- Parameters: $vector, of the embeddings' length, and $count, how many rows.
+-- Columns: embedding, a list of floats.
+SELECT *, cosine_similarity(embedding, $vector) AS similarity
+FROM dataset
+WHERE embedding IS NOT NULL
+ORDER BY similarity DESC
+LIMIT $count

@@ -6,8 +6,14 @@ pub const FOOTER_BYTES: u64 = 256 << 10;
 /// Footers asked for at the same time.
 pub const FOOTERS_IN_FLIGHT: usize = 128;
 
-/// Ranges of a remote object that lie this close are read in one request: the gap costs less than a round trip.
+/// Ranges of a remote object that lie this close may be read in one request: the gap costs less than a round trip.
 pub const REMOTE_GAP_BYTES: u64 = 1 << 20;
+
+/// Ranges of a remote object that lie this close are read in one request, however fast the store answers.
+pub const LEAST_REMOTE_GAP_BYTES: u64 = 32 << 10;
+
+/// Gaps that are read along come to at most this part of what is wanted, in percent, but for the smallest gaps.
+pub const MAX_OVER_READ_PERCENT: u64 = 20;
 
 /// Ranges of a local file that lie this close are read together.
 pub const LOCAL_GAP_BYTES: u64 = 16 << 10;
@@ -15,8 +21,23 @@ pub const LOCAL_GAP_BYTES: u64 = 16 << 10;
 /// A larger range is split, because one connection does not fill a network.
 pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
-/// Requests to one store at the same time.
+/// Requests to one store at the same time, before it has shown how many are best.
 pub const REQUESTS_IN_FLIGHT: usize = 64;
+
+/// Requests to one store at the same time at least, however often it says that these are too many.
+pub const LEAST_REQUESTS_IN_FLIGHT: usize = 4;
+
+/// Requests to one object store at the same time at most.
+pub const MAX_REQUESTS_IN_FLIGHT: usize = 512;
+
+/// Requests to one web server at the same time at most.
+pub const MAX_HTTP_REQUESTS_IN_FLIGHT: usize = 128;
+
+/// Bytes asked of one store at the same time, over all streams; a larger request goes alone.
+pub const MAX_BYTES_IN_FLIGHT: u64 = 1 << 30;
+
+/// How many later requests may go before one that is not needed for a long time.
+pub const MAX_SLACK: u64 = 4096;
 
 /// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;

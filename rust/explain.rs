@@ -1,14 +1,15 @@
-//! What a pass over a dataset takes, in row groups, rows, bytes and requests.
+//! What a pass over a dataset takes, in row groups, rows, bytes, requests and time.
 
-use crate::config;
-use crate::dataset::RowGroupRead;
+use std::time::{Duration, Instant};
+
+use crate::dataset::{Opening, RowGroupRead};
 use crate::error::Result;
 use crate::query::Dataset;
 use crate::selection::{Report, RowSet, Selection};
-use crate::source::coalesce;
+use crate::source::{Known, planned};
 
 /// The cost of a dataset's selection and payload.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Explanation {
     /// Objects in the snapshot.
     pub num_objects: u64,
@@ -22,14 +23,22 @@ pub struct Explanation {
     pub num_whole: u64,
     /// Row groups of which some rows are kept.
     pub num_partial: u64,
-    /// Row groups that were read and of which no row is kept.
-    pub num_empty: u64,
+    /// Row groups of which no row is kept.
+    pub num_without: u64,
+    /// What opening took.
+    pub opening: Opening,
     /// What making the selection took.
     pub selection: Report,
     /// Bytes of the projected columns of the kept rows, as pages hold them.
     pub payload_bytes: u64,
-    /// Requests for them, row group by row group.
+    /// The same with the gaps that are read along, by what counts before a store is measured.
+    pub payload_fetched: u64,
+    /// Requests for them, row group by row group, likewise.
     pub payload_requests: u64,
+    /// Time for planning the reads of the payload.
+    pub planning: Duration,
+    /// The stores by URL, with what is known of those that this process has read.
+    pub stores: Vec<(String, Option<Known>)>,
 }
 
 impl Dataset {
@@ -39,19 +48,25 @@ impl Dataset {
     ///
     /// [`Error::Decode`](crate::Error::Decode) when a footer contradicts itself.
     pub fn explain(&self, selection: &Selection) -> Result<Explanation> {
+        let start = Instant::now();
         let snapshot = self.snapshot();
         let mut explanation = Explanation {
             num_objects: snapshot.fragments.len() as u64,
             num_rows: snapshot.num_rows,
             num_kept: selection.num_rows(),
             num_row_groups: snapshot.row_groups.len() as u64,
+            opening: snapshot.opening,
             selection: selection.report(),
+            stores: snapshot.stores.iter().map(|store| (store.key().root().to_owned(), store.known())).collect(),
             ..Explanation::default()
         };
         for (index, &row_group) in snapshot.row_groups.iter().enumerate() {
             let kept = selection.rows(index);
             let runs: Vec<_> = match kept {
-                RowSet::None => continue,
+                RowSet::None => {
+                    explanation.num_without += 1;
+                    continue;
+                }
                 RowSet::All => {
                     explanation.num_whole += 1;
                     Vec::new()
@@ -63,12 +78,27 @@ impl Dataset {
             };
             let runs = (*kept != RowSet::All).then_some(&runs[..]);
             let read = RowGroupRead::try_new(snapshot, row_group, self.projection(), runs, 1)?;
+            let requests = planned(read.ranges(), &snapshot.preset(snapshot.fragment(row_group)));
             explanation.payload_bytes += read.ranges().iter().map(|range| range.end - range.start).sum::<u64>();
-            explanation.payload_requests += coalesce(read.ranges(), config::REMOTE_GAP_BYTES).len() as u64;
+            explanation.payload_fetched += requests.iter().map(|range| range.end - range.start).sum::<u64>();
+            explanation.payload_requests += requests.len() as u64;
         }
-        let report = explanation.selection;
-        let with_rows = explanation.num_whole + explanation.num_partial + report.num_pruned + report.num_outside;
-        explanation.num_empty = explanation.num_row_groups.saturating_sub(with_rows);
+        explanation.planning = start.elapsed();
         Ok(explanation)
+    }
+}
+
+impl Explanation {
+    /// Returns how many requests are made one after another before the first payload is there, from the footers on: those
+    /// that were made, and one for the payload if there is any.
+    pub fn depth(&self) -> u32 {
+        let selection = self.selection.indexes.depth + self.selection.predicates.depth;
+        self.opening.footers.depth + selection + u32::from(self.payload_requests > 0)
+    }
+
+    /// Returns row groups that were read and of which no row is kept; `None` where that is not known.
+    pub fn num_empty(&self) -> Option<u64> {
+        let is_known = self.selection.pruning.is_some() || self.selection.is_cached;
+        is_known.then(|| self.num_without.saturating_sub(self.selection.num_pruned + self.selection.num_outside))
     }
 }

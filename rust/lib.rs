@@ -29,6 +29,8 @@ pub mod plan;
 mod process;
 mod query;
 mod reader;
+#[cfg(test)]
+mod requests;
 mod restrict;
 mod selection;
 mod source;
@@ -39,15 +41,15 @@ pub use arrow_schema::SchemaRef;
 
 pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
-pub use crate::dataset::{Fragment, OpenRequest, RowGroupRef, Snapshot};
+pub use crate::dataset::{Fragment, OpenRequest, Opening, RowGroupRef, Snapshot};
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;
 pub use crate::io::Io;
-pub use crate::metrics::{Metrics, Progress};
+pub use crate::metrics::{Counted, Metrics, Progress, Stage};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
-pub use crate::source::{Connection, Object, Store, WholeObject};
+pub use crate::source::{Connection, Known, Object, Store, WholeObject};
 pub use crate::sql::{Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
 pub use crate::stream::{BatchStream, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

@@ -324,9 +324,7 @@ impl Dataset {
     ///
     /// [`Error::Setting`] when a store's settings do not work.
     pub fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {
-        let connect = |store: &crate::source::Store| {
-            store.connect().map(|connection| Connection { metrics: Arc::clone(metrics), ..connection })
-        };
+        let connect = |store: &crate::source::Store| store.connect().map(|made| made.with_metrics(metrics));
         self.snapshot.stores.iter().map(connect).collect()
     }
 }

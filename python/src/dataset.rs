@@ -15,6 +15,7 @@ use pyo3_arrow::ffi::to_schema_pycapsule;
 
 use crate::batch::PyBatch;
 use crate::error::to_py;
+use crate::explain::explanation_dict;
 use crate::reader::PyReader;
 use crate::runtime::wait;
 use crate::selection::PySelection;
@@ -209,23 +210,7 @@ impl PyDataset {
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let selection = self.dataset.known_selection().ok_or_else(unknown_selection)?;
         let facts = py.detach(|| self.dataset.explain(&selection)).map_err(|error| to_py(&error))?;
-        let dict = PyDict::new(py);
-        dict.set_item("objects", facts.num_objects)?;
-        dict.set_item("rows_total", facts.num_rows)?;
-        dict.set_item("rows_kept", facts.num_kept)?;
-        dict.set_item("row_groups_total", facts.num_row_groups)?;
-        dict.set_item("row_groups_pruned", facts.selection.num_pruned)?;
-        dict.set_item("row_groups_read", facts.selection.num_read)?;
-        dict.set_item("row_groups_whole", facts.num_whole)?;
-        dict.set_item("row_groups_partial", facts.num_partial)?;
-        dict.set_item("row_groups_empty", facts.num_empty)?;
-        dict.set_item("selection_bytes", facts.selection.bytes)?;
-        dict.set_item("selection_requests", facts.selection.requests)?;
-        dict.set_item("selection_cached", u64::from(facts.selection.is_cached))?;
-        dict.set_item("row_groups_outside", facts.selection.num_outside)?;
-        dict.set_item("payload_bytes", facts.payload_bytes)?;
-        dict.set_item("payload_requests", facts.payload_requests)?;
-        Ok(dict)
+        explanation_dict(py, &facts)
     }
 
     /// What a user may want to know of how the selection was made.

@@ -6,6 +6,7 @@ mod batch;
 mod dataset;
 mod dlpack;
 mod error;
+mod explain;
 mod forms;
 mod objects;
 mod reader;

@@ -98,11 +98,14 @@ impl PyStream {
         dict.set_item("rows", stats.num_rows)?;
         dict.set_item("requests", stats.requests)?;
         dict.set_item("bytes_fetched", stats.bytes_fetched)?;
+        dict.set_item("bytes_wanted", stats.bytes_wanted)?;
+        dict.set_item("retries", stats.num_retries)?;
         dict.set_item("rows_evicted", stats.num_evicted_rows)?;
         dict.set_item("memory_bytes", stats.memory_bytes)?;
         dict.set_item("peak_memory_bytes", stats.peak_memory_bytes)?;
         dict.set_item("batches_ready", stats.num_ready)?;
         dict.set_item("seconds_waited", stats.waited.as_secs_f64())?;
+        dict.set_item("seconds_fetching", stats.fetching.as_secs_f64())?;
         dict.set_item("seconds_decoding", stats.decoding.as_secs_f64())?;
         dict.set_item("seconds_gathering", stats.gathering.as_secs_f64())?;
         Ok(dict)

@@ -51,11 +51,13 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     };
     let size = object.size_bytes.unwrap_or(tail.len() as u64);
     let footer_bytes = footer_bytes(object, size, &tail)?;
+    let mut connection = connection.then();
     if footer_bytes > tail.len() as u64 {
         // The index lies right before the footer, and is about as large.
         let end_bytes = (footer_bytes + footer_bytes.min(MAX_GUESSED_BYTES)).min(size);
-        let mut bytes = read_ranges(connection, object, std::slice::from_ref(&(size - end_bytes..size))).await?;
+        let mut bytes = read_ranges(&connection, object, std::slice::from_ref(&(size - end_bytes..size))).await?;
         tail = bytes.pop().unwrap_or_default();
+        connection = connection.then();
     }
     let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
     let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
@@ -63,10 +65,10 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
     thrift::check_footer(&tail[footer_start.unwrap_or(0)..]).map_err(not_parquet)?;
     let tail_start = size - tail.len() as u64;
     let mut held = vec![(tail_start..size, tail)];
-    let metadata = read_footer(connection, object, size, &mut held).await?;
-    let metadata = match read_indexes(connection, object, size, &mut held, metadata).await {
+    let metadata = read_footer(&connection, object, size, &mut held).await?;
+    let metadata = match read_indexes(&connection, object, size, &mut held, metadata).await {
         // An index that cannot be parsed is none: the pages are found without it.
-        Err(Error::NotParquet { .. }) => read_footer(connection, object, size, &mut held).await?,
+        Err(Error::NotParquet { .. }) => read_footer(&connection, object, size, &mut held).await?,
         parsed => parsed?,
     };
     Ok(Footer { metadata: with_row_count(metadata), digest })

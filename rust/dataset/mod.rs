@@ -14,4 +14,4 @@ mod thrift;
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
 pub(crate) use self::row_group::RowGroupRead;
-pub use self::snapshot::{OpenRequest, RowGroupRef, Snapshot};
+pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};

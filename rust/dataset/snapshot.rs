@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow_schema::SchemaRef;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::{Fragment, fingerprint, footer, schema};
 use crate::config;
 use crate::error::{Error, Result};
-use crate::metrics::Progress;
-use crate::source::{Connection, Listed, Location, Object, Store, StoreKey, infer_splits, list, list_below};
+use crate::metrics::{Counted, Metrics, Progress, Stage};
+use crate::source::{Connection, Listed, Location, Object, Preset, Store, StoreKey, infer_splits, list, list_below};
 
 /// What to open.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +51,19 @@ pub struct Snapshot {
     /// Rows in all.
     pub num_rows: u64,
     row_bytes: u64,
+    /// What opening took.
+    pub opening: Opening,
+}
+
+/// What opening a snapshot took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Opening {
+    /// Time for finding the objects; `None` where they were known.
+    pub listing: Option<Duration>,
+    /// Requests for footers.
+    pub footers: Counted,
+    /// Time for all of it.
+    pub elapsed: Duration,
 }
 
 /// Store, key, URL, size and e-tag of an object.
@@ -77,7 +91,9 @@ impl Snapshot {
     ///
     /// Those of listing and reading; [`Error::NotParquet`], [`Error::SchemaMismatch`], [`Error::UnknownSplit`].
     pub async fn open(request: OpenRequest, progress: &Progress) -> Result<Self> {
+        let start = Instant::now();
         let Found { stores, mut objects, splits } = find(&request).await?;
+        let listing = start.elapsed();
         if let Some(split) = &request.split {
             let Some((_, members)) = splits.iter().find(|(name, _)| name == split) else {
                 return Err(Error::UnknownSplit {
@@ -88,7 +104,10 @@ impl Snapshot {
             };
             objects = members.iter().map(|&index| objects[index].clone()).collect();
         }
-        Self::of_objects(stores, objects, progress).await
+        let mut opened = Self::of_objects(stores, objects, progress).await?;
+        opened.opening.listing = Some(listing);
+        opened.opening.elapsed += listing;
+        Ok(opened)
     }
 
     /// Returns the number of objects.
@@ -145,7 +164,9 @@ impl Snapshot {
         objects: Vec<(usize, Object)>,
         progress: &Progress,
     ) -> Result<Self> {
-        let connections = stores.iter().map(Store::connect).collect::<Result<Vec<_>>>()?;
+        let (start, metrics) = (Instant::now(), Arc::new(Metrics::default()));
+        let connect = |store: &Store| Ok(store.connect()?.with_metrics(&metrics).at(Stage::Footers));
+        let connections = stores.iter().map(connect).collect::<Result<Vec<_>>>()?;
         progress.start(objects.len() as u64);
         let read = |(store, object): (usize, Object)| {
             let connection: &Connection = &connections[store];
@@ -165,7 +186,8 @@ impl Snapshot {
         let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
         let row_bytes = row_groups.iter().map(decoded).fold(0, u64::saturating_add).div_ceil(num_rows.max(1)).max(1);
-        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes })
+        let opening = Opening { listing: None, footers: metrics.of(Stage::Footers), elapsed: start.elapsed() };
+        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes, opening })
     }
 
     /// Returns a snapshot of no objects whose row groups would have these sizes, for tests.
@@ -180,6 +202,7 @@ impl Snapshot {
             fingerprint: "5f3a".into(),
             num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
             row_bytes: 1,
+            opening: Opening::default(),
         }
     }
 
@@ -188,12 +211,15 @@ impl Snapshot {
         &self.fragments[row_group.fragment as usize]
     }
 
-    /// Returns how close ranges of a fragment lie that are fetched together.
+    /// Returns how requests for a fragment are made before anything is measured.
+    pub(crate) fn preset(&self, fragment: &Fragment) -> Preset {
+        Preset::of(self.stores[fragment.store].key())
+    }
+
+    /// Returns how close ranges of a fragment lie that are fetched together at most: what plans count on, whatever is
+    /// measured.
     pub(crate) fn gap_bytes(&self, fragment: &Fragment) -> u64 {
-        match self.stores[fragment.store].key() {
-            StoreKey::Local => config::LOCAL_GAP_BYTES,
-            _ => config::REMOTE_GAP_BYTES,
-        }
+        self.preset(fragment).gap_bytes
     }
 
     /// Returns the decoded bytes of a row over all columns, on average.

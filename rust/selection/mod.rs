@@ -19,6 +19,7 @@ mod subset;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::split_conjunction;
@@ -33,7 +34,7 @@ pub(crate) use self::sql::unknown_column;
 pub use self::subset::{Part, Subset};
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::Result;
-use crate::metrics::{Metrics, Progress};
+use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::source::Connection;
 
 /// A Boolean SQL expression over the columns of one dataset, checked and ready to run.
@@ -139,13 +140,23 @@ pub struct Report {
     pub requests: u64,
     /// It was made in an earlier run, or by another process, and kept.
     pub is_cached: bool,
+    /// Requests for column indexes and bloom filters.
+    pub indexes: Counted,
+    /// Requests for predicate columns.
+    pub predicates: Counted,
+    /// Time for deciding by statistics; `None` where nothing is known of row groups, because it was not made of filters.
+    pub pruning: Option<Duration>,
+    /// Time for all of it; `None` where it was made elsewhere, and nothing is known of what it took.
+    pub elapsed: Option<Duration>,
 }
 
 impl Selection {
     /// Returns the selection of all rows.
     pub fn all(snapshot: &Snapshot) -> Self {
         let num_whole = snapshot.row_groups.len() as u64;
-        Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], Report { num_whole, ..Report::default() })
+        let report =
+            Report { num_whole, pruning: Some(Duration::ZERO), elapsed: Some(Duration::ZERO), ..Report::default() };
+        Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], report)
     }
 
     /// Returns the rows `within`, or all.
@@ -153,7 +164,7 @@ impl Selection {
         let Some(within) = within else { return Self::all(snapshot) };
         let num_outside = within.rows.iter().filter(|set| **set == RowSet::None).count() as u64;
         let num_whole = within.rows.iter().filter(|set| **set == RowSet::All).count() as u64;
-        Self::of_sets(snapshot, within.rows.clone(), Report { num_outside, num_whole, ..Report::default() })
+        Self::of_sets(snapshot, within.rows.clone(), Report { num_outside, num_whole, ..Self::all(snapshot).report })
     }
 
     /// Returns the selection of the rows in `rows`, one set for each row group of the snapshot.
@@ -206,6 +217,7 @@ impl Selection {
         if filters.is_empty() {
             return Ok(Self::unfiltered(snapshot, within));
         }
+        let start = Instant::now();
         let filter = Filter::all_of(filters, snapshot);
         let mut rows = judge(snapshot, &filter);
         let mut num_outside = 0;
@@ -221,14 +233,13 @@ impl Selection {
             num_whole: rows.iter().filter(|set| **set == Some(RowSet::All)).count() as u64,
             num_read: open.len() as u64,
             num_outside,
+            pruning: Some(start.elapsed()),
             ..Report::default()
         };
         progress.start(open.len() as u64);
         let metrics = Arc::new(Metrics::default());
-        let connections: Vec<_> = connections
-            .into_iter()
-            .map(|connection| Connection { metrics: Arc::clone(&metrics), ..connection })
-            .collect();
+        let at_stage = |connection: Connection| connection.with_metrics(&metrics).at(Stage::Predicates);
+        let connections: Vec<_> = connections.into_iter().map(at_stage).collect();
         let evaluator = Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         let targets: Vec<RowGroupRef> = open.iter().map(|&row_group| snapshot.row_groups[row_group]).collect();
         let found = evaluator.evaluate(&connections, &targets, limits, progress).await?;
@@ -237,6 +248,8 @@ impl Selection {
         }
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
+        (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));
+        report.elapsed = Some(start.elapsed());
         let mut rows: Vec<_> = rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect();
         if let Some(within) = within {
             for ((set, within), of) in rows.iter_mut().zip(&within.rows).zip(&snapshot.row_groups) {

@@ -2,6 +2,18 @@
 
 use std::ops::Range;
 
+use super::preset::Preset;
+use crate::config;
+
+/// How far apart ranges may lie that are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// What is always read along: asking again costs more.
+    pub(super) least_bytes: u64,
+    /// What is never read along: it costs more than asking again.
+    pub(super) most_bytes: u64,
+}
+
 /// Merges byte ranges that lie within `max_gap_bytes` of each other.
 ///
 /// A request costs a round trip, so fetching a small hole is cheaper than asking twice. Returns
@@ -17,6 +29,40 @@ pub(crate) fn coalesce(ranges: &[Range<u64>], max_gap_bytes: u64) -> Vec<Range<u
         }
     }
     merged
+}
+
+/// Merges byte ranges as [`coalesce`], the closest first, as long as the gaps are small beside what is wanted.
+///
+/// Requests run beside each other, so what a gap saves is a place among them, and what it costs are its bytes. Gaps above
+/// the least are read only up to [`config::MAX_OVER_READ_PERCENT`] of the bytes wanted; of equal gaps the first.
+pub(super) fn merge(ranges: &[Range<u64>], gap: Gap) -> Vec<Range<u64>> {
+    let apart = coalesce(ranges, gap.least_bytes.min(gap.most_bytes));
+    let wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum::<u64>();
+    let fetched = apart.iter().map(|range| range.end - range.start).sum::<u64>();
+    let mut room = (wanted / 100 * config::MAX_OVER_READ_PERCENT).saturating_sub(fetched - wanted);
+    let gap_after = |index: usize| apart[index + 1].start - apart[index].end;
+    let mut places: Vec<usize> = (0..apart.len().saturating_sub(1)).collect();
+    places.retain(|&index| gap_after(index) <= gap.most_bytes.min(room));
+    places.sort_by_key(|&index| gap_after(index));
+    let mut is_closed = vec![false; apart.len()];
+    for index in places {
+        let Some(left) = room.checked_sub(gap_after(index)) else { break };
+        (room, is_closed[index]) = (left, true);
+    }
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(apart.len());
+    for (index, range) in apart.into_iter().enumerate() {
+        match merged.last_mut() {
+            Some(last) if is_closed[index - 1] => last.end = range.end,
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Returns the requests that are made for `ranges` of one object, by what counts before anything is measured.
+pub(crate) fn planned(ranges: &[Range<u64>], preset: &Preset) -> Vec<Range<u64>> {
+    let gap = Gap { least_bytes: preset.least_gap_bytes, most_bytes: preset.gap_bytes };
+    split(&merge(ranges, gap), preset.max_request_bytes)
 }
 
 /// Cuts ranges into parts of nearly equal size, none above `max_bytes`.
@@ -37,12 +83,59 @@ mod tests {
 
     use super::*;
 
+    fn num_bytes(ranges: &[Range<u64>]) -> u64 {
+        ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
     #[test]
     fn ranges_within_the_gap_become_one_request() {
         assert_eq!(coalesce(&[50..60, 0..10, 12..20, 5..5], 2), [0..20, 50..60]);
     }
 
+    #[test]
+    fn gaps_are_read_along_while_they_are_small_beside_what_is_wanted() {
+        let gap = Gap { least_bytes: 1, most_bytes: 1000 };
+        // 20 of 100 bytes for gaps: the one of 1 in any case, then 9; 11 would be too many.
+        let wanted = [0..30, 31..50, 59..80, 91..121];
+        assert_eq!(merge(&wanted, gap), [0..80, 91..121]);
+        assert_eq!(merge(&wanted, Gap { most_bytes: 8, ..gap }), [0..50, 59..80, 91..121]);
+        assert_eq!(merge(&wanted, Gap { least_bytes: 11, ..gap }), std::slice::from_ref(&(0..121)));
+    }
+
+    #[test]
+    fn sparse_ranges_are_read_one_by_one() {
+        let wanted: Vec<_> = (0..100).map(|number| number * 500_000..number * 500_000 + 65_536).collect();
+        let gap = Gap { least_bytes: 32 << 10, most_bytes: 1 << 20 };
+        assert!(num_bytes(&merge(&wanted, gap)) <= num_bytes(&wanted) * 6 / 5);
+    }
+
+    /// Closes gaps one after another, the smallest first.
+    fn merge_slowly(ranges: &[Range<u64>], gap: Gap) -> Vec<Range<u64>> {
+        let wanted = num_bytes(&coalesce(ranges, 0));
+        let mut merged = coalesce(ranges, 0);
+        loop {
+            let gaps = merged.windows(2).map(|pair| pair[1].start - pair[0].end).zip(1..);
+            let Some((smallest, at)) = gaps.min() else { return merged };
+            let over_read = num_bytes(&merged) - wanted + smallest;
+            let is_small = smallest <= gap.least_bytes || over_read <= wanted / 100 * config::MAX_OVER_READ_PERCENT;
+            if smallest > gap.most_bytes || !is_small {
+                return merged;
+            }
+            let next = merged.remove(at);
+            merged[at - 1].end = next.end;
+        }
+    }
+
     proptest! {
+        #[test]
+        fn merging_is_closing_the_smallest_gaps_first(
+            wanted in prop::collection::vec((0u64..20_000, 0u64..600), 0..40), least in 0u64..100, more in 0u64..2000,
+        ) {
+            let wanted: Vec<Range<u64>> = wanted.into_iter().map(|(start, len)| start..start + len).collect();
+            let gap = Gap { least_bytes: least, most_bytes: least + more };
+            prop_assert_eq!(merge(&wanted, gap), merge_slowly(&wanted, gap));
+        }
+
         #[test]
         fn requests_cover_what_is_wanted_and_lie_apart(
             wanted in prop::collection::vec((0u64..2000, 0u64..300), 0..40), gap in 0u64..100,

@@ -2,22 +2,36 @@
 //!
 //! [`uri`] understands text, [`store`] builds clients, [`list`] finds objects, [`split`] names their
 //! splits, [`coalesce`] plans requests and [`read`] makes them.
+//!
+//! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
+//! through as fast as the store likes. [`watch`] sees refusals, [`measure`] how fast answers come, and [`preset`] says
+//! what counts before anything is known.
 
 mod coalesce;
+mod limiter;
 mod list;
+mod measure;
+mod preset;
+mod queue;
 mod read;
 #[cfg(test)]
 pub(crate) mod recording;
 mod split;
 mod store;
+#[cfg(test)]
+mod tests;
+mod traffic;
 mod uri;
+mod watch;
 mod whole;
 
-pub(crate) use self::coalesce::coalesce;
+pub(crate) use self::coalesce::{coalesce, planned};
 pub(crate) use self::list::{Listed, list, list_below};
+pub(crate) use self::preset::Preset;
 pub(crate) use self::read::{read_ranges, read_suffix};
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
+pub use self::traffic::Known;
 pub(crate) use self::uri::{Location, StoreKey};
 pub use self::whole::WholeObject;
 

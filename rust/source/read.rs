@@ -2,16 +2,18 @@
 
 use std::ops::Range;
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 use futures::future::try_join_all;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
-use tokio::sync::SemaphorePermit;
 
-use super::coalesce::{coalesce, split};
+use super::coalesce::{coalesce, merge, split};
+use super::traffic::{Attempts, Slot};
 use super::{Connection, Object, error};
-use crate::config;
 use crate::error::{Error, Result};
+use crate::metrics::During;
 
 /// Returns the bytes of `ranges`, one buffer each, in their order.
 ///
@@ -22,8 +24,9 @@ use crate::error::{Error, Result};
 ///
 /// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] when the object is not the one that was opened.
 pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-    let gap_bytes = if connection.is_local { config::LOCAL_GAP_BYTES } else { config::REMOTE_GAP_BYTES };
-    let merged = coalesce(ranges, gap_bytes);
+    let merged = merge(ranges, connection.traffic.gap());
+    let num_wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum();
+    connection.metrics.want(connection.place.stage, num_wanted);
     let answers = try_join_all(merged.iter().map(|range| read_merged(connection, object, range.clone()))).await?;
     Ok(ranges.iter().map(|range| cut_out(&merged, &answers, range)).collect())
 }
@@ -40,8 +43,7 @@ fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Byte
 
 /// Reads one range, in several requests into one buffer if it is large and remote.
 async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
-    let max_bytes = if connection.is_local { u64::MAX } else { config::MAX_REQUEST_BYTES };
-    let parts = split(std::slice::from_ref(&range), max_bytes);
+    let parts = split(std::slice::from_ref(&range), connection.traffic.max_request_bytes());
     if parts.len() == 1 {
         return read_part(connection, object, range, collect).await;
     }
@@ -80,16 +82,15 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
         if_match: object.e_tag.clone().filter(|tag| connection.has_preconditions && !tag.starts_with("W/")),
         ..GetOptions::default()
     };
-    let _slot = slot(connection).await?;
-    let result = get(connection, object, options).await.map_err(|failed| of_range(failed, &range))?;
-    check_unchanged(object, &result)?;
-    let url = || object.url.clone();
     let num_wanted = range.end - range.start;
+    let request = Request::start(connection, num_wanted).await?;
+    let (request, result) = request.get(object, options).await.map_err(|failed| of_range(failed, &range))?;
+    check_unchanged(object, &result)?;
     let bytes = take(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
     let num_bytes = bytes.as_ref().len() as u64;
-    connection.metrics.count(num_bytes);
+    request.finish(num_bytes);
     if num_bytes != num_wanted {
-        return Err(Error::ShortRead { url: url(), range, got: num_bytes });
+        return Err(Error::ShortRead { url: object.url.clone(), range, got: num_bytes });
     }
     Ok(bytes)
 }
@@ -102,9 +103,39 @@ fn of_range(failed: Error, range: &Range<u64>) -> Error {
     }
 }
 
-/// Waits until the store has room for one more request; held until its body is here.
-async fn slot(connection: &Connection) -> Result<SemaphorePermit<'_>> {
-    connection.slots.acquire().await.map_err(|_| Error::Closed { reason: "cancelled" })
+/// A request under way. Dropped, it makes room for another.
+struct Request<'a> {
+    connection: &'a Connection,
+    slot: Slot,
+    attempts: Attempts,
+    first_byte: Duration,
+    _during: During<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Waits until the store has room for one more request.
+    async fn start(connection: &'a Connection, num_bytes: u64) -> Result<Self> {
+        let during = connection.metrics.during(connection.place.stage);
+        let slot = connection.traffic.slot(connection.slack, num_bytes).await?;
+        connection.metrics.ask(connection.place);
+        let attempts = Attempts::default();
+        Ok(Self { connection, slot, attempts, first_byte: Duration::ZERO, _during: during })
+    }
+
+    /// Waits for the beginning of the answer.
+    async fn get(mut self, object: &Object, mut options: GetOptions) -> Result<(Self, GetResult)> {
+        options.extensions.insert(self.attempts.clone());
+        let result = get(self.connection, object, options).await;
+        self.connection.metrics.retry(self.connection.place.stage, self.attempts.num_retries());
+        self.first_byte = self.slot.elapsed();
+        Ok((self, result?))
+    }
+
+    /// Notes that the answer is here, with a body of `num_bytes`.
+    fn finish(self, num_bytes: u64) {
+        self.connection.metrics.answer(self.connection.place.stage, num_bytes, self.first_byte);
+        self.slot.answered(num_bytes, self.first_byte, self.attempts.num_retries() > 0);
+    }
 }
 
 async fn get(connection: &Connection, object: &Object, options: GetOptions) -> Result<GetResult> {
@@ -173,14 +204,15 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
         None => GetRange::Suffix(num_bytes),
     };
     let options = GetOptions { range: Some(range), ..GetOptions::default() };
-    let _slot = slot(connection).await?;
-    let result = get(connection, object, options).await?;
+    let request = Request::start(connection, num_bytes).await?;
+    let (request, result) = request.get(object, options).await?;
     check_unchanged(object, &result)?;
     object.size_bytes = Some(result.meta.size);
     object.e_tag = result.meta.e_tag.clone().or(object.e_tag.take());
     let range = result.range.clone();
     let bytes = collect(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
-    connection.metrics.count(bytes.len() as u64);
+    connection.metrics.want(connection.place.stage, bytes.len() as u64);
+    request.finish(bytes.len() as u64);
     if bytes.len() as u64 != range.end - range.start {
         return Err(Error::ShortRead { url: object.url.clone(), range, got: bytes.len() as u64 });
     }
@@ -195,6 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config;
     use crate::io::Io;
     use crate::source::Store;
     use crate::source::recording::Recording;
@@ -258,7 +291,8 @@ mod tests {
         with_store(async |connection, _| {
             read_ranges(connection, &object(None, None), &[0..10, 20..30]).await.unwrap();
             let counted = connection.metrics.snapshot();
-            assert_eq!((counted.requests, counted.bytes_fetched), (1, 30));
+            assert_eq!((counted.requests, counted.bytes_fetched, counted.bytes_wanted), (1, 30, 20));
+            assert_eq!((counted.depth, counted.retries), (1, 0));
         });
     }
 

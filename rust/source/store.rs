@@ -10,13 +10,14 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore};
-use tokio::sync::Semaphore;
 
 use super::StoreKey;
-use crate::config;
+use super::preset::Preset;
+use super::traffic::{Known, Traffic};
+use super::watch::Watching;
 use crate::error::{Error, Result};
 use crate::io::Io;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Place, Stage};
 use crate::process::OfProcess;
 
 /// A body may take long, as long as bytes arrive: a stall is what ends it.
@@ -71,8 +72,12 @@ pub struct Connection {
     pub(crate) client: Arc<dyn ObjectStore>,
     pub(crate) io: Arc<Io>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Bounds the requests under way.
-    pub(crate) slots: Arc<Semaphore>,
+    /// What its requests are for.
+    pub(crate) place: Place,
+    /// How many later requests may go before its own.
+    pub(crate) slack: u64,
+    /// Shared with all that read the store.
+    pub(super) traffic: Arc<Traffic>,
     pub(crate) is_local: bool,
     /// Whether the store honours `If-Match` on reads; answers are compared in any case.
     pub(crate) has_preconditions: bool,
@@ -85,23 +90,33 @@ impl Store {
     ///
     /// [`Error::Setting`] for options that the store does not have or that contradict each other.
     pub(crate) fn try_new(key: StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
-        build(&key, options)?;
+        build(&key, options, &Arc::new(Traffic::new(Preset::of(&key))))?;
         Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
+    }
+
+    /// Returns a store over an existing client, for tests; its requests do not depend on how fast it is.
+    #[cfg(test)]
+    pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
+        Self::of_client_with(client, Preset::object_storage().unmeasured())
     }
 
     /// Returns a store over an existing client, for tests.
     #[cfg(test)]
-    pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
-        let io = Io::current().unwrap();
-        let store =
-            Self { key: StoreKey::S3("s3://memory".into()), options: BTreeMap::new(), connection: Mutex::new(None) };
-        *store.connection.lock().unwrap() = Some(OfProcess::new(Connection::new(client, io, false)));
-        store
+    pub(crate) fn of_client_with(client: Arc<dyn ObjectStore>, preset: Preset) -> Self {
+        let connection = Connection::new(client, Io::current().unwrap(), Arc::new(Traffic::new(preset)), false);
+        let key = StoreKey::S3("s3://memory".into());
+        Self { key, options: BTreeMap::new(), connection: Mutex::new(Some(OfProcess::new(connection))) }
     }
 
     /// Returns which store this is.
     pub(crate) fn key(&self) -> &StoreKey {
         &self.key
+    }
+
+    /// Returns what is known of it, if this process has read it.
+    pub(crate) fn known(&self) -> Option<Known> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(connection.as_ref()?.get()?.known())
     }
 
     /// Returns the options it was made with; they may hold secrets.
@@ -119,22 +134,51 @@ impl Store {
         if let Some(connection) = connection.as_ref().and_then(OfProcess::get) {
             return Ok(connection.clone());
         }
-        let made = Connection::new(build(&self.key, &self.options)?, Io::current()?, self.key == StoreKey::Local);
+        let traffic = Traffic::current(&self.key, &self.options);
+        let client = build(&self.key, &self.options, &traffic)?;
+        let made = Connection::new(client, Io::current()?, traffic, self.key == StoreKey::Local);
         *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
     }
 }
 
 impl Connection {
-    fn new(client: Arc<dyn ObjectStore>, io: Arc<Io>, is_local: bool) -> Self {
+    fn new(client: Arc<dyn ObjectStore>, io: Arc<Io>, traffic: Arc<Traffic>, is_local: bool) -> Self {
         Self {
             client,
             io,
             metrics: Arc::new(Metrics::default()),
-            slots: Arc::new(Semaphore::new(config::REQUESTS_IN_FLIGHT)),
+            place: Place { stage: Stage::Payload, step: 0 },
+            slack: 0,
+            traffic,
             is_local,
             has_preconditions: true,
         }
+    }
+
+    /// Returns the connection for requests of `stage`, the first of which depend on no others of it.
+    pub(crate) fn at(&self, stage: Stage) -> Self {
+        Self { place: Place { stage, step: 0 }, ..self.clone() }
+    }
+
+    /// Returns the connection for requests that could not be made before some of this one were answered.
+    pub(crate) fn then(&self) -> Self {
+        Self { place: Place { step: self.place.step + 1, ..self.place }, ..self.clone() }
+    }
+
+    /// Returns the connection for requests that are not needed before some others: as many as `slack`, by and large.
+    pub(crate) fn with_slack(&self, slack: u64) -> Self {
+        Self { slack, ..self.clone() }
+    }
+
+    /// Returns the connection with its requests counted in `metrics`.
+    pub(crate) fn with_metrics(&self, metrics: &Arc<Metrics>) -> Self {
+        Self { metrics: Arc::clone(metrics), ..self.clone() }
+    }
+
+    /// Returns what is known of the store now.
+    pub fn known(&self) -> Known {
+        self.traffic.known()
     }
 }
 
@@ -152,7 +196,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>> {
+fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<dyn ObjectStore>> {
+    let watching = || Watching { traffic: Arc::clone(traffic) };
     // Another crate of the process may have installed a provider; any will do.
     drop(rustls::crypto::ring::default_provider().install_default());
     let pairs = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
@@ -164,7 +209,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
             Arc::new(LocalFileSystem::new())
         }
         StoreKey::S3(root) => {
-            let mut builder = AmazonS3Builder::from_env().with_url(root);
+            let mut builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(watching());
             for (name, value) in timeouts("AWS_") {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
             }
@@ -181,7 +226,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Gcs(root) => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root);
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(watching());
             for (name, value) in timeouts("GOOGLE_") {
                 builder = builder.with_config(GoogleConfigKey::Client(name), value);
             }
@@ -191,7 +236,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Azure(root) => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root);
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(watching());
             for (name, value) in timeouts("AZURE_") {
                 builder = builder.with_config(AzureConfigKey::Client(name), value);
             }
@@ -201,7 +246,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Arc<dyn O
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Http(root) => {
-            let mut builder = HttpBuilder::new().with_url(root);
+            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(watching());
             for (name, value) in timeouts("HTTP_") {
                 builder = builder.with_config(name, value);
             }

@@ -33,6 +33,14 @@ impl StoreKey {
             Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => format!("{root}/{path}"),
         }
     }
+
+    /// Returns the URL of the store itself.
+    pub(crate) fn root(&self) -> &str {
+        match self {
+            Self::Local => "/",
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => root,
+        }
+    }
 }
 
 /// A folder, an object or a glob in a store.

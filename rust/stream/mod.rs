@@ -56,6 +56,10 @@ pub struct StreamStats {
     pub requests: u64,
     /// Bytes received.
     pub bytes_fetched: u64,
+    /// Bytes of the ranges that were asked for; what was received beyond them lay in gaps.
+    pub bytes_wanted: u64,
+    /// Requests made again because the store refused or failed.
+    pub num_retries: u64,
     /// Rows decoded and dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
     /// Bytes held now.
@@ -66,6 +70,8 @@ pub struct StreamStats {
     pub num_ready: usize,
     /// Time the consumer has waited.
     pub waited: Duration,
+    /// Time during which requests were waiting or under way.
+    pub fetching: Duration,
     /// Time that threads spent decoding.
     pub decoding: Duration,
     /// Time that threads spent gathering.

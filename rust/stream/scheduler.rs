@@ -474,7 +474,9 @@ impl Scheduler {
         resident.stage = Stage::Fetching;
         (resident.charge, resident.expected) = (bytes, expected);
         self.num_evicted_rows += (num_rows as usize - num_read) as u64;
-        Ok(Step::Do(Task::Fetch { key, kept: resident.part.kept.clone(), wanted: resident.keep.clone() }))
+        let num_ahead = resident.waiting.first().map_or(0, |first| first.saturating_sub(self.num_delivered));
+        let (kept, wanted) = (resident.part.kept.clone(), resident.keep.clone());
+        Ok(Step::Do(Task::Fetch { key, kept, wanted, num_ahead }))
     }
 
     /// Returns whether nothing happens any more unless something is given up.

@@ -1,6 +1,5 @@
 //! The threads of a stream, and what they share.
 
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +16,7 @@ use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, Piece, Share};
-use crate::reader::EpochReader;
+use crate::reader::{EpochReader, PartRead};
 use crate::source::{Connection, read_ranges};
 
 /// Everything that a stream's threads, its requests and its consumer share.
@@ -125,6 +124,9 @@ impl Shared {
         StreamStats {
             requests: counted.requests,
             bytes_fetched: counted.bytes_fetched,
+            bytes_wanted: counted.bytes_wanted,
+            num_retries: counted.retries,
+            fetching: counted.busy,
             num_evicted_rows: usage.num_evicted_rows,
             memory_bytes: usage.memory_bytes,
             peak_memory_bytes: usage.peak_memory_bytes,
@@ -190,7 +192,11 @@ impl Shared {
 
     fn run_task(self: &Arc<Self>, task: Task) -> Result<()> {
         match task {
-            Task::Fetch { key, kept, wanted } => self.start_fetch(key, &kept, wanted.as_deref()),
+            Task::Fetch { key, kept, wanted, num_ahead } => {
+                let read = self.reader.read_part(key.piece, &kept, wanted.as_deref())?;
+                self.start_fetch(key, read, num_ahead);
+                Ok(())
+            }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, bytes } = *fetched;
@@ -217,11 +223,10 @@ impl Shared {
         }
     }
 
-    /// Plans the read of a part and hands its requests to the IO runtime.
-    fn start_fetch(self: &Arc<Self>, key: PieceKey, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<()> {
-        let read = self.reader.read_part(key.piece, kept, wanted)?;
+    /// Hands the requests of a part to the IO runtime.
+    fn start_fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
-        let connection = self.connections[fragment.store].clone();
+        let connection = self.connections[fragment.store].with_slack(num_ahead);
         let object = fragment.object.clone();
         let shared: Weak<Self> = Arc::downgrade(self);
         let io = Arc::clone(&connection.io);
@@ -237,7 +242,6 @@ impl Shared {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         while requests.try_join_next().is_some() {}
         requests.spawn_on(request, io.handle());
-        Ok(())
     }
 }
 

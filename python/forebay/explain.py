@@ -1,0 +1,115 @@
+"""`Explanation`: what a pass over a dataset takes, as a dict and as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Explanation(dict[str, Any]):
+    """What a pass over a dataset takes; a dict that prints as text."""
+
+    def __str__(self) -> str:
+        lines = [
+            ("rows", f"{self['rows_kept']:,} of {self['rows_total']:,} kept"),
+            ("row groups", self._row_groups()),
+            ("opening", self._opening()),
+            ("selection", self._selection()),
+            ("payload", self._payload()),
+            ("depth", self._depth()),
+            *(("store", _store(url, known)) for url, known in self["stores"].items()),
+            ("order", self._order()),
+            *(("measured", line) for line in _measured(self.get("measured"))),
+        ]
+        return "\n".join(f"{name:<12}{text}" for name, text in lines)
+
+    def _row_groups(self) -> str:
+        parts = [f"{self['row_groups_whole']:,} whole", f"{self['row_groups_partial']:,} partial"]
+        if "row_groups_pruned" in self:
+            parts = [
+                f"{self['row_groups_pruned']:,} pruned by statistics",
+                *parts,
+                f"{self['row_groups_empty']:,} read and empty",
+            ]
+        if self["row_groups_outside"]:
+            parts.append(f"{self['row_groups_outside']:,} outside")
+        return f"{self['row_groups_total']:,} in {self['objects']:,} objects: {', '.join(parts)}"
+
+    def _opening(self) -> str:
+        footers, seconds = self["stages"].get("footers"), self["seconds"]
+        asked = "no requests" if footers is None else f"{_asked(footers)} for footers"
+        listing = f", {_seconds(seconds['listing'])} of them for listing" if "listing" in seconds else ""
+        return f"{asked}, {_seconds(seconds['opening'])}{listing}"
+
+    def _selection(self) -> str:
+        stages, seconds = self["stages"], self["seconds"]
+        if "selection" not in seconds:
+            return "kept from an earlier run" if self["selection_cached"] else "made elsewhere"
+        took = _seconds(seconds["selection"])
+        if "pruning" in seconds:
+            took += f", {_seconds(seconds['pruning'])} of them for statistics"
+        if not self["selection_requests"]:
+            return f"no requests, {took}"
+        asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
+        over_read = sum(_over_read(stages[name]) for name in ("indexes", "predicates") if name in stages)
+        return f"{asked}, {_bytes(over_read)} of them in gaps, {took}"
+
+    def _payload(self) -> str:
+        in_gaps = self["payload_bytes_fetched"] - self["payload_bytes"]
+        asked = f"{_bytes(self['payload_bytes'])} in {self['payload_requests']:,} requests a pass, unshuffled"
+        return f"{asked}, and {_bytes(in_gaps)} in gaps"
+
+    def _depth(self) -> str:
+        stages = [f"{counted['depth']} for {name}" for name, counted in self["stages"].items()]
+        if self["payload_requests"]:
+            stages.append("1 for the payload")
+        return f"{self['depth']} requests one after another" + (f": {', '.join(stages)}" if stages else "")
+
+    def _order(self) -> str:
+        order = self["order"]
+        if not order:
+            return "of the dataset, unshuffled"
+        return f"seed {order['seed']}, {order['num_lanes']:,} lanes, windows of {order['window_rows']:,} rows"
+
+
+def _store(url: str, known: Mapping[str, Any]) -> str:
+    parts = [f"{known['concurrency']:,} requests at once", f"gaps up to {_bytes(known['gap_bytes'])}"]
+    if "seconds_to_first_byte" in known:
+        parts.append(f"first byte after {_seconds(known['seconds_to_first_byte'])}")
+    if "bytes_per_second" in known:
+        parts.append(f"{_bytes(known['bytes_per_second'])} a second and connection")
+    return f"{url}: {', '.join(parts)}"
+
+
+def _measured(measured: Mapping[str, Any] | None) -> Iterator[str]:
+    if measured is None:
+        return
+    asked = f"{_bytes(measured['bytes_fetched'])} in {measured['requests']:,} requests"
+    in_gaps, again = _bytes(_over_read(measured)), f"{measured['retries']:,} made again"
+    yield f"{measured['rows']:,} rows, {asked}, {in_gaps} of them in gaps, {again}"
+    names = ("fetching", "decoding", "gathering")
+    stages = ", ".join(f"{_seconds(measured[f'seconds_{name}'])} {name}" for name in names)
+    yield f"{_seconds(measured['seconds'])} in all: {stages}; {_bytes(measured['peak_memory_bytes'])} held at most"
+
+
+def _asked(counted: Mapping[str, Any]) -> str:
+    return f"{_bytes(counted['bytes_fetched'])} in {counted['requests']:,} requests"
+
+
+def _over_read(counted: Mapping[str, Any]) -> int:
+    return max(0, int(counted["bytes_fetched"] - counted["bytes_wanted"]))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.3f} s"
+
+
+def _bytes(count: float) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"

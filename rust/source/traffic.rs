@@ -1,0 +1,296 @@
+//! The requests of this process to one store: how many, which next, and what the store has shown of itself.
+//!
+//! Everything that reads a store shares its [`Traffic`]: streams, selections and openings wait in one [`queue`], whose
+//! length of service the [`limiter`] sets.
+//!
+//! [`queue`]: super::queue
+//! [`limiter`]: super::limiter
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::StoreKey;
+use super::coalesce::Gap;
+use super::limiter::{Ended, Limiter};
+use super::measure::Measured;
+use super::preset::Preset;
+use super::queue::{Queue, Ticket};
+use crate::config;
+use crate::error::{Error, Result};
+
+/// A store and the options it was opened with: other credentials or another endpoint make another store.
+type Key = (StoreKey, BTreeMap<String, String>);
+
+/// A process, and the stores that it reads, as long as anything does.
+type Current = (u32, Vec<(Key, Weak<Traffic>)>);
+
+static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+
+/// The requests to one store.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    preset: Preset,
+    since: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: Queue<oneshot::Sender<Slot>>,
+    limiter: Limiter,
+    measured: Measured,
+}
+
+/// What is known of a store.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Known {
+    /// Requests that may be under way.
+    pub concurrency: usize,
+    /// Ranges that lie this close are read together, where little is over-read.
+    pub gap_bytes: u64,
+    /// Time to the first byte, once measured.
+    pub first_byte: Option<Duration>,
+    /// Bytes per second of one connection, once measured.
+    pub bytes_per_second: Option<f64>,
+}
+
+impl Traffic {
+    /// Returns what this process's requests to a store share, made if there are none. After a fork the child makes its own.
+    ///
+    /// Takes a process-wide lock for a moment, as [`Io::current`](crate::Io::current).
+    pub(super) fn current(key: &StoreKey, options: &BTreeMap<String, String>) -> Arc<Self> {
+        let process = std::process::id();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_none_or(|(of, _)| *of != process) {
+            *current = Some((process, Vec::new()));
+        }
+        let (_, known) = current.get_or_insert_default();
+        known.retain(|(_, traffic)| traffic.strong_count() > 0);
+        let is_same = |(other, _): &&(Key, Weak<Self>)| other.0 == *key && other.1 == *options;
+        if let Some(traffic) = known.iter().find(is_same).and_then(|(_, traffic)| traffic.upgrade()) {
+            return traffic;
+        }
+        let traffic = Arc::new(Self::new(Preset::of(key)));
+        known.push(((key.clone(), options.clone()), Arc::downgrade(&traffic)));
+        traffic
+    }
+
+    /// Returns the traffic to a store that nothing else reads.
+    pub(super) fn new(preset: Preset) -> Self {
+        let limiter = Limiter::new(preset.first_concurrency, preset.concurrency.clone());
+        let state = State { queue: Queue::default(), limiter, measured: Measured::default() };
+        Self { preset, since: Instant::now(), state: Mutex::new(state) }
+    }
+
+    /// Waits until there is room for a request for `num_bytes` that is needed after `slack` others.
+    ///
+    /// Dropping the future gives up the place, or the slot.
+    pub(super) async fn slot(self: &Arc<Self>, slack: u64, num_bytes: u64) -> Result<Slot> {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = self.lock().queue.push(slack, num_bytes, sender);
+        // Dropped before the receiver: a slot that was on its way is given back by that.
+        let _waiting = Waiting { traffic: self, ticket };
+        self.start();
+        receiver.await.map_err(|_| Error::Closed { reason: "cancelled" })
+    }
+
+    /// Starts the requests for which there is room.
+    fn start(self: &Arc<Self>) {
+        loop {
+            let mut state = self.lock();
+            let limit = state.limiter.limit();
+            let Some((waiter, num_bytes)) = state.queue.start_next(limit, config::MAX_BYTES_IN_FLIGHT) else { return };
+            drop(state);
+            // Comes back, and is given back, if nobody waits for it any more.
+            drop(waiter.send(Slot { traffic: Arc::clone(self), num_bytes, since: Instant::now() }));
+        }
+    }
+
+    /// Notes that the store refused a request because there are too many.
+    pub(super) fn throttled(&self) {
+        let now = self.since.elapsed();
+        self.lock().limiter.throttled(now);
+    }
+
+    /// Returns what lies close enough to be read together.
+    pub(super) fn gap(&self) -> Gap {
+        Gap { least_bytes: self.preset.least_gap_bytes, most_bytes: self.known().gap_bytes }
+    }
+
+    /// Returns above which size a range is split.
+    pub(super) fn max_request_bytes(&self) -> u64 {
+        self.preset.max_request_bytes
+    }
+
+    /// Returns what is known of the store now.
+    pub(crate) fn known(&self) -> Known {
+        let state = self.lock();
+        let measured = state.measured;
+        let gap_bytes =
+            if self.preset.is_measured() { measured.gap_bytes(&self.preset) } else { self.preset.gap_bytes };
+        Known {
+            concurrency: state.limiter.limit(),
+            gap_bytes,
+            first_byte: measured.first_byte(),
+            bytes_per_second: measured.bytes_per_second(),
+        }
+    }
+
+    /// Locks the state, for no longer than it takes to change some numbers.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the queue.
+struct Waiting<'a> {
+    traffic: &'a Traffic,
+    ticket: Ticket,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.traffic.lock().queue.remove(self.ticket);
+    }
+}
+
+/// Room for one request, held until its body is here.
+#[derive(Debug)]
+pub(super) struct Slot {
+    traffic: Arc<Traffic>,
+    num_bytes: u64,
+    since: Instant,
+}
+
+impl Slot {
+    /// Returns how long the request has been under way.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Notes the answer: `num_bytes`, of which the first came after `first_byte`. Only a request that was made once tells
+    /// how fast the store is.
+    pub(super) fn answered(self, num_bytes: u64, first_byte: Duration, was_retried: bool) {
+        let elapsed = self.elapsed();
+        let now = self.traffic.since.elapsed();
+        let mut state = self.traffic.lock();
+        if !was_retried {
+            state.measured.note(num_bytes, first_byte, elapsed.saturating_sub(first_byte));
+        }
+        let (num_under_way, is_crowded) = (state.queue.num_under_way(), state.queue.is_crowded());
+        state.limiter.finished(now, Ended { num_bytes, elapsed, num_under_way, is_crowded });
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.traffic.lock().queue.finish(self.num_bytes);
+        self.traffic.start();
+    }
+}
+
+/// How often one request has been made: the client makes it again by itself when a store fails.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Attempts(Arc<AtomicU32>);
+
+impl Attempts {
+    /// Counts one more.
+    pub(super) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how often the request was made after the first time.
+    pub(super) fn num_retries(&self) -> u64 {
+        u64::from(self.0.load(Ordering::Relaxed).saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::future::join_all;
+    use futures::{FutureExt, poll};
+
+    use super::*;
+
+    fn traffic(concurrency: usize) -> Arc<Traffic> {
+        let preset = Preset { first_concurrency: concurrency, ..Preset::object_storage() };
+        Arc::new(Traffic::new(preset.unmeasured()))
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        crate::Io::current().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn slots_go_to_what_is_needed_first() {
+        let (traffic, order) = (traffic(1), Mutex::new(Vec::new()));
+        block_on(async {
+            let held = traffic.slot(0, 1).await.unwrap();
+            let waiting = [40, 3, 20, 0].map(|slack| {
+                let (traffic, order) = (&traffic, &order);
+                async move {
+                    let _slot = traffic.slot(slack, 1).await.unwrap();
+                    order.lock().unwrap().push(slack);
+                }
+            });
+            let mut waiting = pin!(join_all(waiting));
+            assert!(poll!(&mut waiting).is_pending());
+            drop(held);
+            waiting.await;
+        });
+        assert_eq!(order.into_inner().unwrap(), [0, 3, 20, 40]);
+    }
+
+    #[test]
+    fn a_dropped_request_gives_its_slot_or_its_place_back() {
+        let traffic = traffic(2);
+        block_on(async {
+            for _ in 0..9 {
+                let held = (traffic.slot(0, 1).await.unwrap(), traffic.slot(0, 1).await.unwrap());
+                let mut given_up = Box::pin(traffic.slot(0, 1));
+                assert!(poll!(&mut given_up).is_pending());
+                let mut unread = Box::pin(traffic.slot(0, 1));
+                assert!(poll!(&mut unread).is_pending());
+                drop(given_up);
+                // Its slot is on the way when it is dropped.
+                drop(held.0);
+                drop(unread);
+                drop(traffic.slot(0, 1).now_or_never().unwrap());
+                drop(held.1);
+            }
+            assert_eq!(traffic.lock().queue.num_under_way(), 0);
+            assert!(!traffic.lock().queue.is_crowded());
+        });
+    }
+
+    #[test]
+    fn everything_that_reads_a_store_shares_its_traffic() {
+        let key = StoreKey::S3("s3://shared-by-everything".into());
+        let options = |region: &str| BTreeMap::from([("aws_region".to_owned(), region.to_owned())]);
+        let first = Traffic::current(&key, &options("a"));
+        assert!(Arc::ptr_eq(&first, &Traffic::current(&key, &options("a"))));
+        assert!(!Arc::ptr_eq(&first, &Traffic::current(&key, &options("b"))));
+        drop(first);
+        let count = CURRENT.lock().unwrap().as_ref().map(|(_, known)| known.len());
+        drop(Traffic::current(&key, &options("c")));
+        assert!(
+            CURRENT.lock().unwrap().as_ref().map(|(_, known)| known.len()) <= count,
+            "what nobody reads is forgotten"
+        );
+    }
+
+    #[test]
+    fn a_free_store_never_makes_anybody_wait() {
+        let traffic = traffic(3);
+        let slots: Vec<_> = (0..3).map(|_| traffic.slot(9, 1).now_or_never().unwrap().unwrap()).collect();
+        assert!(traffic.slot(0, 1).now_or_never().is_none());
+        drop(slots);
+        assert!(traffic.slot(0, 1).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,189 @@
+"""How requests are made: beside each other, fewer when a store refuses, and as `explain` tells."""
+
+from __future__ import annotations
+
+import http.server
+import pickle
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_ROWS = 4000
+GROUP_ROWS = 50
+FIRST_CONCURRENCY = 64
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Takes many connections at once."""
+
+    request_queue_size = 512
+    daemon_threads = True
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves one object after a delay, and refuses requests as long as there are refusals left."""
+
+    protocol_version = "HTTP/1.1"
+    body: ClassVar[bytes]
+    refusals: ClassVar[list[int]]
+    delay: ClassVar[list[float]]
+
+    def do_GET(self) -> None:
+        time.sleep(self.delay[0])
+        if self.refusals:
+            self.send_response(self.refusals.pop())
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"])
+        size = len(self.body)
+        first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
+        last = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        self.wfile.write(self.body[first : last + 1])
+
+    def log_message(self, *_arguments: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An object of many row groups, each with a column of its own kilobytes."""
+    path = tmp_path / "x.parquet"
+    table = pa.table({"id": range(NUM_ROWS), "text": [f"{row:0800}" for row in range(NUM_ROWS)]})
+    pq.write_table(table, path, row_group_size=GROUP_ROWS, use_dictionary=False, compression="none")
+    return path
+
+
+@pytest.fixture
+def refusals() -> list[int]:
+    """Statuses of the next answers, from the last on."""
+    return []
+
+
+@pytest.fixture
+def delay() -> list[float]:
+    """Seconds before an answer begins."""
+    return [0.0]
+
+
+@pytest.fixture
+def url(path: Path, refusals: list[int], delay: list[float]) -> Iterator[str]:
+    handler = type("OfTest", (Handler,), {"body": path.read_bytes(), "refusals": refusals, "delay": delay})
+    with Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/x.parquet"
+        server.shutdown()
+        thread.join()
+
+
+def ids(ds: fb.Dataset) -> list[int]:
+    return pa.table(ds.select_columns("id"))["id"].to_pylist()
+
+
+def known(ds: fb.Dataset) -> dict[str, float]:
+    (store,) = ds.explain()["stores"].values()
+    return store
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_store_that_refuses_for_a_while_is_asked_less_and_everything_arrives(url, refusals, status):
+    ds = fb.load_dataset(url, split="train")
+    assert known(ds)["concurrency"] == FIRST_CONCURRENCY
+    refusals += [status] * 30
+    stream = ds.batches(500, rank=0, world_size=1)
+    assert [row for batch in stream for row in pa.record_batch(batch)["id"].to_pylist()] == list(range(NUM_ROWS))
+    assert stream.stats()["retries"] >= 30
+    assert known(ds)["concurrency"] < FIRST_CONCURRENCY
+
+
+def test_all_that_reads_a_store_shares_what_it_has_shown(url, refusals):
+    first, second = fb.load_dataset(url, split="train"), fb.load_dataset(url, split="train")
+    refusals += [503] * 5
+    assert len(ids(first)) == NUM_ROWS
+    assert known(first)["concurrency"] < FIRST_CONCURRENCY
+    assert known(second) == known(first)
+
+
+def test_other_errors_of_a_server_are_no_reason_to_ask_less(url, refusals):
+    ds = fb.load_dataset(url, split="train")
+    refusals += [500] * 5
+    stream = ds.batches(500, rank=0, world_size=1)
+    assert sum(batch.num_rows for batch in stream) == NUM_ROWS
+    assert stream.stats()["retries"] >= 5
+    assert known(ds)["concurrency"] >= FIRST_CONCURRENCY
+
+
+def test_the_time_to_the_first_byte_is_measured(url, delay):
+    ds = fb.load_dataset(url, split="train")
+    assert "seconds_to_first_byte" not in known(ds), "one request tells nothing"
+    delay[0] = 0.05
+    assert len(ids(ds)) == NUM_ROWS
+    assert known(ds)["seconds_to_first_byte"] >= 0.05
+
+
+def test_an_analysis_measures_what_was_estimated(path):
+    kept = fb.load_dataset(path, split="train").filter("id % 500 = 3 AND text <> ''")
+    facts = kept.explain(analyze=True)
+    measured = facts["measured"]
+    assert measured["rows"] == facts["rows_kept"] == NUM_ROWS // 500
+    assert measured["requests"] == facts["payload_requests"]
+    assert measured["bytes_wanted"] == facts["payload_bytes"]
+    assert measured["bytes_fetched"] == facts["payload_bytes_fetched"]
+    assert measured["seconds"] >= measured["seconds_fetching"] > 0
+    assert "measured" not in kept.explain()
+
+
+def test_the_chain_of_requests_does_not_grow_with_row_groups(path):
+    ds = fb.load_dataset(path, split="train")
+    facts = ds.filter("id % 7 = 3 AND text LIKE '%5'").explain()
+    stages = facts["stages"]
+    assert stages["footers"]["depth"] == 1
+    assert facts["depth"] == sum(stage["depth"] for stage in stages.values()) + 1
+    assert facts["depth"] <= 2 + stages["footers"]["depth"] + ("indexes" in stages)
+    assert ds.filter("id < 0").explain()["depth"] == 1, "nothing but the footer is read"
+
+
+def test_time_is_told_by_stage(path):
+    facts = fb.load_dataset(path, split="train").filter("id % 7 = 3").explain()
+    seconds = facts["seconds"]
+    assert set(seconds) == {"listing", "opening", "pruning", "selection", "planning"}
+    assert seconds["listing"] <= seconds["opening"]
+    assert seconds["pruning"] <= seconds["selection"]
+    assert facts["stages"]["predicates"]["seconds"] > 0
+
+
+def test_what_is_not_known_is_not_told(path):
+    kept = fb.load_dataset(path, split="train").filter("id % 7 = 3")
+    assert len(kept) > 0
+    facts = pickle.loads(pickle.dumps(kept)).explain()
+    assert facts["rows_kept"] == len(kept)
+    absent = {"row_groups_pruned", "row_groups_read", "row_groups_empty"}
+    assert not absent & facts.keys(), "the selection came from elsewhere"
+    assert "selection" not in facts["seconds"]
+    assert "listing" not in facts["seconds"]
+    assert "selection   made elsewhere" in str(facts)
+
+
+def test_an_explanation_tells_requests_and_time_in_words(path):
+    text = str(fb.load_dataset(path, split="train").filter("id % 500 = 3").explain(analyze=True))
+    names = [line.split("  ")[0] for line in text.splitlines()]
+    expected = ["rows", "row groups", "opening", "selection", "payload", "depth", "store", "order", "measured"]
+    assert names == [*expected, "measured"]
+    assert "3 requests one after another: 1 for footers, 1 for predicates, 1 for the payload" in text
+    assert re.search(r"measured +8 rows, .* in \d+ requests, .* of them in gaps, 0 made again", text)

@@ -96,10 +96,9 @@ impl Explanation {
         self.opening.footers.depth + selection + u32::from(self.payload_requests > 0)
     }
 
-    /// Returns row groups that were read and of which no row is kept; `None` where the selection came from elsewhere.
+    /// Returns row groups that were read and of which no row is kept; `None` where that is not known.
     pub fn num_empty(&self) -> Option<u64> {
-        self.selection
-            .is_known
-            .then(|| self.num_without.saturating_sub(self.selection.num_pruned + self.selection.num_outside))
+        let is_known = self.selection.pruning.is_some() || self.selection.is_cached;
+        is_known.then(|| self.num_without.saturating_sub(self.selection.num_pruned + self.selection.num_outside))
     }
 }

@@ -56,7 +56,8 @@ impl Lake {
         let names: Vec<String> = columns.iter().map(|&name| name.to_owned()).collect();
         let dataset = self.dataset.filter(filter).unwrap().select_columns(&names).unwrap();
         let connections = dataset.connect(&Arc::new(Metrics::default())).unwrap();
-        Io::current().unwrap().block_on(dataset.answer(connections, None, &Arc::default())).unwrap();
+        let progress = Arc::new(Progress::default());
+        Io::current().unwrap().block_on(dataset.answer(connections, None, &progress)).unwrap();
         dataset
     }
 
@@ -64,7 +65,7 @@ impl Lake {
     fn payload(&self, dataset: &Dataset) -> Vec<String> {
         self.recording.take();
         let answer = dataset.known_answer().unwrap();
-        let num_rows = answer.num_rows();
+        let num_rows = answer.selection().num_rows();
         let reader = Arc::new(EpochReader::try_new(dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap());
         let share = Share {
             rank: 0,

@@ -33,6 +33,8 @@ class Explanation(dict[str, Any]):
                 *parts,
                 f"{self['row_groups_empty']:,} read and empty",
             ]
+        if self["row_groups_outside"]:
+            parts.append(f"{self['row_groups_outside']:,} outside")
         return f"{self['row_groups_total']:,} in {self['objects']:,} objects: {', '.join(parts)}"
 
     def _opening(self) -> str:
@@ -42,13 +44,12 @@ class Explanation(dict[str, Any]):
         return f"{asked}, {_seconds(seconds['opening'])}{listing}"
 
     def _selection(self) -> str:
-        if "row_groups_pruned" not in self:
-            asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
-            return f"{asked}, by a query" if self["selection_requests"] else "made elsewhere"
-        if self["selection_cached"]:
-            return "kept by an earlier run"
         stages, seconds = self["stages"], self["seconds"]
-        took = f"{_seconds(seconds['selection'])}, {_seconds(seconds['pruning'])} of them for statistics"
+        if "selection" not in seconds:
+            return "kept from an earlier run" if self["selection_cached"] else "made elsewhere"
+        took = _seconds(seconds["selection"])
+        if "pruning" in seconds:
+            took += f", {_seconds(seconds['pruning'])} of them for statistics"
         if not self["selection_requests"]:
             return f"no requests, {took}"
         asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"

@@ -63,9 +63,11 @@ fn seconds_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyResult<Bound<'py
         dict.set_item("listing", listing.as_secs_f64())?;
     }
     dict.set_item("opening", facts.opening.elapsed.as_secs_f64())?;
-    if facts.selection.is_known {
-        dict.set_item("pruning", facts.selection.pruning.as_secs_f64())?;
-        dict.set_item("selection", facts.selection.elapsed.as_secs_f64())?;
+    if let Some(pruning) = facts.selection.pruning {
+        dict.set_item("pruning", pruning.as_secs_f64())?;
+    }
+    if let Some(elapsed) = facts.selection.elapsed {
+        dict.set_item("selection", elapsed.as_secs_f64())?;
     }
     dict.set_item("planning", facts.planning.as_secs_f64())?;
     Ok(dict)

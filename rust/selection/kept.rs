@@ -116,7 +116,7 @@ fn encode(selection: &Selection, sizes: &[u32]) -> Vec<u8> {
 
 fn decode(mut bytes: &[u8], sizes: &[u32]) -> Option<Selection> {
     let bytes = &mut bytes;
-    let mut report = Report { is_cached: true, is_known: true, ..Report::default() };
+    let mut report = Report { is_cached: true, ..Report::default() };
     for count in [&mut report.num_pruned, &mut report.num_whole, &mut report.num_read, &mut report.num_outside] {
         *count = take_number(bytes)?;
     }

@@ -140,23 +140,22 @@ pub struct Report {
     pub requests: u64,
     /// It was made in an earlier run, or by another process, and kept.
     pub is_cached: bool,
-    /// Whether it was made here: a selection that came from elsewhere tells nothing of what it took.
-    pub is_known: bool,
     /// Requests for column indexes and bloom filters.
     pub indexes: Counted,
     /// Requests for predicate columns.
     pub predicates: Counted,
-    /// Time for deciding by statistics.
-    pub pruning: Duration,
-    /// Time for all of it.
-    pub elapsed: Duration,
+    /// Time for deciding by statistics; `None` where nothing is known of row groups, because it was not made of filters.
+    pub pruning: Option<Duration>,
+    /// Time for all of it; `None` where it was made elsewhere, and nothing is known of what it took.
+    pub elapsed: Option<Duration>,
 }
 
 impl Selection {
     /// Returns the selection of all rows.
     pub fn all(snapshot: &Snapshot) -> Self {
         let num_whole = snapshot.row_groups.len() as u64;
-        let report = Report { num_whole, is_known: true, ..Report::default() };
+        let report =
+            Report { num_whole, pruning: Some(Duration::ZERO), elapsed: Some(Duration::ZERO), ..Report::default() };
         Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], report)
     }
 
@@ -165,11 +164,7 @@ impl Selection {
         let Some(within) = within else { return Self::all(snapshot) };
         let num_outside = within.rows.iter().filter(|set| **set == RowSet::None).count() as u64;
         let num_whole = within.rows.iter().filter(|set| **set == RowSet::All).count() as u64;
-        Self::of_sets(
-            snapshot,
-            within.rows.clone(),
-            Report { num_outside, num_whole, is_known: true, ..Report::default() },
-        )
+        Self::of_sets(snapshot, within.rows.clone(), Report { num_outside, num_whole, ..Self::all(snapshot).report })
     }
 
     /// Returns the selection of the rows in `rows`, one set for each row group of the snapshot.
@@ -238,8 +233,7 @@ impl Selection {
             num_whole: rows.iter().filter(|set| **set == Some(RowSet::All)).count() as u64,
             num_read: open.len() as u64,
             num_outside,
-            is_known: true,
-            pruning: start.elapsed(),
+            pruning: Some(start.elapsed()),
             ..Report::default()
         };
         progress.start(open.len() as u64);
@@ -255,7 +249,7 @@ impl Selection {
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
         (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));
-        report.elapsed = start.elapsed();
+        report.elapsed = Some(start.elapsed());
         let mut rows: Vec<_> = rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect();
         if let Some(within) = within {
             for ((set, within), of) in rows.iter_mut().zip(&within.rows).zip(&snapshot.row_groups) {

@@ -6,7 +6,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
@@ -97,6 +97,7 @@ impl Running {
 
     /// Collects the rows of `dataset` that `plan` returns: their numbers, and values that are kept with them.
     pub(super) async fn answer(&self, plan: &LogicalPlan, dataset: &Dataset, is_ordered: bool) -> Result<Answer> {
+        let start = Instant::now();
         let physical = self.physical(plan)?;
         let io = Io::for_query()?;
         let context = self.state.task_ctx();
@@ -129,7 +130,13 @@ impl Running {
         let attached = attached.map_err(|error| self.failed(error.into()))?;
         drop(found);
         let counted = self.metrics.snapshot();
-        let report = Report { bytes: counted.bytes_fetched, requests: counted.requests, ..Report::default() };
+        let report = Report {
+            bytes: counted.bytes_fetched,
+            requests: counted.requests,
+            predicates: counted,
+            elapsed: Some(start.elapsed()),
+            ..Report::default()
+        };
         if let Some(row) = twice(&rows) {
             let reason = format!(
                 "it returns {} more than once, as a JOIN does that finds several matches; use `IN (SELECT ...)` or `DISTINCT ON`",

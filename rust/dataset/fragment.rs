@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{LogicalType, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
@@ -31,6 +32,8 @@ pub struct Fragment {
     /// The place of each root column's first leaf, and the number of leaves.
     first_leaves: Arc<[u32]>,
     pub(crate) footer_digest: [u8; 32],
+    /// Column indexes and bloom filters that were read with the footer, ascending.
+    kept: Arc<[(Range<u64>, Bytes)]>,
 }
 
 impl Fragment {
@@ -58,7 +61,22 @@ impl Fragment {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column });
         }
         let first_leaves = first_leaves(&reader);
-        Ok(Self { object, store, reader, schema, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
+        let (columns, footer_digest, kept) = (Arc::default(), footer.digest, footer.kept.into());
+        Ok(Self { object, store, reader, schema, columns, first_leaves, footer_digest, kept })
+    }
+
+    /// Forgets the indexes that came with the footer, as where the footer is large.
+    #[cfg(test)]
+    pub(crate) fn forget_kept(&mut self) {
+        self.kept = Arc::default();
+    }
+
+    /// Returns a part of the column indexes and bloom filters, if it was kept.
+    pub(crate) fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
+        let after = self.kept.partition_point(|(have, _)| have.start <= range.start);
+        let (have, bytes) = self.kept.get(after.checked_sub(1)?)?;
+        let place = |offset: u64| usize::try_from(offset - have.start).ok();
+        (range.end <= have.end).then(|| Some(bytes.slice(place(range.start)?..place(range.end)?)))?
     }
 
     /// Returns a row group's part of the footer.
@@ -87,6 +105,22 @@ impl Fragment {
             _ => leaf.statistics()?.null_count_opt(),
         };
         self.leaves_of(root, index).iter().map(count).sum()
+    }
+
+    /// Returns the bytes of the dataset's column in a row group, as they are stored.
+    pub(crate) fn column_bytes(&self, column: usize, row_group: u32) -> u64 {
+        let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
+        leaves.iter().map(|leaf| unsigned(leaf.compressed_size())).fold(0, u64::saturating_add)
+    }
+
+    /// Returns about what decoding the dataset's column takes in a row group: its decoded bytes, twice those of texts.
+    pub(crate) fn decode_cost(&self, column: usize, row_group: u32) -> u64 {
+        let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
+        let cost = |leaf: &ColumnChunkMetaData| match leaf.column_type() {
+            PhysicalType::BYTE_ARRAY => decoded_bytes(leaf).saturating_mul(2),
+            _ => decoded_bytes(leaf),
+        };
+        leaves.iter().map(cost).fold(0, u64::saturating_add)
     }
 
     /// Returns the number of leaf values of the dataset's column in a row group; `None` where it is missing.

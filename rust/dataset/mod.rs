@@ -4,6 +4,7 @@ mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
+mod page_bounds;
 mod row_group;
 mod schema;
 mod snapshot;
@@ -13,5 +14,6 @@ mod thrift;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
+pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};

@@ -22,8 +22,11 @@ use crate::error::{Error, Result};
 use crate::panics;
 use crate::source::{Connection, coalesce, read_ranges};
 
-/// Row groups whose indexes are asked for at the same time.
-const ROW_GROUPS_IN_FLIGHT: usize = 256;
+/// Indexes of an object are asked for together up to this size: those of neighbouring row groups are one request.
+const GROUP_BYTES: u64 = 8 << 20;
+
+/// Groups of indexes that are asked for at the same time.
+const GROUPS_IN_FLIGHT: usize = 256;
 
 /// An index is asked for if it is at most this part of the predicate columns of its row group.
 const PART_OF_COLUMNS: u64 = 4;
@@ -37,6 +40,9 @@ struct Index {
     is_bloom: bool,
     range: Range<u64>,
 }
+
+/// Row groups of one object with the indexes to load of each.
+type Group = Vec<(Open, Vec<Index>)>;
 
 /// What indexes decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,7 +63,8 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Narrows what is open of each row group, by the indexes that are worth their bytes.
+    /// Narrows what is open of each row group, by the indexes that are worth their bytes; about `memory_bytes` of them are in
+    /// hand at once.
     ///
     /// # Errors
     ///
@@ -67,40 +74,63 @@ impl Judge {
         open: Vec<Open>,
         connections: &[Connection],
         round_trip_bytes: RoundTripBytes,
+        memory_bytes: u64,
     ) -> Result<(Vec<Open>, Decided)> {
-        let mut wanted: Vec<Vec<Index>> = open.iter().map(|open| self.indexes(open)).collect();
-        let is_kept = |open: &Open, index: &Index| self.snapshot.fragment(open.row_group).kept(&index.range).is_some();
+        let wanted = open.into_iter().map(|open| {
+            let indexes = self.indexes(&open);
+            (open, indexes)
+        });
+        let mut groups = groups(wanted);
         for (store, connection) in connections.iter().enumerate() {
-            let ours = || open.iter().zip(&wanted).filter(|(open, _)| self.store(open) == store);
             let (mut index_bytes, mut column_bytes) = (0_u64, 0_u64);
-            for (open, indexes) in ours() {
-                let asked: Vec<_> =
-                    indexes.iter().filter(|index| !is_kept(open, index)).map(|index| index.range.clone()).collect();
-                if !asked.is_empty() {
-                    let gap_bytes = self.snapshot.gap_bytes(self.snapshot.fragment(open.row_group));
-                    index_bytes += coalesce(&asked, gap_bytes).iter().map(|range| range.end - range.start).sum::<u64>();
-                    column_bytes += self.column_bytes(open);
-                }
+            for group in groups.iter().filter(|group| self.store(group) == store) {
+                let (of_indexes, of_columns) = self.asked_bytes(group);
+                index_bytes = index_bytes.saturating_add(of_indexes);
+                column_bytes = column_bytes.saturating_add(of_columns);
             }
             if !is_worth(index_bytes, column_bytes, round_trip_bytes(connection)) {
-                for (open, indexes) in open.iter().zip(&mut wanted).filter(|(open, _)| self.store(open) == store) {
-                    indexes.retain(|index| is_kept(open, index));
+                for (open, indexes) in groups.iter_mut().filter(|group| self.store(group) == store).flatten() {
+                    let fragment = self.snapshot.fragment(open.row_group);
+                    indexes.retain(|index| fragment.kept(&index.range).is_some());
                 }
             }
         }
-        let judged = open.into_iter().zip(wanted).map(|(open, indexes)| self.judge_one(open, indexes, connections));
-        let judged: Vec<(Open, Decided)> = stream::iter(judged).buffered(ROW_GROUPS_IN_FLIGHT).try_collect().await?;
+        let num_at_once = usize::try_from(memory_bytes / GROUP_BYTES).unwrap_or(usize::MAX);
+        let judged = groups.into_iter().map(|group| self.judge_group(group, connections));
+        let judged: Vec<_> = stream::iter(judged)
+            .buffered(num_at_once.clamp(1, GROUPS_IN_FLIGHT))
+            .map_ok(|group| stream::iter(group.into_iter().map(Ok::<_, Error>)))
+            .try_flatten()
+            .try_collect()
+            .await?;
         let mut sum = Decided::default();
-        for (_, decided) in &judged {
+        let add = |(open, decided): (Open, Decided)| {
             sum.by_bloom += decided.by_bloom;
             sum.pages += decided.pages;
             sum.pages_pruned += decided.pages_pruned;
-        }
-        Ok((judged.into_iter().map(|(open, _)| open).collect(), sum))
+            open
+        };
+        Ok((judged.into_iter().map(add).collect(), sum))
     }
 
-    fn store(&self, open: &Open) -> usize {
-        self.snapshot.fragment(open.row_group).store
+    fn store(&self, group: &Group) -> usize {
+        group.first().map_or(0, |(open, _)| self.snapshot.fragment(open.row_group).store)
+    }
+
+    /// Returns the bytes of the indexes of a group that must be asked for, and of the columns of their row groups.
+    fn asked_bytes(&self, group: &Group) -> (u64, u64) {
+        let (mut asked, mut gap_bytes, mut column_bytes) = (Vec::new(), 0, 0_u64);
+        for (open, indexes) in group {
+            let fragment = self.snapshot.fragment(open.row_group);
+            let num_before = asked.len();
+            let missing = indexes.iter().filter(|index| fragment.kept(&index.range).is_none());
+            asked.extend(missing.map(|index| index.range.clone()));
+            if asked.len() > num_before {
+                gap_bytes = self.snapshot.gap_bytes(fragment);
+                column_bytes = column_bytes.saturating_add(self.column_bytes(open));
+            }
+        }
+        (coalesce(&asked, gap_bytes).iter().map(|range| range.end - range.start).sum(), column_bytes)
     }
 
     /// Returns the indexes that could decide something, small enough for it.
@@ -142,34 +172,37 @@ impl Judge {
         columns.into_iter().map(|column| fragment.column_bytes(column, open.row_group.index)).sum()
     }
 
-    async fn judge_one(
-        self: &Arc<Self>,
-        open: Open,
-        indexes: Vec<Index>,
-        connections: &[Connection],
-    ) -> Result<(Open, Decided)> {
-        if indexes.is_empty() {
-            return Ok((open, Decided::default()));
+    async fn judge_group(self: &Arc<Self>, group: Group, connections: &[Connection]) -> Result<Vec<(Open, Decided)>> {
+        let Some((first, _)) = group.first() else { return Ok(Vec::new()) };
+        if group.iter().all(|(_, indexes)| indexes.is_empty()) {
+            return Ok(group.into_iter().map(|(open, _)| (open, Decided::default())).collect());
         }
-        let fragment = self.snapshot.fragment(open.row_group);
+        let fragment = self.snapshot.fragment(first.row_group);
         let connection = &connections[fragment.store];
-        let mut bytes: Vec<Option<Bytes>> = indexes.iter().map(|index| fragment.kept(&index.range)).collect();
-        let missing: Vec<_> = indexes.iter().zip(&bytes).filter(|(_, bytes)| bytes.is_none()).collect();
-        let ranges: Vec<_> = missing.into_iter().map(|(index, _)| index.range.clone()).collect();
+        let indexes = || group.iter().flat_map(|(_, indexes)| indexes);
+        let mut bytes: Vec<Option<Bytes>> = indexes().map(|index| fragment.kept(&index.range)).collect();
+        let missing = indexes().zip(&bytes).filter(|(_, bytes)| bytes.is_none());
+        let ranges: Vec<_> = missing.map(|(index, _)| index.range.clone()).collect();
         let mut read = read_ranges(connection, &fragment.object, &ranges).await?.into_iter();
         bytes.iter_mut().filter(|bytes| bytes.is_none()).for_each(|bytes| *bytes = read.next());
         let this = Arc::clone(self);
-        let judge = move || this.judge(open, &indexes, &bytes);
+        let judge = move || {
+            let mut bytes = bytes.into_iter().flatten();
+            let judge_one = |(open, indexes): (Open, Vec<Index>)| {
+                let read: Vec<_> = bytes.by_ref().take(indexes.len()).collect();
+                this.judge(open, &indexes, &read)
+            };
+            group.into_iter().map(judge_one).collect()
+        };
         connection.io.spawn_blocking(judge).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
     }
 
     /// Narrows what is open of one row group, by indexes and their bytes. One that cannot be parsed decides nothing.
-    fn judge(&self, mut open: Open, indexes: &[Index], bytes: &[Option<Bytes>]) -> (Open, Decided) {
+    fn judge(&self, mut open: Open, indexes: &[Index], bytes: &[Bytes]) -> (Open, Decided) {
         let fragment = self.snapshot.fragment(open.row_group);
         let (row_group, num_rows) = (open.row_group.index, open.row_group.num_rows);
         let (mut bounds, mut blooms, mut decided) = (Vec::new(), Vec::new(), Decided::default());
         for (index, bytes) in indexes.iter().zip(bytes) {
-            let Some(bytes) = bytes else { continue };
             if index.is_bloom {
                 blooms.extend(Bloom::parse(fragment, row_group, index.root, index.column, bytes));
             } else {
@@ -207,6 +240,27 @@ impl Judge {
         }
         (open, decided)
     }
+}
+
+/// Puts neighbouring row groups of an object together, up to [`GROUP_BYTES`] of indexes.
+fn groups(wanted: impl Iterator<Item = (Open, Vec<Index>)>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut group_bytes = 0_u64;
+    for (open, indexes) in wanted {
+        let bytes: u64 = indexes.iter().map(|index| index.range.end - index.range.start).sum();
+        group_bytes = group_bytes.saturating_add(bytes);
+        let is_same = |last: &Open| last.row_group.fragment == open.row_group.fragment;
+        match groups.last_mut() {
+            Some(group) if group_bytes <= GROUP_BYTES && group.last().is_some_and(|(last, _)| is_same(last)) => {
+                group.push((open, indexes));
+            }
+            _ => {
+                group_bytes = bytes;
+                groups.push(vec![(open, indexes)]);
+            }
+        }
+    }
+    groups
 }
 
 /// Returns whether indexes of `index_bytes` are worth loading, which may spare any part of `column_bytes` and wait for one

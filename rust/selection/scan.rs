@@ -89,7 +89,7 @@ pub(super) async fn select(
         .collect();
     let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
     let (mut rows, open) = judge_row_groups(&judge);
-    let (open, decided) = judge.narrow(open, connections, round_trip_bytes).await?;
+    let (open, decided) = judge.narrow(open, connections, round_trip_bytes, limits.memory_bytes).await?;
     let mut undecided = Vec::with_capacity(open.len());
     for open in open {
         match open.decided() {
@@ -404,10 +404,16 @@ fn following(judge: &Judge, open: &[Open], ordered: &[usize], num: usize) -> Fol
             let columns: BTreeSet<usize> = of.flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
             columns.into_iter().map(|column| fragment.column_bytes(column, row_group)).fold(0, u64::saturating_add)
         };
-        let after = bytes_of(&ordered[num..]);
-        let place = if fragment.has_offset_index(row_group) { &mut following.in_pages } else { &mut following.whole };
-        *place = place.saturating_add(after);
-        following.before = following.before.saturating_add(bytes_of(&ordered[..num]));
+        let (before, after) = (bytes_of(&ordered[..num]), bytes_of(&ordered[num..]));
+        let num_rows = u64::from(open.row_group.num_rows).max(1);
+        let alive = |bytes: u64| bytes / num_rows * u64::from(open.alive.count(0..open.row_group.num_rows));
+        let (before, in_pages, whole) = match fragment.has_offset_index(row_group) {
+            true => (alive(before), alive(after), 0),
+            false => (before, 0, after),
+        };
+        following.before = following.before.saturating_add(before);
+        following.in_pages = following.in_pages.saturating_add(in_pages);
+        following.whole = following.whole.saturating_add(whole);
     }
     following
 }

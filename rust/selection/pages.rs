@@ -48,8 +48,18 @@ impl<'a> Pages<'a> {
                 arrow_select::take::take(&values, &pages, None).ok()
             };
             let null_counts = bounds.null_counts.as_ref().map(|counts| {
-                let count = |page: Option<u32>| counts.get(page? as usize).copied();
-                pages.iter().map(count).collect::<UInt64Array>()
+                let count = |(interval, page): (&Range<u32>, Option<u32>)| {
+                    let (page, len) = (page? as usize, u64::from(interval.end - interval.start));
+                    let end = bounds.first_rows.get(page + 1).copied().unwrap_or(num_rows);
+                    let page_rows = u64::from(end.checked_sub(*bounds.first_rows.get(page)?)?);
+                    // An interval may be a part of its page: where the NULLs are is known if there are none, or nothing else.
+                    match *counts.get(page)? {
+                        0 => Some(0),
+                        count if count >= page_rows => Some(len),
+                        _ => None,
+                    }
+                };
+                intervals.iter().zip(&pages).map(count).collect::<UInt64Array>()
             });
             let maxes = without_float_maxes(lay(&bounds.maxes)?);
             Some(ColumnPages { column: *column, mins: lay(&bounds.mins)?, maxes, null_counts })
@@ -89,13 +99,14 @@ impl PruningStatistics for Pages<'_> {
         self.intervals.len()
     }
 
-    fn null_counts(&self, _column: &Column) -> Option<ArrayRef> {
-        // A page that is cut by another column's has its NULLs on either side.
-        None
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        let counts = self.find(column)?.null_counts.clone()?;
+        Some(Arc::new(counts))
     }
 
     fn row_counts(&self) -> Option<ArrayRef> {
-        None
+        let counts = self.intervals.iter().map(|interval| u64::from(interval.end - interval.start));
+        Some(Arc::new(UInt64Array::from_iter_values(counts)))
     }
 
     fn contained(&self, _column: &Column, _values: &HashSet<ScalarValue>) -> Option<BooleanArray> {

@@ -33,9 +33,9 @@ use crate::source::{Connection, coalesce, read_ranges};
 /// Reads whose bytes are asked for at the same time, memory permitting.
 const MAX_READS_IN_FLIGHT: usize = 256;
 
-/// Rows evaluated at a time: large enough to amortise the expression's overhead, small enough for the cache. Fewer where
-/// they are large.
-const EVALUATION_BATCH_ROWS: u64 = 8192;
+/// Rows evaluated at a time: large enough to amortise the expression's overhead, small enough for the cache, and for the
+/// arrays of numbers not to be mapped anew for every batch. Fewer where they are large.
+const EVALUATION_BATCH_ROWS: u64 = 4096;
 
 /// What is read at once, and what is evaluated at a time, take at most this part of the memory, if pages allow.
 const READS_IN_MEMORY: u64 = 8;

@@ -172,6 +172,23 @@ fn column_indexes_are_asked_for_in_one_pass_and_only_where_they_may_pay() {
 }
 
 #[test]
+fn pages_of_nulls_are_known_from_the_others() {
+    block_on(async {
+        let id: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+        let number: ArrayRef = Arc::new(Int32Array::from_iter((0..1000).map(|n| (n % 400 < 200).then_some(n))));
+        let batch = RecordBatch::try_from_iter([("id", id), ("number", number)]).unwrap();
+        let bucket = Bucket::of([parquet(&batch, properties())], true).await;
+        for (text, num_kept, num_pruned) in
+            [("number IS NULL", 400, 6), ("number IS NOT NULL", 600, 4), ("number >= 0", 600, 4)]
+        {
+            let (sets, report, requests) = bucket.select(text, FREE).await.unwrap();
+            assert_eq!((count(&sets), report.num_pages, report.num_pages_pruned), (num_kept, 10, num_pruned), "{text}");
+            assert_eq!(requests.is_empty(), num_kept == 600, "{text} {requests:?}");
+        }
+    });
+}
+
+#[test]
 fn indexes_of_neighbouring_row_groups_are_one_request() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..4000), properties())], false).await;

@@ -192,11 +192,11 @@ fn pages_of_nulls_are_known_from_the_others() {
 fn indexes_of_neighbouring_row_groups_are_one_request() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..4000), properties())], false).await;
-        let (sets, report, requests) = bucket.select("number = 999", FREE).await.unwrap();
-        assert_eq!(report.num_pages, 40, "{report:?}");
-        let read = report.num_read;
-        assert_eq!(requests.len() as u64, 1 + read, "{requests:?}");
-        assert_eq!(sets, bucket.select_slowly("number = 999").await.unwrap());
+        let text = format!("key = 'key-{:032}'", (1234 * 7919) % 1_000_003);
+        let (sets, report, requests) = bucket.select(&text, FREE).await.unwrap();
+        assert!(report.num_pages >= 20 && report.num_read > 0, "{report:?}");
+        assert_eq!(requests.len() as u64, 1 + report.num_read, "{requests:?}");
+        assert_eq!(sets, bucket.select_slowly(&text).await.unwrap());
     });
 }
 
@@ -204,8 +204,8 @@ fn indexes_of_neighbouring_row_groups_are_one_request() {
 fn bloom_filters_spare_the_row_groups_without_the_value() {
     block_on(async {
         let with_bloom = properties().set_bloom_filter_enabled(true).set_bloom_filter_max_ndv(1000);
-        let narrow = |first| rows(first..first + 3000).project(&[0, 1, 3]).unwrap();
-        let bodies = [0, 3000].map(|first| parquet(&narrow(first), with_bloom.clone()));
+        let narrow = |first| rows(first..first + 1000).project(&[0, 1, 3]).unwrap();
+        let bodies = [0, 1000, 2000, 3000, 4000, 5000].map(|first| parquet(&narrow(first), with_bloom.clone()));
         for is_kept in [true, false] {
             let bucket = Bucket::of(bodies.clone(), is_kept).await;
             let key = format!("key-{:032}", (4321 * 7919) % 1_000_003);
@@ -241,7 +241,9 @@ fn dear_columns_are_read_only_where_cheap_ones_leave_rows() {
             let pages = set.runs(0..1000).map(|run| run.start as usize / 100);
             pages.map(move |page| (row_group, page))
         });
-        let second: Vec<_> = second.map(|(row_group, page)| bucket.request(0, row_group, 2, page..page + 1)).collect();
+        let mut second: Vec<_> =
+            second.map(|(row_group, page)| bucket.request(0, row_group, 2, page..page + 1)).collect();
+        second.dedup();
         assert!(!second.is_empty() && second.iter().all(|request| requests.contains(request)), "{requests:?}");
         assert_eq!(requests.len(), first.len() + second.len());
         // Where waiting does not pay, both are read at once.

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
-use crate::source::{Connection, Object, coalesce, read_ranges, read_suffix};
+use crate::source::{Connection, Object, read_ranges, read_suffix};
 
 /// The least bytes of a Parquet file: two magic numbers and the length of the footer.
 const LEAST_BYTES: u64 = 12;
@@ -34,19 +34,18 @@ const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 pub(super) struct Footer {
     pub(super) metadata: ParquetMetaData,
     pub(super) digest: [u8; 32],
-    /// What was read beside it of column indexes and bloom filters, ascending.
-    pub(super) kept: Vec<(Range<u64>, Bytes)>,
+    /// What was read of the object.
+    pub(super) held: Vec<(Range<u64>, Bytes)>,
 }
 
 /// Reads the footer of `object`, and fills in the object's size and e-tag.
 ///
-/// Costs one request for the last [`config::FOOTER_BYTES`], and one more where the footer or the index is larger. Keeps up
-/// to `keep_bytes` of the column indexes and bloom filters that came with it.
+/// Costs one request for the last [`config::FOOTER_BYTES`], and one more where the footer or the index is larger.
 ///
 /// # Errors
 ///
 /// Those of reading, and [`Error::NotParquet`].
-pub(super) async fn read(connection: &Connection, object: &mut Object, keep_bytes: u64) -> Result<Footer> {
+pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result<Footer> {
     let mut tail = match read_suffix(connection, object, config::FOOTER_BYTES).await {
         // A suffix of nothing cannot be satisfied.
         Err(Error::Store { source, .. }) if source.to_string().contains("416") => Bytes::new(),
@@ -74,32 +73,11 @@ pub(super) async fn read(connection: &Connection, object: &mut Object, keep_byte
         Err(Error::NotParquet { .. }) => read_footer(&connection, object, size, &mut held).await?,
         parsed => parsed?,
     };
-    let kept = kept(&metadata, &held, keep_bytes);
-    Ok(Footer { metadata: with_row_count(metadata), digest, kept })
+    Ok(Footer { metadata: with_row_count(metadata), digest, held })
 }
 
-/// Copies the column indexes that are among what was read, then the bloom filters, as far as `keep_bytes` go.
-fn kept(metadata: &ParquetMetaData, held: &[(Range<u64>, Bytes)], mut keep_bytes: u64) -> Vec<(Range<u64>, Bytes)> {
-    let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
-    let indexes = columns().filter_map(|column| extent(column.column_index_offset()?, column.column_index_length()?));
-    let filters = columns().filter_map(|column| extent(column.bloom_filter_offset()?, column.bloom_filter_length()?));
-    let mut kept = Vec::new();
-    for ranges in [indexes.collect::<Vec<_>>(), filters.collect()] {
-        for range in coalesce(&ranges, 0) {
-            let holder = held.iter().find(|(have, _)| have.start <= range.start && range.end <= have.end);
-            let Some((have, bytes)) = holder.filter(|_| range.end - range.start <= keep_bytes) else { continue };
-            let place = |offset: u64| usize::try_from(offset - have.start).unwrap_or(bytes.len());
-            let Some(part) = bytes.get(place(range.start)..place(range.end)) else { continue };
-            keep_bytes -= range.end - range.start;
-            // A slice would hold all that was read with it.
-            kept.push((range, Bytes::copy_from_slice(part)));
-        }
-    }
-    kept.sort_unstable_by_key(|(range, _)| range.start);
-    kept
-}
-
-fn extent(offset: i64, len: i32) -> Option<Range<u64>> {
+/// Returns the range that a footer tells by its offset and length.
+pub(super) fn extent(offset: i64, len: i32) -> Option<Range<u64>> {
     let start = u64::try_from(offset).ok()?;
     Some(start..start.checked_add(u64::try_from(len).ok()?)?)
 }

@@ -13,6 +13,7 @@ use parquet::file::page_index::offset_index::PageLocation;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::footer::Footer;
+use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
@@ -32,20 +33,21 @@ pub struct Fragment {
     /// The place of each root column's first leaf, and the number of leaves.
     first_leaves: Arc<[u32]>,
     pub(crate) footer_digest: [u8; 32],
-    /// Column indexes and bloom filters that were read with the footer, ascending.
-    kept: Arc<[(Range<u64>, Bytes)]>,
+    /// Column indexes and bloom filters that were read with the footer.
+    kept: Kept,
 }
 
 impl Fragment {
-    /// Checks a footer and derives the Arrow types.
+    /// Checks a footer and derives the Arrow types. Keeps up to `keep_bytes` of the indexes that were read with it.
     ///
     /// # Errors
     ///
     /// [`Error::NotParquet`] for footers that contradict themselves, [`Error::DuplicateColumn`].
-    pub(super) fn try_new(object: Object, store: usize, footer: Footer) -> Result<Self> {
+    pub(super) fn try_new(object: Object, store: usize, footer: Footer, keep_bytes: u64) -> Result<Self> {
         let refuse = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
         let size = object.size_bytes.unwrap_or(u64::MAX);
         check(&footer.metadata, size).map_err(refuse)?;
+        let kept = Kept::of(&footer.metadata, &footer.held, keep_bytes);
         let metadata = Arc::new(footer.metadata);
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new()).map_err(|error| refuse(error.to_string()))?;
@@ -61,22 +63,19 @@ impl Fragment {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column });
         }
         let first_leaves = first_leaves(&reader);
-        let (columns, footer_digest, kept) = (Arc::default(), footer.digest, footer.kept.into());
+        let (columns, footer_digest) = (Arc::default(), footer.digest);
         Ok(Self { object, store, reader, schema, columns, first_leaves, footer_digest, kept })
     }
 
     /// Forgets the indexes that came with the footer, as where the footer is large.
     #[cfg(test)]
     pub(crate) fn forget_kept(&mut self) {
-        self.kept = Arc::default();
+        self.kept = Kept::default();
     }
 
     /// Returns a part of the column indexes and bloom filters, if it was kept.
     pub(crate) fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
-        let after = self.kept.partition_point(|(have, _)| have.start <= range.start);
-        let (have, bytes) = self.kept.get(after.checked_sub(1)?)?;
-        let place = |offset: u64| usize::try_from(offset - have.start).ok();
-        (range.end <= have.end).then(|| Some(bytes.slice(place(range.start)?..place(range.end)?)))?
+        self.kept.get(range)
     }
 
     /// Returns a row group's part of the footer.

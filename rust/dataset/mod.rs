@@ -4,6 +4,7 @@ mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
+mod kept;
 mod page_bounds;
 mod row_group;
 mod schema;

@@ -255,10 +255,10 @@ async fn open_object(
 }
 
 async fn open_fragment(connection: &Connection, store: usize, mut object: Object, keep_bytes: u64) -> Result<Fragment> {
-    let footer = footer::read(connection, &mut object, keep_bytes).await?;
+    let footer = footer::read(connection, &mut object).await?;
     let url = object.url.clone();
     // Deriving types takes long for wide files, and may panic on hostile ones: not on the runtime's thread.
-    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer)).await;
+    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer, keep_bytes)).await;
     derived.map_err(|stopped| match stopped.is_panic() {
         true => Error::NotParquet { url, reason: "its schema is corrupt".into() },
         false => Error::Closed { reason: "cancelled" },

@@ -65,7 +65,7 @@ pub(super) fn round_trip_bytes(connection: &Connection) -> u64 {
     if connection.is_local { config::LOCAL_ROUND_TRIP_BYTES } else { config::REMOTE_ROUND_TRIP_BYTES }
 }
 
-/// Returns the rows of each row group that pass `filter`, and what was read for it: without bytes and requests, which the
+/// Returns the rows of each row group that pass `filter`, of those that are `within`, and what was read for it: without bytes and requests, which the
 /// connections count.
 ///
 /// # Errors
@@ -74,6 +74,7 @@ pub(super) fn round_trip_bytes(connection: &Connection) -> u64 {
 pub(super) async fn select(
     snapshot: &Arc<Snapshot>,
     filter: &Filter,
+    within: Option<&[RowSet]>,
     connections: &[Connection],
     limits: Limits,
     round_trip_bytes: RoundTripBytes,
@@ -88,7 +89,7 @@ pub(super) async fn select(
         })
         .collect();
     let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
-    let (mut rows, open) = judge_row_groups(&judge);
+    let (mut rows, open) = judge_row_groups(&judge, within);
     let (open, decided) = judge.narrow(open, connections, round_trip_bytes, limits.memory_bytes).await?;
     let mut undecided = Vec::with_capacity(open.len());
     for open in open {
@@ -107,7 +108,8 @@ pub(super) async fn select(
     let mut is_read = vec![false; rows.len()];
     undecided.iter().for_each(|open| is_read[open.place] = true);
     let unread = || rows.iter().zip(&is_read).filter(|(_, is_read)| !**is_read).map(|(set, _)| set);
-    report.num_pruned = unread().filter(|set| **set == RowSet::None).count() as u64;
+    report.num_outside = within.iter().flat_map(|sets| *sets).filter(|set| **set == RowSet::None).count() as u64;
+    report.num_pruned = unread().filter(|set| **set == RowSet::None).count() as u64 - report.num_outside;
     report.num_whole = unread().filter(|set| **set == RowSet::All).count() as u64;
     progress.start(undecided.len() as u64);
     if undecided.is_empty() {
@@ -122,8 +124,9 @@ pub(super) async fn select(
     Ok((rows, report))
 }
 
-/// Returns what statistics decide of each row group of the snapshot, and the row groups that they leave open.
-fn judge_row_groups(judge: &Judge) -> (Vec<RowSet>, Vec<Open>) {
+/// Returns what statistics decide of each row group of the snapshot, and the row groups that they leave open: rows that are
+/// not `within` are out.
+fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, Vec<Open>) {
     let Judge { snapshot, parts } = judge;
     let verdicts: Vec<Vec<Vec<Verdict>>> = snapshot
         .fragments
@@ -133,13 +136,14 @@ fn judge_row_groups(judge: &Judge) -> (Vec<RowSet>, Vec<Open>) {
     let (mut rows, mut open) = (Vec::with_capacity(snapshot.row_groups.len()), Vec::new());
     for (place, &row_group) in snapshot.row_groups.iter().enumerate() {
         let of_parts = || verdicts[row_group.fragment as usize].iter().map(|of| of[row_group.index as usize]);
-        let set = if of_parts().any(|verdict| verdict == Verdict::Nothing) { RowSet::None } else { RowSet::All };
-        if set == RowSet::All && of_parts().any(|verdict| verdict == Verdict::Unknown) {
+        let alive = within.map_or(RowSet::All, |sets| sets[place].clone());
+        let set = if of_parts().any(|verdict| verdict == Verdict::Nothing) { RowSet::None } else { alive };
+        if set != RowSet::None && of_parts().any(|verdict| verdict == Verdict::Unknown) {
             let unknown = of_parts().map(|verdict| match verdict {
                 Verdict::Unknown => RowSet::All,
                 Verdict::Nothing | Verdict::Everything => RowSet::None,
             });
-            open.push(Open { place, row_group, alive: RowSet::All, unknown: unknown.collect() });
+            open.push(Open { place, row_group, alive: set.clone(), unknown: unknown.collect() });
         }
         rows.push(set);
     }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::evaluate::Evaluator;
 use super::scan::{self, Limits};
-use super::{Filter, Report, RowSet};
+use super::{Filter, Report, RowSet, SetOperation};
 use crate::dataset::{RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
@@ -76,10 +76,19 @@ impl Bucket {
 
     /// Returns the rows that pass, what was done for it, and the requests made.
     async fn select(&self, text: &str, round_trip: scan::RoundTripBytes) -> Result<(Vec<RowSet>, Report, Vec<String>)> {
+        self.select_within(text, None, round_trip).await
+    }
+
+    async fn select_within(
+        &self,
+        text: &str,
+        within: Option<&[RowSet]>,
+        round_trip: scan::RoundTripBytes,
+    ) -> Result<(Vec<RowSet>, Report, Vec<String>)> {
         let filter = Filter::parse(text, &self.snapshot)?;
         let connections = [self.connection()];
         let progress = Progress::default();
-        let selected = scan::select(&self.snapshot, &filter, &connections, LIMITS, round_trip, &progress).await;
+        let selected = scan::select(&self.snapshot, &filter, within, &connections, LIMITS, round_trip, &progress).await;
         let requests = self.recording.take();
         let requests = requests.iter().map(|request| request.replace(" if unchanged", "")).collect();
         let (rows, report) = selected?;
@@ -197,6 +206,24 @@ fn indexes_of_neighbouring_row_groups_are_one_request() {
         assert!(report.num_pages >= 20 && report.num_read > 0, "{report:?}");
         assert_eq!(requests.len() as u64, 1 + report.num_read, "{requests:?}");
         assert_eq!(sets, bucket.select_slowly(&text).await.unwrap());
+    });
+}
+
+#[test]
+fn only_pages_of_rows_that_were_selected_before_are_read() {
+    block_on(async {
+        let bucket = Bucket::of([parquet(&rows(0..3000), properties())], true).await;
+        let within = [RowSet::None, RowSet::Runs(std::iter::once(250..300).collect()), RowSet::All];
+        let (sets, report, requests) = bucket.select_within("number < 500", Some(&within), DEAR).await.unwrap();
+        assert_eq!(requests, [bucket.request(0, 1, 1, 2..3), bucket.request(0, 2, 1, 0..10)]);
+        assert_eq!((report.num_outside, report.num_pruned, report.num_read), (1, 0, 2));
+        let whole = bucket.select_slowly("number < 500").await.unwrap();
+        let expected = whole.iter().zip(&within).zip([1000; 3]);
+        let expected: Vec<_> = expected.map(|((a, b), len)| a.combine(b, SetOperation::And, len)).collect();
+        assert_eq!(sets, expected);
+        // What statistics take whole is what was selected before.
+        let (sets, report, requests) = bucket.select_within("sorted >= 0", Some(&within), DEAR).await.unwrap();
+        assert_eq!((&sets[..], report.num_whole, requests.len()), (&within[..], 1, 0));
     });
 }
 

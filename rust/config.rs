@@ -3,6 +3,9 @@
 /// Footer bytes asked for at first; one more request where that was not enough.
 pub const FOOTER_BYTES: u64 = 256 << 10;
 
+/// Column indexes and bloom filters that came with the footers are kept up to so many bytes over all objects.
+pub const KEPT_INDEX_BYTES: u64 = 64 << 20;
+
 /// Footers asked for at the same time.
 pub const FOOTERS_IN_FLIGHT: usize = 128;
 
@@ -38,6 +41,13 @@ pub const MAX_BYTES_IN_FLIGHT: u64 = 1 << 30;
 
 /// How many later requests may go before one that is not needed for a long time.
 pub const MAX_SLACK: u64 = 4096;
+
+/// What a remote store sends, over all connections, while a request waits for its first byte: what one more request that
+/// waits for another must save.
+pub const REMOTE_ROUND_TRIP_BYTES: u64 = 8 << 20;
+
+/// The same of local files, where it is a system call.
+pub const LOCAL_ROUND_TRIP_BYTES: u64 = 256 << 10;
 
 /// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;

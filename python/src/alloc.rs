@@ -30,7 +30,8 @@ pub(crate) struct LargeBlocks;
 
 static CACHE: Mutex<Cache> = Mutex::new(Cache { blocks: [(0, 0); MAX_CACHED], len: 0, bytes: 0 });
 
-static CACHE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Before the first stream a selection has some, too: without, it spends most of its time on faults.
+static CACHE_BYTES: AtomicUsize = AtomicUsize::new(16 << 20);
 
 /// Lets freed blocks take their part of `memory_limit`.
 pub(crate) fn set_memory_limit(memory_limit: u64) {

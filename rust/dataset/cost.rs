@@ -418,6 +418,30 @@ mod tests {
 
     proptest! {
         #[test]
+        fn merged_pages_are_the_cheapest_way_to_read_them_and_never_dearer_than_the_chunk(
+            pages in prop::collection::vec((1_u64..1000, any::<bool>()), 1..9), gap in 0_u64..1500,
+        ) {
+            let mut end = 4;
+            let pages: Vec<_> = pages.into_iter().map(|(len, is_wanted)| { end += len; (end - len..end, is_wanted) }).collect();
+            let wanted: Vec<_> = pages.iter().filter(|page| page.1).map(|page| page.0.clone()).collect();
+            prop_assume!(!wanted.is_empty());
+            // A request costs what is sent while it waits.
+            let price = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start + gap).sum::<u64>();
+            let merged = price(&coalesce(&wanted, gap));
+            prop_assert!(merged <= end - 4 + gap);
+            for bridged in 0_u32..1 << (wanted.len() - 1) {
+                let mut other = vec![wanted[0].clone()];
+                for (place, page) in wanted.iter().skip(1).enumerate() {
+                    match other.last_mut() {
+                        Some(last) if bridged >> place & 1 == 1 => last.end = page.end,
+                        _ => other.push(page.clone()),
+                    }
+                }
+                prop_assert!(merged <= price(&other));
+            }
+        }
+
+        #[test]
         fn parts_tile_their_rows(
             start in 0_u32..1000, len in 1_u32..100_000, num_parts in 1_usize..3000,
             steps in prop::collection::vec((1_u32..3000, 1_u64..9_000_000), 0..50),

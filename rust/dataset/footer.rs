@@ -34,6 +34,8 @@ const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 pub(super) struct Footer {
     pub(super) metadata: ParquetMetaData,
     pub(super) digest: [u8; 32],
+    /// What was read of the object.
+    pub(super) held: Vec<(Range<u64>, Bytes)>,
 }
 
 /// Reads the footer of `object`, and fills in the object's size and e-tag.
@@ -71,7 +73,13 @@ pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result
         Err(Error::NotParquet { .. }) => read_footer(&connection, object, size, &mut held).await?,
         parsed => parsed?,
     };
-    Ok(Footer { metadata: with_row_count(metadata), digest })
+    Ok(Footer { metadata: with_row_count(metadata), digest, held })
+}
+
+/// Returns the range that a footer tells by its offset and length.
+pub(super) fn extent(offset: i64, len: i32) -> Option<Range<u64>> {
+    let start = u64::try_from(offset).ok()?;
+    Some(start..start.checked_add(u64::try_from(len).ok()?)?)
 }
 
 /// Parses the footer alone; `held` is what was read of the object.
@@ -105,8 +113,7 @@ async fn read_indexes(
 }
 
 fn offset_index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    let start = u64::try_from(column.offset_index_offset()?).ok()?;
-    Some(start..start.checked_add(u64::try_from(column.offset_index_length()?).ok()?)?)
+    extent(column.offset_index_offset()?, column.offset_index_length()?)
 }
 
 /// Runs a decoder on the bytes in `held`, and on those that it asks for. The offset `indexes` that have been read are

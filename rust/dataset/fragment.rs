@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{LogicalType, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
@@ -12,6 +13,7 @@ use parquet::file::page_index::offset_index::PageLocation;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::footer::Footer;
+use super::kept::Kept;
 use crate::error::{Error, Result};
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
@@ -31,18 +33,21 @@ pub struct Fragment {
     /// The place of each root column's first leaf, and the number of leaves.
     first_leaves: Arc<[u32]>,
     pub(crate) footer_digest: [u8; 32],
+    /// Column indexes and bloom filters that were read with the footer.
+    kept: Kept,
 }
 
 impl Fragment {
-    /// Checks a footer and derives the Arrow types.
+    /// Checks a footer and derives the Arrow types. Keeps up to `keep_bytes` of the indexes that were read with it.
     ///
     /// # Errors
     ///
     /// [`Error::NotParquet`] for footers that contradict themselves, [`Error::DuplicateColumn`].
-    pub(super) fn try_new(object: Object, store: usize, footer: Footer) -> Result<Self> {
+    pub(super) fn try_new(object: Object, store: usize, footer: Footer, keep_bytes: u64) -> Result<Self> {
         let refuse = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
         let size = object.size_bytes.unwrap_or(u64::MAX);
         check(&footer.metadata, size).map_err(refuse)?;
+        let kept = Kept::of(&footer.metadata, &footer.held, keep_bytes);
         let metadata = Arc::new(footer.metadata);
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new()).map_err(|error| refuse(error.to_string()))?;
@@ -58,7 +63,19 @@ impl Fragment {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column });
         }
         let first_leaves = first_leaves(&reader);
-        Ok(Self { object, store, reader, schema, columns: Arc::default(), first_leaves, footer_digest: footer.digest })
+        let (columns, footer_digest) = (Arc::default(), footer.digest);
+        Ok(Self { object, store, reader, schema, columns, first_leaves, footer_digest, kept })
+    }
+
+    /// Forgets the indexes that came with the footer, as where the footer is large.
+    #[cfg(test)]
+    pub(crate) fn forget_kept(&mut self) {
+        self.kept = Kept::default();
+    }
+
+    /// Returns a part of the column indexes and bloom filters, if it was kept.
+    pub(crate) fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
+        self.kept.get(range)
     }
 
     /// Returns a row group's part of the footer.
@@ -87,6 +104,22 @@ impl Fragment {
             _ => leaf.statistics()?.null_count_opt(),
         };
         self.leaves_of(root, index).iter().map(count).sum()
+    }
+
+    /// Returns the bytes of the dataset's column in a row group, as they are stored.
+    pub(crate) fn column_bytes(&self, column: usize, row_group: u32) -> u64 {
+        let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
+        leaves.iter().map(|leaf| unsigned(leaf.compressed_size())).fold(0, u64::saturating_add)
+    }
+
+    /// Returns about what decoding the dataset's column takes in a row group: its decoded bytes, twice those of texts.
+    pub(crate) fn decode_cost(&self, column: usize, row_group: u32) -> u64 {
+        let leaves = self.columns[column].map_or(&[][..], |root| self.leaves_of(root, row_group));
+        let cost = |leaf: &ColumnChunkMetaData| match leaf.column_type() {
+            PhysicalType::BYTE_ARRAY => decoded_bytes(leaf).saturating_mul(2),
+            _ => decoded_bytes(leaf),
+        };
+        leaves.iter().map(cost).fold(0, u64::saturating_add)
     }
 
     /// Returns the number of leaf values of the dataset's column in a row group; `None` where it is missing.

@@ -4,6 +4,8 @@ mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
+mod kept;
+mod page_bounds;
 mod row_group;
 mod schema;
 mod snapshot;
@@ -13,5 +15,6 @@ mod thrift;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
+pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};

@@ -168,11 +168,12 @@ impl Snapshot {
         let connect = |store: &Store| Ok(store.connect()?.with_metrics(&metrics).at(Stage::Footers));
         let connections = stores.iter().map(connect).collect::<Result<Vec<_>>>()?;
         progress.start(objects.len() as u64);
+        let keep_bytes = config::KEPT_INDEX_BYTES / (objects.len() as u64).max(1);
         let read = |(store, object): (usize, Object)| {
             let connection: &Connection = &connections[store];
             let key = stores[store].key();
             async move {
-                let fragments = open_object(connection, key, store, object).await?;
+                let fragments = open_object(connection, key, store, object, keep_bytes).await?;
                 progress.advance(1);
                 Ok::<_, Error>(fragments)
             }
@@ -232,26 +233,32 @@ impl Snapshot {
 ///
 /// An object that is named costs no request before that for its footer, so whether it is one is found out here. Spark
 /// writes folders whose names end in `.parquet`.
-async fn open_object(connection: &Connection, key: &StoreKey, store: usize, object: Object) -> Result<Vec<Fragment>> {
+async fn open_object(
+    connection: &Connection,
+    key: &StoreKey,
+    store: usize,
+    object: Object,
+    keep_bytes: u64,
+) -> Result<Vec<Fragment>> {
     let is_known = object.size_bytes.is_some();
-    match open_fragment(connection, store, object.clone()).await {
+    match open_fragment(connection, store, object.clone(), keep_bytes).await {
         Err(missing @ Error::NotFound { .. }) if !is_known => {
             let below = match list_below(connection, key, &object).await {
                 Err(Error::NotFound { .. }) => return Err(missing),
                 listed => listed?,
             };
-            let open = |listed: Listed| open_fragment(connection, store, listed.object);
+            let open = |listed: Listed| open_fragment(connection, store, listed.object, keep_bytes);
             stream::iter(below).map(open).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await
         }
         opened => Ok(vec![opened?]),
     }
 }
 
-async fn open_fragment(connection: &Connection, store: usize, mut object: Object) -> Result<Fragment> {
+async fn open_fragment(connection: &Connection, store: usize, mut object: Object, keep_bytes: u64) -> Result<Fragment> {
     let footer = footer::read(connection, &mut object).await?;
     let url = object.url.clone();
     // Deriving types takes long for wide files, and may panic on hostile ones: not on the runtime's thread.
-    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer)).await;
+    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer, keep_bytes)).await;
     derived.map_err(|stopped| match stopped.is_panic() {
         true => Error::NotParquet { url, reason: "its schema is corrupt".into() },
         false => Error::Closed { reason: "cancelled" },

@@ -16,19 +16,19 @@ const NUM_CHILDREN_FIELD: i16 = 5;
 /// Levels of thrift's own structs; footers have six.
 const MAX_STRUCTS: usize = 32;
 
-mod kind {
-    pub(super) const TRUE: u8 = 1;
-    pub(super) const FALSE: u8 = 2;
-    pub(super) const BYTE: u8 = 3;
-    pub(super) const I16: u8 = 4;
-    pub(super) const I32: u8 = 5;
-    pub(super) const I64: u8 = 6;
-    pub(super) const DOUBLE: u8 = 7;
-    pub(super) const BINARY: u8 = 8;
-    pub(super) const LIST: u8 = 9;
-    pub(super) const SET: u8 = 10;
-    pub(super) const MAP: u8 = 11;
-    pub(super) const STRUCT: u8 = 12;
+pub(super) mod kind {
+    pub(in crate::dataset) const TRUE: u8 = 1;
+    pub(in crate::dataset) const FALSE: u8 = 2;
+    pub(in crate::dataset) const BYTE: u8 = 3;
+    pub(in crate::dataset) const I16: u8 = 4;
+    pub(in crate::dataset) const I32: u8 = 5;
+    pub(in crate::dataset) const I64: u8 = 6;
+    pub(in crate::dataset) const DOUBLE: u8 = 7;
+    pub(in crate::dataset) const BINARY: u8 = 8;
+    pub(in crate::dataset) const LIST: u8 = 9;
+    pub(in crate::dataset) const SET: u8 = 10;
+    pub(in crate::dataset) const MAP: u8 = 11;
+    pub(in crate::dataset) const STRUCT: u8 = 12;
 }
 
 /// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], or that announces more than it has bytes for.
@@ -62,11 +62,12 @@ pub(super) fn check_offset_index(index: &[u8]) -> Result<(), String> {
     }
 }
 
-struct Reader<'a> {
-    bytes: &'a [u8],
+/// A reader of thrift's compact protocol; `None` is what is malformed.
+pub(super) struct Reader<'a> {
+    pub(super) bytes: &'a [u8],
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// Reads a list of elements; `None` where it is malformed.
     fn schema(&mut self) -> Result<Option<()>, String> {
         let Some((kind::STRUCT, len)) = self.list() else { return Ok(None) };
@@ -119,7 +120,7 @@ impl Reader<'_> {
     }
 
     /// Returns number and kind of the next field of a struct; `None` at its end.
-    fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
+    pub(super) fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
         let head = self.byte()?;
         if head == 0 {
             return None;
@@ -131,13 +132,13 @@ impl Reader<'_> {
         Some((*last, head & 0x0f))
     }
 
-    fn list(&mut self) -> Option<(u8, u64)> {
+    pub(super) fn list(&mut self) -> Option<(u8, u64)> {
         let head = self.byte()?;
         let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
         Some((head & 0x0f, len))
     }
 
-    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         match kind {
             kind::TRUE | kind::FALSE => {}
             kind::BYTE => self.advance(1)?,
@@ -186,18 +187,26 @@ impl Reader<'_> {
         }
     }
 
-    fn advance(&mut self, num_bytes: u64) -> Option<()> {
+    pub(super) fn advance(&mut self, num_bytes: u64) -> Option<()> {
         self.bytes = self.bytes.get(usize::try_from(num_bytes).ok()?..)?;
         Some(())
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    /// Returns the next bytes, with their number before them.
+    pub(super) fn binary(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        let (binary, rest) = self.bytes.split_at_checked(len)?;
+        self.bytes = rest;
+        Some(binary)
+    }
+
+    pub(super) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(first)
     }
 
-    fn varint(&mut self) -> Option<u64> {
+    pub(super) fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -210,7 +219,7 @@ impl Reader<'_> {
     }
 }
 
-fn zigzag(value: u64) -> i64 {
+pub(super) fn zigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 

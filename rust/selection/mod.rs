@@ -1,21 +1,30 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`sql`] turns text into a typed expression, [`prune`] decides row groups by statistics, [`evaluate`]
-//! reads the predicate columns of the rest, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
+//! [`sql`] turns text into a typed expression, [`parts`] takes it apart, [`prune`] decides row groups by statistics,
+//! [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate
+//! columns of the rest for [`evaluate`], and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
 //! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
 
 mod algebra;
+mod bloom;
 mod codec;
 mod evaluate;
 pub(crate) mod floats;
+mod indexes;
 mod kept;
 pub(crate) mod numbers;
+mod open;
+mod pages;
+mod parts;
 mod prune;
 mod rows;
 mod sample;
 mod saved;
+mod scan;
 pub(crate) mod sql;
 mod subset;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -26,13 +35,12 @@ use datafusion::logical_expr::utils::split_conjunction;
 
 pub use self::algebra::SetOperation;
 use self::evaluate::Evaluator;
-pub(crate) use self::evaluate::Limits;
 pub(crate) use self::kept::Kept;
-use self::prune::{Pruner, Verdict};
 pub use self::rows::RowSet;
+pub(crate) use self::scan::Limits;
 pub(crate) use self::sql::unknown_column;
 pub use self::subset::{Part, Subset};
-use crate::dataset::{RowGroupRef, Snapshot};
+use crate::dataset::Snapshot;
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
 use crate::source::Connection;
@@ -126,14 +134,22 @@ pub struct Selection {
 /// What making a selection took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Report {
-    /// Row groups that statistics excluded.
+    /// Row groups that were excluded unread: by their statistics, those of their pages, or bloom filters.
     pub num_pruned: u64,
+    /// Of these, the ones that bloom filters excluded.
+    pub num_pruned_by_bloom: u64,
     /// Row groups that statistics took whole, unread.
     pub num_whole: u64,
     /// Row groups whose predicate columns were read.
     pub num_read: u64,
     /// Row groups outside of what was selected before, which were not looked at.
     pub num_outside: u64,
+    /// Runs of rows between page bounds that were judged by the statistics of their pages.
+    pub num_pages: u64,
+    /// Of these, the ones in which no row passes.
+    pub num_pages_pruned: u64,
+    /// Times that predicate columns were waited for, one after another.
+    pub num_stages: u64,
     /// Bytes read.
     pub bytes: u64,
     /// Requests made.
@@ -198,10 +214,10 @@ impl Selection {
         })
     }
 
-    /// Evaluates the conjunction of `filters` on the row groups of which `within` keeps rows, and keeps those that are in
-    /// both.
+    /// Evaluates the conjunction of `filters` on the rows that `within` keeps.
     ///
-    /// Reads the predicate columns of the row groups that statistics do not decide: one round trip deep.
+    /// Reads the predicate columns of the rows that statistics do not decide: one round trip deep, and up to two more
+    /// where what they spare is worth it.
     ///
     /// # Errors
     ///
@@ -219,43 +235,16 @@ impl Selection {
         }
         let start = Instant::now();
         let filter = Filter::all_of(filters, snapshot);
-        let mut rows = judge(snapshot, &filter);
-        let mut num_outside = 0;
-        if let Some(within) = within {
-            for (open, _) in rows.iter_mut().zip(&within.rows).filter(|(_, set)| **set == RowSet::None) {
-                *open = Some(RowSet::None);
-                num_outside += 1;
-            }
-        }
-        let open: Vec<usize> = (0..rows.len()).filter(|&row_group| rows[row_group].is_none()).collect();
-        let mut report = Report {
-            num_pruned: rows.iter().filter(|set| **set == Some(RowSet::None)).count() as u64 - num_outside,
-            num_whole: rows.iter().filter(|set| **set == Some(RowSet::All)).count() as u64,
-            num_read: open.len() as u64,
-            num_outside,
-            pruning: Some(start.elapsed()),
-            ..Report::default()
-        };
-        progress.start(open.len() as u64);
         let metrics = Arc::new(Metrics::default());
         let at_stage = |connection: Connection| connection.with_metrics(&metrics).at(Stage::Predicates);
         let connections: Vec<_> = connections.into_iter().map(at_stage).collect();
-        let evaluator = Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
-        let targets: Vec<RowGroupRef> = open.iter().map(|&row_group| snapshot.row_groups[row_group]).collect();
-        let found = evaluator.evaluate(&connections, &targets, limits, progress).await?;
-        for (row_group, set) in open.into_iter().zip(found) {
-            rows[row_group] = Some(set);
-        }
+        let within = within.map(|within| &within.rows[..]);
+        let (rows, mut report) =
+            scan::select(snapshot, &filter, within, &connections, limits, scan::round_trip_bytes, progress).await?;
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
         (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));
         report.elapsed = Some(start.elapsed());
-        let mut rows: Vec<_> = rows.into_iter().map(|set| set.unwrap_or(RowSet::None)).collect();
-        if let Some(within) = within {
-            for ((set, within), of) in rows.iter_mut().zip(&within.rows).zip(&snapshot.row_groups) {
-                *set = set.combine(within, SetOperation::And, of.num_rows);
-            }
-        }
         Ok(Self::of_sets(snapshot, rows, report))
     }
 
@@ -296,21 +285,4 @@ impl Selection {
 /// Returns the rows of each row group.
 fn sizes(snapshot: &Snapshot) -> Vec<u32> {
     snapshot.row_groups.iter().map(|row_group| row_group.num_rows).collect()
-}
-
-/// Returns what statistics decide of each row group of the snapshot; `None` where the rows must be read.
-fn judge(snapshot: &Snapshot, filter: &Filter) -> Vec<Option<RowSet>> {
-    let pruner = Pruner::new(&filter.expr, &snapshot.schema, &filter.columns);
-    let mut verdicts: Vec<Vec<Verdict>> = Vec::with_capacity(snapshot.fragments.len());
-    verdicts.extend(snapshot.fragments.iter().map(|fragment| pruner.judge(fragment)));
-    let verdict_of = |row_group: &RowGroupRef| verdicts[row_group.fragment as usize][row_group.index as usize];
-    snapshot
-        .row_groups
-        .iter()
-        .map(|row_group| match verdict_of(row_group) {
-            Verdict::Nothing => Some(RowSet::None),
-            Verdict::Everything => Some(RowSet::All),
-            Verdict::Unknown => None,
-        })
-        .collect()
 }

@@ -46,7 +46,7 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
 }
 
 /// Returns whether a cast fails on some numbers or times of `from`, or makes two of them one.
-fn is_lossy(from: &DataType, to: &DataType) -> bool {
+pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Timestamp};
     let digits_of = |data_type: &DataType| match data_type {
         Decimal32(precision, scale)

@@ -1,4 +1,4 @@
-//! Decides row groups by their statistics alone.
+//! Decides rows by statistics alone: here those of row groups; [`super::pages`] and [`super::bloom`] have others.
 //!
 //! A row group is dropped when the statistics exclude every row, and taken whole, unread, when they
 //! prove that every row passes. Both ask DataFusion's pruning, the second with the filter negated;
@@ -14,13 +14,13 @@ use arrow_schema::SchemaRef;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::physical_expr::utils::Guarantee;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
-use parquet::file::statistics::Statistics as FoundStatistics;
 
 use super::sql;
-use crate::dataset::Fragment;
+use crate::dataset::{Fragment, has_deprecated_bounds};
 
 /// What the statistics say about one row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,14 +66,25 @@ impl Pruner {
     /// Returns the verdict on each row group of `fragment`.
     pub(super) fn judge(&self, fragment: &Fragment) -> Vec<Verdict> {
         let statistics = Statistics { fragment, schema: &self.schema };
-        let ask = |pruning: &Option<PruningPredicate>| pruning.as_ref().and_then(|p| p.prune(&statistics).ok());
+        let has_no_nulls =
+            |row_group| self.columns.iter().all(|&column| fragment.null_count(column, row_group) == Some(0));
+        self.ask(&statistics, has_no_nulls)
+    }
+
+    /// Returns the verdict on each container of `statistics`; `has_no_nulls` tells whether the columns of one are free of
+    /// NULLs.
+    pub(super) fn ask(
+        &self,
+        statistics: &impl PruningStatistics,
+        has_no_nulls: impl Fn(usize) -> bool,
+    ) -> Vec<Verdict> {
+        let ask = |pruning: &Option<PruningPredicate>| pruning.as_ref().and_then(|p| p.prune(statistics).ok());
         let (may_pass, may_fail) = (ask(&self.passes), ask(&self.fails));
         (0..statistics.num_containers())
-            .map(|row_group| {
-                if may_pass.as_ref().is_some_and(|may| !may[row_group]) {
+            .map(|container| {
+                if may_pass.as_ref().is_some_and(|may| !may[container]) {
                     Verdict::Nothing
-                } else if may_fail.as_ref().is_some_and(|may| !may[row_group]) && self.has_no_nulls(fragment, row_group)
-                {
+                } else if may_fail.as_ref().is_some_and(|may| !may[container]) && has_no_nulls(container) {
                     Verdict::Everything
                 } else {
                     Verdict::Unknown
@@ -82,9 +93,26 @@ impl Pruner {
             .collect()
     }
 
-    fn has_no_nulls(&self, fragment: &Fragment, row_group: usize) -> bool {
-        self.columns.iter().all(|&column| fragment.null_count(column, row_group) == Some(0))
+    /// Returns the columns whose bounds decide something.
+    pub(super) fn bounded_columns(&self) -> &[usize] {
+        if self.passes.is_some() || self.fails.is_some() { &self.columns } else { &[] }
     }
+
+    /// Returns the columns that must hold one of some values for a row to pass.
+    pub(super) fn sought_columns(&self) -> Vec<usize> {
+        let guarantees = self.passes.iter().flat_map(PruningPredicate::literal_guarantees);
+        let sought = guarantees.filter(|guarantee| guarantee.guarantee == Guarantee::In);
+        let mut columns: Vec<usize> =
+            sought.filter_map(|guarantee| self.schema.index_of(&guarantee.column.name).ok()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        columns
+    }
+}
+
+/// Returns upper bounds that can be used: those of floats know no `NaN`.
+pub(super) fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
+    if maxes.data_type().is_floating() { new_null_array(maxes.data_type(), maxes.len()) } else { maxes }
 }
 
 /// Returns whether `filter` is NULL only where one of its columns is.
@@ -117,20 +145,11 @@ impl Statistics<'_> {
         let parquet_schema = self.fragment.reader.parquet_schema();
         let converter =
             StatisticsConverter::try_new(file_schema.field(root).name(), file_schema, parquet_schema).ok()?;
-        if self.is_order_undefined(converter.parquet_column_index()?) {
+        let leaf = converter.parquet_column_index()?;
+        if self.row_groups().iter().any(|row_group| has_deprecated_bounds(row_group.column(leaf))) {
             return None;
         }
         arrow_cast::cast(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
-    }
-
-    /// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
-    fn is_order_undefined(&self, leaf: usize) -> bool {
-        self.row_groups().iter().any(|row_group| {
-            // Statistics without bounds count as deprecated, too.
-            let has_deprecated_bounds =
-                |found: &FoundStatistics| found.is_min_max_deprecated() && found.min_bytes_opt().is_some();
-            row_group.column(leaf).statistics().is_some_and(has_deprecated_bounds)
-        })
     }
 }
 
@@ -140,9 +159,7 @@ impl PruningStatistics for Statistics<'_> {
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        let maxes = self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?;
-        let is_float = maxes.data_type().is_floating();
-        Some(if is_float { new_null_array(maxes.data_type(), maxes.len()) } else { maxes })
+        self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok()).map(without_float_maxes)
     }
 
     fn num_containers(&self) -> usize {

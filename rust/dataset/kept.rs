@@ -1,0 +1,52 @@
+//! Column indexes and bloom filters that were read with a footer.
+//!
+//! They lie right before the footer, so the read of a small object's end has them. Copies are kept, as far as a number of
+//! bytes goes: filters that can use them need not ask for them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::file::metadata::ParquetMetaData;
+
+use super::footer::extent;
+use crate::source::coalesce;
+
+/// Parts of an object, ascending.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept(Arc<[(Range<u64>, Bytes)]>);
+
+impl Kept {
+    /// Copies the column indexes of the object of `metadata` that are among what was read, then its bloom filters, as far as
+    /// `keep_bytes` go.
+    pub(super) fn of(metadata: &ParquetMetaData, read: &[(Range<u64>, Bytes)], mut keep_bytes: u64) -> Self {
+        let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
+        let indexes =
+            columns().filter_map(|column| extent(column.column_index_offset()?, column.column_index_length()?));
+        let blooms =
+            columns().filter_map(|column| extent(column.bloom_filter_offset()?, column.bloom_filter_length()?));
+        let mut kept = Vec::new();
+        for ranges in [indexes.collect::<Vec<_>>(), blooms.collect()] {
+            for range in coalesce(&ranges, 0) {
+                let holder = read.iter().find(|(have, _)| have.start <= range.start && range.end <= have.end);
+                let Some((have, bytes)) = holder.filter(|_| range.end - range.start <= keep_bytes) else { continue };
+                let place = |offset: u64| usize::try_from(offset - have.start).unwrap_or(bytes.len());
+                let Some(part) = bytes.get(place(range.start)..place(range.end)) else { continue };
+                keep_bytes -= range.end - range.start;
+                // A slice would hold all that was read with it.
+                kept.push((range, Bytes::copy_from_slice(part)));
+            }
+        }
+        kept.sort_unstable_by_key(|(range, _)| range.start);
+        Self(kept.into())
+    }
+
+    /// Returns the bytes of `range`, if they were kept.
+    pub(super) fn get(&self, range: &Range<u64>) -> Option<Bytes> {
+        let after = self.0.partition_point(|(have, _)| have.start <= range.start);
+        let (have, bytes) = self.0.get(after.checked_sub(1)?)?;
+        let place = |offset: u64| usize::try_from(offset - have.start).ok();
+        let (start, end) = (place(range.start)?, place(range.end)?);
+        (start <= end && end <= bytes.len()).then(|| bytes.slice(start..end))
+    }
+}

@@ -1,0 +1,209 @@
+//! The bounds of a column's pages, from its column index.
+//!
+//! Column indexes are not kept with the footer: their bounds take more memory than everything else together. Who can use
+//! one asks where it lies, gets its bytes, and has them parsed here, with what they claim checked before it is believed.
+
+use std::ops::Range;
+
+use arrow_array::ArrayRef;
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use parquet::basic::{ColumnOrder, Type as PhysicalType};
+use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder};
+use parquet::file::page_index::column_index::ColumnIndexMetaData;
+use parquet::file::page_index::offset_index::OffsetIndexMetaData;
+use parquet::schema::types::{SchemaDescriptor, Type};
+
+use super::Fragment;
+use super::thrift::{Reader, kind, zigzag};
+
+const NULL_PAGES_FIELD: i16 = 1;
+const MINS_FIELD: i16 = 2;
+const MAXES_FIELD: i16 = 3;
+const NULL_COUNTS_FIELD: i16 = 5;
+
+/// What the index of one column chunk says of its pages; one entry for each.
+#[derive(Debug)]
+pub(crate) struct PageBounds {
+    /// The first rows of the pages, ascending from 0.
+    pub(crate) first_rows: Vec<u32>,
+    /// Lower bounds, of the object's type; NULL where there are none.
+    pub(crate) mins: ArrayRef,
+    /// Upper bounds.
+    pub(crate) maxes: ArrayRef,
+    /// The numbers of NULLs, if they were counted.
+    pub(crate) null_counts: Option<Vec<u64>>,
+}
+
+impl Fragment {
+    /// Returns where the column index of a root column lies; `None` where it could not decide more than the row group's
+    /// statistics: for nested columns, for a single page, and for values whose order the writer left undefined.
+    pub(crate) fn column_index_range(&self, row_group: u32, root: usize) -> Option<Range<u64>> {
+        let leaf = self.flat_leaf(root)?;
+        let column = self.row_group(row_group).column(leaf);
+        let order = self.reader.metadata().file_metadata().column_order(leaf);
+        let is_ordered = matches!(order, ColumnOrder::TYPE_DEFINED_ORDER(_)) && !has_deprecated_bounds(column);
+        let num_pages = self.offset_index_of(row_group, leaf)?.page_locations().len();
+        let start = u64::try_from(column.column_index_offset()?).ok()?;
+        let end = start.checked_add(u64::try_from(column.column_index_length()?).ok()?)?;
+        let is_inside = start < end && end <= self.object.size_bytes.unwrap_or(u64::MAX);
+        (is_ordered && is_inside && num_pages > 1).then_some(start..end)
+    }
+
+    /// Parses the column index of a root column; `None` where it contradicts itself or the offset index.
+    pub(crate) fn page_bounds(&self, row_group: u32, root: usize, index: &[u8]) -> Option<PageBounds> {
+        let leaf = self.flat_leaf(root)?;
+        let descriptor = self.row_group(row_group).column(leaf).column_descr();
+        let offset_index = self.offset_index_of(row_group, leaf)?;
+        let parsed = ColumnIndex::parse(index)?;
+        let first_rows: Vec<u32> = offset_index
+            .page_locations()
+            .iter()
+            .map(|page| u32::try_from(page.first_row_index).ok())
+            .collect::<Option<_>>()?;
+        if parsed.null_pages.len() != first_rows.len() {
+            return None;
+        }
+        let null_counts = match descriptor.max_def_level() {
+            0 => Some(vec![0; first_rows.len()]),
+            _ => parsed.null_counts.clone(),
+        };
+        let bounds = parsed.bounds(descriptor.physical_type())?;
+        // A schema of this column alone, so that the converter finds it at 0.
+        let root_type =
+            Type::group_type_builder("schema").with_fields(vec![descriptor.self_type_ptr()]).build().ok()?;
+        let alone = SchemaDescriptor::new(root_type.into());
+        let converter = StatisticsConverter::from_column_index(0, self.reader.schema().field(root), &alone).ok()?;
+        let (bounds, pages) = (vec![vec![bounds]], vec![vec![OffsetIndexMetaData::clone(offset_index)]]);
+        let mins = converter.data_page_mins(&bounds, &pages, [&0]).ok()?;
+        let maxes = converter.data_page_maxes(&bounds, &pages, [&0]).ok()?;
+        let is_complete = mins.len() == first_rows.len() && maxes.len() == first_rows.len();
+        is_complete.then_some(PageBounds { first_rows, mins, maxes, null_counts })
+    }
+
+    /// Returns the only leaf of a root column that is not nested.
+    pub(crate) fn flat_leaf(&self, root: usize) -> Option<usize> {
+        let leaves = self.leaves(root);
+        let is_flat = leaves.len() == 1 && !self.reader.schema().field(root).data_type().is_nested();
+        is_flat.then_some(leaves.start)
+    }
+
+    fn offset_index_of(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
+        self.reader.metadata().offset_index()?.get(row_group as usize)?.get(leaf)
+    }
+}
+
+/// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
+pub(crate) fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
+    // Statistics without bounds count as deprecated, too.
+    column.statistics().is_some_and(|found| found.is_min_max_deprecated() && found.min_bytes_opt().is_some())
+}
+
+/// A column index as it is written.
+#[derive(Debug, Default)]
+struct ColumnIndex<'a> {
+    null_pages: Vec<bool>,
+    mins: Vec<&'a [u8]>,
+    maxes: Vec<&'a [u8]>,
+    null_counts: Option<Vec<u64>>,
+}
+
+impl<'a> ColumnIndex<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (mut reader, mut index, mut last) = (Reader { bytes }, Self::default(), 0);
+        loop {
+            let head = *reader.bytes.first()?;
+            match reader.field(&mut last) {
+                Some((NULL_PAGES_FIELD, kind::LIST)) => {
+                    index.null_pages = list(
+                        &mut reader,
+                        |kind| matches!(kind, kind::TRUE | kind::FALSE),
+                        |reader| Some(reader.byte()? == kind::TRUE),
+                    )?;
+                }
+                Some((MINS_FIELD, kind::LIST)) => index.mins = binaries(&mut reader)?,
+                Some((MAXES_FIELD, kind::LIST)) => index.maxes = binaries(&mut reader)?,
+                Some((NULL_COUNTS_FIELD, kind::LIST)) => {
+                    let counts = list(
+                        &mut reader,
+                        |kind| kind == kind::I64,
+                        |reader| u64::try_from(zigzag(reader.varint()?)).ok(),
+                    );
+                    index.null_counts = Some(counts?);
+                }
+                Some((_, kind)) => reader.skip(kind, 0)?,
+                None if head == 0 => break,
+                None => return None,
+            }
+        }
+        let num_pages = index.null_pages.len();
+        let has_all = index.mins.len() == num_pages
+            && index.maxes.len() == num_pages
+            && index.null_counts.as_ref().is_none_or(|counts| counts.len() == num_pages);
+        has_all.then_some(index)
+    }
+
+    /// Returns the bounds as the type's; `None` where one is not a value of it, as where a page holds nothing but `NaN`.
+    fn bounds(&self, physical_type: PhysicalType) -> Option<ColumnIndexMetaData> {
+        let mut builder = ColumnIndexBuilder::new(physical_type);
+        for ((&is_null, min), max) in self.null_pages.iter().zip(&self.mins).zip(&self.maxes) {
+            builder.append(is_null, min.to_vec(), max.to_vec(), 0);
+        }
+        builder.build().ok()
+    }
+}
+
+fn binaries<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
+    list(reader, |kind| kind == kind::BINARY, Reader::binary)
+}
+
+/// Reads a list of items of a kind. Each takes at least a byte, so memory is bounded by what was read.
+fn list<'a, T>(
+    reader: &mut Reader<'a>,
+    is_kind: impl Fn(u8) -> bool,
+    item: impl Fn(&mut Reader<'a>) -> Option<T>,
+) -> Option<Vec<T>> {
+    let (kind, len) = reader.list()?;
+    if (len > 0 && !is_kind(kind)) || len > reader.bytes.len() as u64 {
+        return None;
+    }
+    (0..len).map(|_| item(reader)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two pages of Int32, the second of NULLs alone, with counts.
+    const INDEX: [u8; 28] = [
+        0x19, 0x21, 2, 1, 0x19, 0x28, 4, 7, 0, 0, 0, 0, 0x19, 0x28, 4, 9, 0, 0, 0, 0, 0x15, 0, 0x19, 0x26, 2, 20, 0, 0,
+    ];
+
+    #[test]
+    fn an_index_is_read_as_it_is_written() {
+        let index = ColumnIndex::parse(&INDEX).unwrap();
+        assert_eq!(index.null_pages, [false, true]);
+        assert_eq!((index.mins[0], index.maxes[0]), (&[7, 0, 0, 0][..], &[9, 0, 0, 0][..]));
+        assert_eq!(index.null_counts, Some(vec![1, 10]));
+        assert_eq!(index.bounds(PhysicalType::INT32).unwrap().num_pages(), 2);
+        assert!(index.bounds(PhysicalType::INT64).is_none());
+    }
+
+    #[test]
+    fn what_is_cut_off_or_claims_too_much_is_no_index() {
+        // The byte after the last field ends the struct; what follows it does not matter.
+        assert!((0..INDEX.len() - 1).all(|len| ColumnIndex::parse(&INDEX[..len]).is_none()));
+        assert!(ColumnIndex::parse(&[0x19, 0xf1, 0xff, 0xff, 0xff, 0xff, 7, 2, 0]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn noise_is_never_a_crash(noise in prop::collection::vec(any::<u8>(), 0..200), place in 0_usize..28, to: u8) {
+            drop(ColumnIndex::parse(&noise));
+            let mut damaged = INDEX;
+            damaged[place] = to;
+            drop(ColumnIndex::parse(&damaged).and_then(|index| index.bounds(PhysicalType::INT32)));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Takes a filter apart: what is decided and evaluated alone, in which order, and what is read first.
+//!
+//! A row must pass every conjunct, so a conjunct is only asked about rows that passed those before it. Cheap ones come
+//! first. One that can fail on a value (`a / z > 1`) comes after all that are written before it (`z <> 0`), so that they
+//! guard it; evaluated on fewer rows it can only fail less often.
+//!
+//! All this is pure; [`super::scan`] does it.
+
+use arrow_schema::{DataType, Schema};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
+
+use super::{numbers, sql};
+
+/// Parts of a filter at most: each is asked about every row group. More conjuncts over more columns stay one part.
+const MAX_PARTS: usize = 32;
+
+/// Of the pages that are left, one in this many is taken to hold rows that pass one more conjunct.
+const PAGES_PER_SURVIVOR: u64 = 4;
+
+/// A conjunction of some of a filter's conjuncts, over the same columns.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Part {
+    pub(super) expr: Expr,
+    /// The dataset columns that it reads, ascending.
+    pub(super) columns: Vec<usize>,
+    /// Whether evaluating it may fail on some value.
+    pub(super) can_fail: bool,
+}
+
+/// Returns the parts of `filter` in the order in which they are written, by their first conjuncts.
+pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Part> {
+    let mut parts: Vec<(Vec<Expr>, Vec<usize>, bool)> = Vec::new();
+    let types = DFSchema::try_from(schema.clone()).ok();
+    for conjunct in split_conjunction(filter) {
+        let mut columns: Vec<usize> =
+            conjunct.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
+        columns.sort_unstable();
+        let can_fail = can_fail(conjunct, types.as_ref());
+        let same = parts.iter_mut().find(|part| part.1 == columns && !part.2 && !can_fail);
+        match same {
+            Some(part) => part.0.push(conjunct.clone()),
+            None => parts.push((vec![conjunct.clone()], columns, can_fail)),
+        }
+    }
+    if parts.len() > MAX_PARTS {
+        let mut columns: Vec<usize> = parts.iter().flat_map(|part| part.1.iter().copied()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let can_fail = parts.iter().any(|part| part.2);
+        return vec![Part { expr: filter.clone(), columns, can_fail }];
+    }
+    let part = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| Part { expr: sql::all_of(&exprs), columns, can_fail };
+    parts.into_iter().map(part).collect()
+}
+
+/// Returns whether evaluating `expr` may fail on some value: all but what is known not to.
+fn can_fail(expr: &Expr, schema: Option<&DFSchema>) -> bool {
+    let is_harmless = |node: &Expr| match node {
+        Expr::Column(_) | Expr::Literal(..) | Expr::Alias(_) | Expr::Not(_) | Expr::Between(_) | Expr::Case(_) => true,
+        Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::IsTrue(_) | Expr::IsFalse(_) | Expr::IsUnknown(_) => true,
+        Expr::IsNotTrue(_) | Expr::IsNotFalse(_) | Expr::IsNotUnknown(_) | Expr::InList(_) | Expr::TryCast(_) => true,
+        Expr::Like(like) | Expr::SimilarTo(like) => matches!(*like.pattern, Expr::Literal(..)),
+        Expr::BinaryExpr(binary) => is_harmless_operator(binary.op) || divides_by_number(binary),
+        Expr::Cast(cast) => schema
+            .and_then(|schema| cast.expr.get_type(schema).ok())
+            .is_some_and(|from| is_harmless_cast(&from, cast.field.data_type())),
+        // The one function here that is ours.
+        Expr::ScalarFunction(call) => call.name() == "canonical_float",
+        _ => false,
+    };
+    let mut found = false;
+    let walked = expr.apply(|node| {
+        found |= !is_harmless(node);
+        Ok::<_, DataFusionError>(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    found || walked.is_err()
+}
+
+fn is_harmless_operator(op: Operator) -> bool {
+    use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
+    matches!(op, And | Or | Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Returns whether an expression divides by an integer that always works: neither 0 nor -1, by which the least one overflows.
+fn divides_by_number(binary: &BinaryExpr) -> bool {
+    let is_division = matches!(binary.op, Operator::Divide | Operator::Modulo);
+    let Expr::Literal(divisor, _) = binary.right.as_ref() else { return false };
+    let divisor = match divisor {
+        ScalarValue::Int8(divisor) => divisor.map(i64::from),
+        ScalarValue::Int16(divisor) => divisor.map(i64::from),
+        ScalarValue::Int32(divisor) => divisor.map(i64::from),
+        ScalarValue::Int64(divisor) => *divisor,
+        _ => None,
+    };
+    is_division && divisor.is_some_and(|divisor| divisor > 0)
+}
+
+fn is_harmless_cast(from: &DataType, to: &DataType) -> bool {
+    let is_number = |data_type: &DataType| data_type.is_integer() || data_type.is_floating();
+    from == to || (is_number(from) && is_number(to) && !numbers::is_lossy(from, to))
+}
+
+/// Returns the order in which to evaluate parts with these costs: the cheapest that may come next, again and again. One
+/// that can fail may come when all that are written before it have.
+pub(super) fn order(can_fail: &[bool], costs: &[u64]) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..costs.len()).collect();
+    let mut ordered = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let may_come = |place: &usize| *place == 0 || !can_fail[left[*place]];
+        let next = (0..left.len()).filter(may_come).min_by_key(|&place| costs[left[place]]).unwrap_or(0);
+        ordered.push(left.remove(next));
+    }
+    ordered
+}
+
+/// What the parts that follow some others would read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Following {
+    /// Bytes of the parts before.
+    pub(super) before: u64,
+    /// Bytes that the others read where pages can be left out.
+    pub(super) in_pages: u64,
+    /// Bytes that the others read in any case.
+    pub(super) whole: u64,
+}
+
+/// Returns how many parts to read at first, the others being read only where rows are left: all of them (as many as there
+/// are entries) unless the bytes that are saved are worth one more round trip.
+///
+/// `following[n]` is what the parts after the first `n + 1` would read. Every part is taken to leave one page in
+/// [`PAGES_PER_SURVIVOR`]; nothing tells before it is read.
+pub(super) fn num_first(following: &[Following], round_trip_bytes: u64) -> usize {
+    let Some(last) = following.last() else { return 0 };
+    let mut best = (last.before.saturating_add(last.in_pages).saturating_add(last.whole), following.len());
+    for (place, following) in following.iter().enumerate().rev().skip(1) {
+        let num_parts = u32::try_from(place + 1).unwrap_or(u32::MAX);
+        let read = following.in_pages / PAGES_PER_SURVIVOR.saturating_pow(num_parts);
+        let cost = [following.before, following.whole, read].into_iter().fold(round_trip_bytes, u64::saturating_add);
+        if cost < best.0 {
+            best = (cost, place + 1);
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::Field;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts_of(text: &str) -> Vec<(Vec<usize>, bool)> {
+        let fields = [("a", DataType::Int64), ("z", DataType::Int64), ("t", DataType::Utf8), ("x", DataType::Float32)];
+        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
+        split(&sql::parse(text, &schema).unwrap(), &schema)
+            .into_iter()
+            .map(|part| (part.columns, part.can_fail))
+            .collect()
+    }
+
+    #[test]
+    fn conjuncts_over_the_same_columns_are_one_part() {
+        assert_eq!(parts_of("a > 1 AND t = 'x' AND a < 9"), [(vec![0], false), (vec![2], false)]);
+        assert_eq!(parts_of("a > 1 OR t = 'x'"), [(vec![0, 2], false)]);
+        let many = (0..100).map(|n| format!("{n} % z <> a")).collect::<Vec<_>>().join(" AND ");
+        assert_eq!(parts_of(&many), [(vec![0, 1], true)]);
+    }
+
+    #[test]
+    fn what_can_fail_on_a_value_is_known() {
+        for harmless in
+            ["a > 1.5", "a = z", "t LIKE '%x%'", "x > 0.25", "a IS NULL OR a IN (1, 2)", "NOT (a < z)", "a % 7 = 3"]
+        {
+            assert!(!parts_of(harmless)[0].1, "{harmless}");
+        }
+        for risky in [
+            "a / z > 1",
+            "a / (-1) > 1",
+            "a + z > 1",
+            "CAST(t AS INT) > 1",
+            "length(t) > 3",
+            "t LIKE t || '%'",
+            "-a = z",
+        ] {
+            assert!(parts_of(risky)[0].1, "{risky}");
+        }
+    }
+
+    #[test]
+    fn guards_come_before_what_they_guard_and_cheap_parts_before_dear_ones() {
+        assert_eq!(order(&[false, false, false], &[500, 8, 1]), [2, 1, 0]);
+        assert_eq!(order(&[false, true, false], &[500, 8, 1]), [2, 0, 1]);
+        assert_eq!(order(&[true, false], &[500, 8]), [1, 0]);
+    }
+
+    #[test]
+    fn dear_columns_wait_where_that_saves_more_than_a_round_trip() {
+        let at = |before, in_pages, whole| Following { before, in_pages, whole };
+        // A flag, a number, and a text a hundred times as large.
+        let text = [at(1, 808, 0), at(8, 800, 0), at(808, 0, 0)];
+        assert_eq!(num_first(&text, 100), 2);
+        assert_eq!(num_first(&text, 1000), 3);
+        // Without pages nothing can be left out.
+        assert_eq!(num_first(&[at(1, 0, 808), at(8, 0, 800), at(808, 0, 0)], 100), 3);
+        assert_eq!(num_first(&[], 100), 0);
+        assert_eq!(num_first(&[at(7, 0, 0)], 0), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn all_parts_come_once_and_after_their_guards(parts in prop::collection::vec((any::<bool>(), 0_u64..9), 0..12)) {
+            let (can_fail, costs): (Vec<bool>, Vec<u64>) = parts.into_iter().unzip();
+            let ordered = order(&can_fail, &costs);
+            let place_of = |part: usize| ordered.iter().position(|&other| other == part).unwrap();
+            prop_assert_eq!(ordered.len(), costs.len());
+            for part in (0..costs.len()).filter(|&part| can_fail[part]) {
+                prop_assert!((0..part).all(|guard| place_of(guard) < place_of(part)));
+            }
+        }
+
+        #[test]
+        fn waiting_never_pays_where_it_saves_less_than_a_round_trip(
+            steps in prop::collection::vec(0_u64..1_000_000, 1..6), round_trip in 0_u64..2_000_000,
+        ) {
+            let all: u64 = steps.iter().sum();
+            let before = steps.iter().scan(0, |sum, step| { *sum += step; Some(*sum) });
+            let following: Vec<_> =
+                before.map(|before| Following { before, in_pages: all - before, whole: 0 }).collect();
+            let num = num_first(&following, round_trip);
+            prop_assert!((1..=steps.len()).contains(&num));
+            if num < steps.len() {
+                prop_assert!(following[num - 1].in_pages > round_trip);
+            }
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Selects rows: statistics first, then the predicate columns of what they leave open.
+//!
+//! Row-group statistics decide what they can. Column indexes and bloom filters follow, in one pass, where that pays
+//! ([`super::indexes`]). What is left is read in one stage or two ([`super::parts`]): in each, the columns of all row
+//! groups are requested at once, as far as memory allows, so the number of dependent round trips grows neither with row
+//! groups nor with conjuncts. Large row groups are cut at their pages. Within a stage the parts are decoded one after
+//! another, each for the rows that passed those before. Decoding and evaluation run on blocking threads, never on the IO
+//! runtime.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
+use bytes::Bytes;
+use futures::future::{BoxFuture, try_join_all};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+
+use super::evaluate::Evaluator;
+use super::indexes::Judge;
+use super::open::{Open, mask, spread};
+use super::parts::{self, Following};
+use super::prune::{Pruner, Verdict};
+use super::rows::RowSet;
+use super::{Filter, Report};
+use crate::config;
+use crate::dataset::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
+use crate::error::{Error, Result};
+use crate::metrics::Progress;
+use crate::source::{Connection, coalesce, read_ranges};
+
+/// Reads whose bytes are asked for at the same time, memory permitting.
+const MAX_READS_IN_FLIGHT: usize = 256;
+
+/// Rows evaluated at a time: large enough to amortise the expression's overhead, small enough for the cache, and for the
+/// arrays of numbers not to be mapped anew for every batch. Fewer where they are large.
+const EVALUATION_BATCH_ROWS: u64 = 4096;
+
+/// What is read at once, and what is evaluated at a time, take at most this part of the memory, if pages allow.
+const READS_IN_MEMORY: u64 = 8;
+
+/// Memory is handed out in units of this size, because a semaphore counts in `u32`.
+const PERMIT_BYTES: u64 = 1024;
+
+/// Rows are decoded alone where at most one in this many is left; else all, which costs less than picking.
+const ROWS_PER_SURVIVOR: usize = 4;
+
+/// What an evaluation may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes in hand at once.
+    pub(crate) memory_bytes: u64,
+    /// Bytes above which a read is an error instead of going alone.
+    pub(crate) refused_above: Option<u64>,
+    /// Row groups decoded at once.
+    pub(crate) num_threads: usize,
+}
+
+/// Says what one more dependent round trip to a store must save, in bytes.
+pub(super) type RoundTripBytes = fn(&Connection) -> u64;
+
+/// Returns what one more dependent round trip to a store must save, in bytes.
+pub(super) fn round_trip_bytes(connection: &Connection) -> u64 {
+    if connection.is_local { config::LOCAL_ROUND_TRIP_BYTES } else { config::REMOTE_ROUND_TRIP_BYTES }
+}
+
+/// Returns the rows of each row group that pass `filter`, of those that are `within`, and what was read for it: without bytes and requests, which the
+/// connections count.
+///
+/// # Errors
+///
+/// Those of reading, and [`Error::Evaluate`] where the filter fails on a value.
+pub(super) async fn select(
+    snapshot: &Arc<Snapshot>,
+    filter: &Filter,
+    within: Option<&[RowSet]>,
+    connections: &[Connection],
+    limits: Limits,
+    round_trip_bytes: RoundTripBytes,
+    progress: &Progress,
+) -> Result<(Vec<RowSet>, Report)> {
+    let parts = parts::split(&filter.expr, &snapshot.schema);
+    let parts: Vec<_> = parts
+        .into_iter()
+        .map(|part| {
+            let pruner = Pruner::new(&part.expr, &snapshot.schema, &part.columns);
+            (part, pruner)
+        })
+        .collect();
+    let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
+    let start = Instant::now();
+    let (mut rows, open) = judge_row_groups(&judge, within);
+    let pruning = Some(start.elapsed());
+    let (open, decided) = judge.narrow(open, connections, round_trip_bytes, limits.memory_bytes).await?;
+    let mut undecided = Vec::with_capacity(open.len());
+    for open in open {
+        match open.decided() {
+            Some(set) => rows[open.place] = set,
+            None => undecided.push(open),
+        }
+    }
+    let mut report = Report {
+        pruning,
+        num_pruned_by_bloom: decided.by_bloom,
+        num_read: undecided.len() as u64,
+        num_pages: decided.pages,
+        num_pages_pruned: decided.pages_pruned,
+        ..Report::default()
+    };
+    let mut is_read = vec![false; rows.len()];
+    undecided.iter().for_each(|open| is_read[open.place] = true);
+    let unread = || rows.iter().zip(&is_read).filter(|(_, is_read)| !**is_read).map(|(set, _)| set);
+    report.num_outside = within.iter().flat_map(|sets| *sets).filter(|set| **set == RowSet::None).count() as u64;
+    report.num_pruned = unread().filter(|set| **set == RowSet::None).count() as u64 - report.num_outside;
+    report.num_whole = unread().filter(|set| **set == RowSet::All).count() as u64;
+    progress.start(undecided.len() as u64);
+    if undecided.is_empty() {
+        return Ok((rows, report));
+    }
+    let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
+    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text)?);
+    report.num_stages = scan.stages.len() as u64;
+    for (place, set) in scan.run(undecided, connections, progress).await? {
+        rows[place] = set;
+    }
+    Ok((rows, report))
+}
+
+/// Returns what statistics decide of each row group of the snapshot, and the row groups that they leave open: rows that are
+/// not `within` are out.
+fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, Vec<Open>) {
+    let Judge { snapshot, parts } = judge;
+    let verdicts: Vec<Vec<Vec<Verdict>>> = snapshot
+        .fragments
+        .iter()
+        .map(|fragment| parts.iter().map(|(_, pruner)| pruner.judge(fragment)).collect())
+        .collect();
+    let (mut rows, mut open) = (Vec::with_capacity(snapshot.row_groups.len()), Vec::new());
+    for (place, &row_group) in snapshot.row_groups.iter().enumerate() {
+        let of_parts = || verdicts[row_group.fragment as usize].iter().map(|of| of[row_group.index as usize]);
+        let alive = within.map_or(RowSet::All, |sets| sets[place].clone());
+        let set = if of_parts().any(|verdict| verdict == Verdict::Nothing) { RowSet::None } else { alive };
+        if set != RowSet::None && of_parts().any(|verdict| verdict == Verdict::Unknown) {
+            let unknown = of_parts().map(|verdict| match verdict {
+                Verdict::Unknown => RowSet::All,
+                Verdict::Nothing | Verdict::Everything => RowSet::None,
+            });
+            open.push(Open { place, row_group, alive: set.clone(), unknown: unknown.collect() });
+        }
+        rows.push(set);
+    }
+    (rows, open)
+}
+
+/// A filter, with what is read of its columns and when.
+struct Scan {
+    snapshot: Arc<Snapshot>,
+    /// Of each part, and whether it can fail.
+    evaluators: Vec<(Evaluator, bool)>,
+    stages: Vec<Stage>,
+    limits: Limits,
+    memory: Semaphore,
+    cores: Arc<Semaphore>,
+}
+
+/// Parts whose columns are fetched together.
+struct Stage {
+    /// In the order in which they are evaluated.
+    parts: Vec<usize>,
+    /// Where their columns are in each fragment.
+    layouts: Vec<Arc<ColumnLayout>>,
+}
+
+/// Rows of a row group that are read at once.
+#[derive(Debug)]
+struct Piece {
+    rows: Range<u32>,
+    batch_rows: usize,
+    /// Bytes that are held.
+    bytes: u64,
+}
+
+/// A part to evaluate on some rows of a piece.
+struct Step {
+    part: usize,
+    rows: BooleanBuffer,
+    read: RowGroupRead,
+}
+
+impl Scan {
+    fn try_new(judge: &Judge, open: &[Open], limits: Limits, round_trip_bytes: u64, text: &str) -> Result<Self> {
+        let Judge { snapshot, parts } = judge;
+        let evaluators = parts
+            .iter()
+            .map(|(part, _)| Ok((Evaluator::try_new(snapshot, &part.expr, &part.columns, text)?, part.can_fail)));
+        let can_fail: Vec<bool> = parts.iter().map(|(part, _)| part.can_fail).collect();
+        let cost = |part: usize| {
+            let open = open.iter().filter(|open| open.unknown[part] != RowSet::None);
+            let of_row_group = open.flat_map(|open| {
+                let fragment = snapshot.fragment(open.row_group);
+                parts[part].0.columns.iter().map(|&column| fragment.decode_cost(column, open.row_group.index))
+            });
+            of_row_group.fold(0, u64::saturating_add)
+        };
+        let ordered = parts::order(&can_fail, &(0..parts.len()).map(cost).collect::<Vec<_>>());
+        let following: Vec<_> = (1..=ordered.len()).map(|num| following(judge, open, &ordered, num)).collect();
+        let (first, second) = ordered.split_at(parts::num_first(&following, round_trip_bytes));
+        let stage = |of: &[usize]| {
+            let columns: BTreeSet<usize> = of.iter().flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
+            let columns: Vec<usize> = columns.into_iter().collect();
+            let layouts = ColumnLayout::of_all(snapshot, &columns, limits.memory_bytes);
+            Stage { parts: of.to_vec(), layouts }
+        };
+        Ok(Self {
+            snapshot: Arc::clone(snapshot),
+            evaluators: evaluators.collect::<Result<_>>()?,
+            stages: [first, second].into_iter().filter(|of| !of.is_empty()).map(stage).collect(),
+            limits,
+            memory: Semaphore::new(permits(limits.memory_bytes) as usize),
+            cores: Arc::new(Semaphore::new(limits.num_threads)),
+        })
+    }
+
+    /// Returns the kept rows of `open`, with their places.
+    async fn run(
+        self: &Arc<Self>,
+        open: Vec<Open>,
+        connections: &[Connection],
+        progress: &Progress,
+    ) -> Result<Vec<(usize, RowSet)>> {
+        let open: Vec<Arc<Open>> = open.into_iter().map(Arc::new).collect();
+        let mut pieces = Vec::with_capacity(open.len());
+        for open in &open {
+            pieces.extend(
+                self.cut(0, open, 0..open.row_group.num_rows)?.into_iter().map(|piece| (Arc::clone(open), piece)),
+            );
+        }
+        let mut done: Vec<(usize, BooleanBuffer)> = stream::iter(pieces.into_iter().enumerate())
+            .map(|(number, (open, piece))| async move {
+                let is_last = piece.rows.end == open.row_group.num_rows;
+                let alive = mask(&open.alive, &piece.rows);
+                let passed = self.pass(connections, &open, 0, piece, alive).await?;
+                progress.advance(u64::from(is_last));
+                Ok::<_, Error>((number, passed))
+            })
+            .buffer_unordered(MAX_READS_IN_FLIGHT)
+            .try_collect()
+            .await?;
+        done.sort_unstable_by_key(|(number, _)| *number);
+        let mut done = done.into_iter().map(|(_, passed)| passed);
+        let sets = open.iter().map(|open| {
+            let num_rows = open.row_group.num_rows as usize;
+            let mut mask = BooleanBufferBuilder::new(num_rows);
+            while mask.len() < num_rows {
+                let Some(passed) = done.next() else { break };
+                mask.append_buffer(&passed);
+            }
+            (open.place, RowSet::from_mask(mask.finish()))
+        });
+        Ok(sets.collect())
+    }
+
+    /// Cuts rows of a row group into what is read at once in a stage.
+    fn cut(&self, stage: usize, open: &Open, rows: Range<u32>) -> Result<Vec<Piece>> {
+        let (row_group, limits) = (open.row_group, self.limits);
+        let fragment = self.snapshot.fragment(row_group);
+        let layout = &self.stages[stage].layouts[row_group.fragment as usize];
+        let gap = self.snapshot.gap_bytes(fragment);
+        let bounds = (limits.memory_bytes / READS_IN_MEMORY, limits.memory_bytes / 4);
+        let mut pieces = Vec::new();
+        for rows in fragment.cut_by_cost(layout, row_group.index, rows, gap, bounds) {
+            let cost = fragment.read_cost(layout, row_group.index, &rows, gap);
+            let num_rows = u64::from(rows.end - rows.start).max(1);
+            let of_rows = cost.working.saturating_add(cost.decoded);
+            let row_bytes = of_rows.div_ceil(num_rows).max(1);
+            let batch_rows = (limits.memory_bytes / READS_IN_MEMORY / row_bytes).clamp(1, EVALUATION_BATCH_ROWS);
+            // Of the arrays there is one batch at a time, of the pages one for each column.
+            let of_batch = row_bytes.saturating_mul(batch_rows.min(num_rows));
+            let bytes = cost.fetched.saturating_add(of_batch).saturating_add(cost.working.min(cost.fetched));
+            if let Some(limit_bytes) = limits.refused_above.filter(|limit| bytes > *limit) {
+                return Err(fragment.memory_error(row_group.index, limit_bytes, bytes));
+            }
+            pieces.push(Piece { rows, batch_rows: usize::try_from(batch_rows).unwrap_or(usize::MAX), bytes });
+        }
+        Ok(pieces)
+    }
+
+    /// Returns which of the rows of a piece that are `alive` pass this stage and those after it.
+    fn pass<'a>(
+        self: &'a Arc<Self>,
+        connections: &'a [Connection],
+        open: &'a Arc<Open>,
+        stage: usize,
+        piece: Piece,
+        alive: BooleanBuffer,
+    ) -> BoxFuture<'a, Result<BooleanBuffer>> {
+        async move {
+            let rows = piece.rows.clone();
+            let alive = self.evaluate(connections, open, stage, piece, alive).await?;
+            if stage + 1 == self.stages.len() || alive.count_set_bits() == 0 {
+                return Ok(alive);
+            }
+            let pieces = self.cut(stage + 1, open, rows.clone())?.into_iter().map(|piece| {
+                let from = (piece.rows.start - rows.start) as usize;
+                let alive = alive.slice(from, (piece.rows.end - piece.rows.start) as usize);
+                self.pass(connections, open, stage + 1, piece, alive)
+            });
+            let passed = try_join_all(pieces).await?;
+            let mut whole = BooleanBufferBuilder::new(alive.len());
+            passed.iter().for_each(|passed| whole.append_buffer(passed));
+            Ok(whole.finish())
+        }
+        .boxed()
+    }
+
+    async fn evaluate(
+        self: &Arc<Self>,
+        connections: &[Connection],
+        open: &Arc<Open>,
+        stage: usize,
+        piece: Piece,
+        alive: BooleanBuffer,
+    ) -> Result<BooleanBuffer> {
+        let steps = self.steps(open, stage, &piece, &alive)?;
+        if steps.is_empty() {
+            return Ok(alive);
+        }
+        let fragment = self.snapshot.fragment(open.row_group);
+        // What is larger than the memory and not refused goes alone.
+        let wanted = permits(piece.bytes).min(permits(self.limits.memory_bytes));
+        let _memory = self.memory.acquire_many(wanted).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let ranges: Vec<_> = steps.iter().flat_map(|step| step.read.ranges().iter().cloned()).collect();
+        // Parts may share columns: their ranges overlap.
+        let ranges = coalesce(&ranges, 0);
+        let connection = &connections[fragment.store];
+        let connection = if stage == 0 { connection.clone() } else { connection.then() };
+        let bytes = read_ranges(&connection, &fragment.object, &ranges).await?;
+        let cores = Arc::clone(&self.cores);
+        let _core = cores.acquire_owned().await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        let (this, row_group, fetched) = (Arc::clone(self), open.row_group, Fetched { ranges, bytes });
+        let evaluate = move || this.evaluate_steps(row_group, &piece, steps, &fetched, alive);
+        let evaluated = connections[fragment.store].io.spawn_blocking(evaluate);
+        evaluated.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
+    }
+
+    /// Plans what to read of the parts of a stage.
+    fn steps(&self, open: &Open, stage: usize, piece: &Piece, alive: &BooleanBuffer) -> Result<Vec<Step>> {
+        let mut steps = Vec::new();
+        for &part in &self.stages[stage].parts {
+            let rows = match &open.unknown[part] {
+                RowSet::None => continue,
+                RowSet::All => alive.clone(),
+                some => alive & &mask(some, &piece.rows),
+            };
+            if rows.count_set_bits() > 0 {
+                let read = self.plan(open.row_group, part, piece, &rows)?;
+                steps.push(Step { part, rows, read });
+            }
+        }
+        Ok(steps)
+    }
+
+    fn plan(&self, row_group: RowGroupRef, part: usize, piece: &Piece, rows: &BooleanBuffer) -> Result<RowGroupRead> {
+        let at = |row: usize| piece.rows.start.saturating_add(u32::try_from(row).unwrap_or(u32::MAX));
+        let runs: Vec<_> = rows.set_slices().map(|(start, end)| at(start)..at(end)).collect();
+        let is_whole = matches!(&runs[..], [all] if *all == (0..row_group.num_rows));
+        let columns = self.evaluators[part].0.columns();
+        RowGroupRead::try_new(&self.snapshot, row_group, columns, (!is_whole).then_some(&runs), piece.batch_rows)
+    }
+
+    /// Evaluates parts one after another, each on what passed those before.
+    fn evaluate_steps(
+        &self,
+        row_group: RowGroupRef,
+        piece: &Piece,
+        steps: Vec<Step>,
+        fetched: &Fetched,
+        mut alive: BooleanBuffer,
+    ) -> Result<BooleanBuffer> {
+        for Step { part, rows, read } in steps {
+            let left = &alive & &rows;
+            let (num_left, num_rows) = (left.count_set_bits(), rows.count_set_bits());
+            if num_left == 0 {
+                continue;
+            }
+            let (evaluator, can_fail) = &self.evaluators[part];
+            let is_picked = num_left < num_rows && (*can_fail || num_left <= num_rows / ROWS_PER_SURVIVOR);
+            let (rows, read) = match is_picked {
+                true => {
+                    let read = self.plan(row_group, part, piece, &left)?;
+                    (left, read)
+                }
+                false => (rows, read),
+            };
+            let bytes = read.ranges().iter().map(|range| fetched.get(range)).collect::<Result<_>>()?;
+            let passed = spread(&rows, &evaluator.evaluate(row_group, read, bytes)?);
+            // Rows that the part is not asked about stay.
+            alive = &alive & &(&passed | &!&rows);
+        }
+        Ok(alive)
+    }
+}
+
+/// Returns what the parts of `ordered` after the first `num` would read, and those before.
+fn following(judge: &Judge, open: &[Open], ordered: &[usize], num: usize) -> Following {
+    let Judge { snapshot, parts } = judge;
+    let mut following = Following::default();
+    for open in open {
+        let (fragment, row_group) = (snapshot.fragment(open.row_group), open.row_group.index);
+        let bytes_of = |of: &[usize]| {
+            let of = of.iter().filter(|part| open.unknown[**part] != RowSet::None);
+            let columns: BTreeSet<usize> = of.flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
+            columns.into_iter().map(|column| fragment.column_bytes(column, row_group)).fold(0, u64::saturating_add)
+        };
+        let (before, after) = (bytes_of(&ordered[..num]), bytes_of(&ordered[num..]));
+        let num_rows = u64::from(open.row_group.num_rows).max(1);
+        let alive = |bytes: u64| bytes / num_rows * u64::from(open.alive.count(0..open.row_group.num_rows));
+        let (before, in_pages, whole) = match fragment.has_offset_index(row_group) {
+            true => (alive(before), alive(after), 0),
+            false => (before, 0, after),
+        };
+        following.before = following.before.saturating_add(before);
+        following.in_pages = following.in_pages.saturating_add(in_pages);
+        following.whole = following.whole.saturating_add(whole);
+    }
+    following
+}
+
+/// What was fetched of a piece: disjoint ranges, ascending.
+struct Fetched {
+    ranges: Vec<Range<u64>>,
+    bytes: Vec<Bytes>,
+}
+
+impl Fetched {
+    fn get(&self, range: &Range<u64>) -> Result<Bytes> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let place = self.ranges.partition_point(|have| have.end <= range.start);
+        let found = self.ranges.get(place).zip(self.bytes.get(place)).and_then(|(have, bytes)| {
+            let start = usize::try_from(range.start.checked_sub(have.start)?).ok()?;
+            let end = usize::try_from(range.end - have.start).ok()?;
+            (end <= bytes.len()).then(|| bytes.slice(start..end))
+        });
+        let missing = || Error::Internal { reason: format!("bytes {}..{} were not fetched", range.start, range.end) };
+        found.ok_or_else(missing)
+    }
+}
+
+fn permits(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+}

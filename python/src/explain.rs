@@ -18,6 +18,9 @@ pub(crate) fn explanation_dict<'py>(py: Python<'py>, facts: &Explanation) -> PyR
     let selection = &facts.selection;
     if let Some(num_empty) = facts.num_empty() {
         dict.set_item("row_groups_pruned", selection.num_pruned)?;
+        dict.set_item("row_groups_pruned_by_bloom", selection.num_pruned_by_bloom)?;
+        dict.set_item("pages_judged", selection.num_pages)?;
+        dict.set_item("pages_pruned", selection.num_pages_pruned)?;
         dict.set_item("row_groups_read", selection.num_read)?;
         dict.set_item("row_groups_empty", num_empty)?;
     }

@@ -19,7 +19,6 @@ use super::rows::RowSet;
 use super::scan::RoundTripBytes;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
-use crate::metrics;
 use crate::panics;
 use crate::source::{Connection, coalesce, read_ranges};
 
@@ -179,7 +178,7 @@ impl Judge {
             return Ok(group.into_iter().map(|(open, _)| (open, Decided::default())).collect());
         }
         let fragment = self.snapshot.fragment(first.row_group);
-        let connection = &connections[fragment.store].at(metrics::Stage::Indexes);
+        let connection = &connections[fragment.store];
         let indexes = || group.iter().flat_map(|(_, indexes)| indexes);
         let mut bytes: Vec<Option<Bytes>> = indexes().map(|index| fragment.kept(&index.range)).collect();
         let missing = indexes().zip(&bytes).filter(|(_, bytes)| bytes.is_none());

@@ -39,21 +39,23 @@ pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Part> {
             conjunct.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
         columns.sort_unstable();
         let can_fail = can_fail(conjunct, types.as_ref());
-        let same = parts.iter_mut().find(|part| part.1 == columns && !part.2 && !can_fail);
+        let same = parts.iter().position(|part| part.1 == columns && !part.2 && !can_fail);
         match same {
-            Some(part) => part.0.push(conjunct.clone()),
+            Some(part) => parts[part].0.push(conjunct.clone()),
+            None if parts.len() == MAX_PARTS => return vec![whole(filter, schema)],
             None => parts.push((vec![conjunct.clone()], columns, can_fail)),
         }
     }
-    if parts.len() > MAX_PARTS {
-        let mut columns: Vec<usize> = parts.iter().flat_map(|part| part.1.iter().copied()).collect();
-        columns.sort_unstable();
-        columns.dedup();
-        let can_fail = parts.iter().any(|part| part.2);
-        return vec![Part { expr: filter.clone(), columns, can_fail }];
-    }
     let part = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| Part { expr: sql::all_of(&exprs), columns, can_fail };
     parts.into_iter().map(part).collect()
+}
+
+/// Returns `filter` as one part.
+fn whole(filter: &Expr, schema: &Schema) -> Part {
+    let mut columns: Vec<usize> =
+        filter.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
+    columns.sort_unstable();
+    Part { expr: filter.clone(), columns, can_fail: true }
 }
 
 /// Returns whether evaluating `expr` may fail on some value: all but what is known not to.

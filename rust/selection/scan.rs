@@ -28,7 +28,7 @@ use super::{Filter, Report};
 use crate::config;
 use crate::dataset::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
-use crate::metrics::Progress;
+use crate::metrics::{Progress, Stage};
 use crate::source::{Connection, coalesce, read_ranges};
 
 /// Reads whose bytes are asked for at the same time, memory permitting.
@@ -89,11 +89,12 @@ pub(super) async fn select(
             (part, pruner)
         })
         .collect();
-    let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
     let start = Instant::now();
+    let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
     let (mut rows, open) = judge_row_groups(&judge, within);
     let pruning = Some(start.elapsed());
-    let (open, decided) = judge.narrow(open, connections, round_trip_bytes, limits.memory_bytes).await?;
+    let for_indexes: Vec<_> = connections.iter().map(|connection| connection.at(Stage::Indexes)).collect();
+    let (open, decided) = judge.narrow(open, &for_indexes, round_trip_bytes, limits.memory_bytes).await?;
     let mut undecided = Vec::with_capacity(open.len());
     for open in open {
         match open.decided() {
@@ -102,11 +103,11 @@ pub(super) async fn select(
         }
     }
     let mut report = Report {
-        pruning,
         num_pruned_by_bloom: decided.by_bloom,
         num_read: undecided.len() as u64,
         num_pages: decided.pages,
         num_pages_pruned: decided.pages_pruned,
+        pruning,
         ..Report::default()
     };
     let mut is_read = vec![false; rows.len()];
@@ -122,7 +123,8 @@ pub(super) async fn select(
     let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
     let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text)?);
     report.num_stages = scan.stages.len() as u64;
-    for (place, set) in scan.run(undecided, connections, progress).await? {
+    let after: Vec<_> = connections.iter().map(Connection::then).collect();
+    for (place, set) in scan.run(undecided, [connections, &after], progress).await? {
         rows[place] = set;
     }
     Ok((rows, report))
@@ -159,14 +161,14 @@ struct Scan {
     snapshot: Arc<Snapshot>,
     /// Of each part, and whether it can fail.
     evaluators: Vec<(Evaluator, bool)>,
-    stages: Vec<Stage>,
+    stages: Vec<Together>,
     limits: Limits,
     memory: Semaphore,
     cores: Arc<Semaphore>,
 }
 
 /// Parts whose columns are fetched together.
-struct Stage {
+struct Together {
     /// In the order in which they are evaluated.
     parts: Vec<usize>,
     /// Where their columns are in each fragment.
@@ -211,7 +213,7 @@ impl Scan {
             let columns: BTreeSet<usize> = of.iter().flat_map(|&part| parts[part].0.columns.iter().copied()).collect();
             let columns: Vec<usize> = columns.into_iter().collect();
             let layouts = ColumnLayout::of_all(snapshot, &columns, limits.memory_bytes);
-            Stage { parts: of.to_vec(), layouts }
+            Together { parts: of.to_vec(), layouts }
         };
         Ok(Self {
             snapshot: Arc::clone(snapshot),
@@ -223,11 +225,11 @@ impl Scan {
         })
     }
 
-    /// Returns the kept rows of `open`, with their places.
+    /// Returns the kept rows of `open`, with their places; `connections` are those of the first stage and the second.
     async fn run(
         self: &Arc<Self>,
         open: Vec<Open>,
-        connections: &[Connection],
+        connections: [&[Connection]; 2],
         progress: &Progress,
     ) -> Result<Vec<(usize, RowSet)>> {
         let open: Vec<Arc<Open>> = open.into_iter().map(Arc::new).collect();
@@ -290,7 +292,7 @@ impl Scan {
     /// Returns which of the rows of a piece that are `alive` pass this stage and those after it.
     fn pass<'a>(
         self: &'a Arc<Self>,
-        connections: &'a [Connection],
+        connections: [&'a [Connection]; 2],
         open: &'a Arc<Open>,
         stage: usize,
         piece: Piece,
@@ -317,7 +319,7 @@ impl Scan {
 
     async fn evaluate(
         self: &Arc<Self>,
-        connections: &[Connection],
+        connections: [&[Connection]; 2],
         open: &Arc<Open>,
         stage: usize,
         piece: Piece,
@@ -334,14 +336,13 @@ impl Scan {
         let ranges: Vec<_> = steps.iter().flat_map(|step| step.read.ranges().iter().cloned()).collect();
         // Parts may share columns: their ranges overlap.
         let ranges = coalesce(&ranges, 0);
-        let connection = &connections[fragment.store];
-        let connection = if stage == 0 { connection.clone() } else { connection.then() };
-        let bytes = read_ranges(&connection, &fragment.object, &ranges).await?;
+        let connection = &connections[stage][fragment.store];
+        let bytes = read_ranges(connection, &fragment.object, &ranges).await?;
         let cores = Arc::clone(&self.cores);
         let _core = cores.acquire_owned().await.map_err(|_| Error::Closed { reason: "cancelled" })?;
         let (this, row_group, fetched) = (Arc::clone(self), open.row_group, Fetched { ranges, bytes });
         let evaluate = move || this.evaluate_steps(row_group, &piece, steps, &fetched, alive);
-        let evaluated = connections[fragment.store].io.spawn_blocking(evaluate);
+        let evaluated = connection.io.spawn_blocking(evaluate);
         evaluated.await.map_err(|panic| Error::Internal { reason: panic.to_string() })?
     }
 

@@ -4,14 +4,21 @@ mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
+mod manifest;
+mod open;
+mod pack;
+mod packed;
+mod partition;
 mod row_group;
 mod schema;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod types;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
+pub(crate) use self::partition::Constant;
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};

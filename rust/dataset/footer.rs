@@ -314,10 +314,9 @@ mod tests {
         (0..LEARNED_FROM).for_each(|_| size.learn(100));
         assert_eq!(size.get(), 40_960);
         // One in a hundred may cost a second request.
-        size.learn(1 << 40);
-        (0..1000).for_each(|_| size.learn(100));
+        (0..10_000).for_each(|_| size.learn(100));
         assert_eq!(size.get(), 16 << 10);
-        (0..5000).for_each(|_| size.learn(1 << 40));
+        (0..20_000).for_each(|_| size.learn(1 << 40));
         assert_eq!(size.get(), 8 << 20);
     }
 }

@@ -346,10 +346,14 @@ mod tests {
         let identity = |pairs: &[(&str, &str)]| {
             Store::try_new(StoreKey::S3("s3://bucket".into()), &options(pairs)).unwrap().identity()
         };
-        let here = identity(&[("aws_endpoint_url", "http://here:1"), ("aws_secret_access_key", "s3cr3t")]);
-        assert_eq!(here, identity(&[("aws_endpoint_url", "http://here:1"), ("aws_access_key_id", "k3y")]));
-        assert_ne!(here, identity(&[("aws_endpoint_url", "http://there:1")]));
-        assert!(!here.concat().contains("s3cr3t"));
+        let ours = [("aws_secret_access_key", "s3cr3t"), ("aws_access_key_id", "k3y")];
+        let theirs = [("aws_skip_signature", "true"), ("aws_region", "here")];
+        let at = |place, options: &[(&'static str, &'static str)]| {
+            identity(&[&[("aws_endpoint_url", place)], options].concat())
+        };
+        assert_eq!(at("http://here:1", &ours), at("http://here:1", &theirs));
+        assert_ne!(at("http://here:1", &ours), at("http://there:1", &ours));
+        assert!(!at("http://here:1", &ours).concat().contains("s3cr3t"));
     }
 
     #[test]

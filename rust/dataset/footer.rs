@@ -101,7 +101,7 @@ pub(super) async fn read<T: Send + 'static>(
 ) -> Result<T> {
     let bytes = match read_suffix(connection, object, tail_size.get()).await {
         // A suffix of nothing cannot be satisfied.
-        Err(Error::Store { source, .. }) if source.to_string().contains("416") => Bytes::new(),
+        Err(Error::Store { source, .. }) if source.to_string().contains("416 Range Not Satisfiable") => Bytes::new(),
         tail => tail?,
     };
     let size = object.size_bytes.unwrap_or(bytes.len() as u64);

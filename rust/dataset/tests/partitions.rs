@@ -26,8 +26,8 @@ async fn of_keys(keys: &[&str]) -> Arc<Recording> {
 async fn keep(snapshot: &Arc<Snapshot>, recording: &Recording, sql: &str) -> (u64, Vec<String>) {
     let dataset = Dataset::new(Arc::clone(snapshot)).filter(sql).unwrap();
     let connections = dataset.connect(&Arc::default()).unwrap();
-    let selection = dataset.selection(connections, None, &Progress::default()).await.unwrap();
-    (selection.num_rows(), recording.take())
+    let answer = dataset.answer(connections, None, &Arc::default()).await.unwrap();
+    (answer.selection().num_rows(), recording.take())
 }
 
 fn fields(snapshot: &Snapshot) -> Vec<(&str, &DataType, bool)> {

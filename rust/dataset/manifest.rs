@@ -31,7 +31,7 @@ const EXTENSION: &str = ".forebay";
 const MAGIC: &[u8; 8] = b"FBSNAP\0\x01";
 
 /// The most bytes of a header: that of some ten million objects.
-const MAX_HEADER_BYTES: u64 = 4 << 30;
+const MAX_HEADER_BYTES: u64 = 1 << 30;
 
 const ZSTD_LEVEL: i32 = 3;
 

@@ -18,6 +18,9 @@ const ZSTD_LEVEL: i32 = 1;
 /// The most that packed bytes may claim to unfold to, for each of theirs. Footers repeat themselves less.
 const MAX_RATIO: usize = 1 << 10;
 
+/// The most that they may claim in all: a footer tells its length in 31 bits.
+const MAX_RAW_BYTES: usize = 2 << 30;
+
 /// The end of an object: its size, and the ranges that were read, with their bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tail {
@@ -53,7 +56,7 @@ impl Tail {
         let mut packed = vec![codec::ZSTD];
         packed.extend((raw.len() as u64).to_le_bytes());
         match zstd::bulk::compress(&raw, ZSTD_LEVEL) {
-            Ok(compressed) if compressed.len() < raw.len() && raw.len() / MAX_RATIO < compressed.len() => {
+            Ok(compressed) if compressed.len() < raw.len() && may_unfold(compressed.len(), raw.len()) => {
                 packed.extend(compressed);
             }
             _ => {
@@ -71,7 +74,7 @@ impl Tail {
         let raw_len = usize::try_from(u64::from_le_bytes(*raw_len)).ok()?;
         let raw = match codec {
             codec::RAW => data.to_vec(),
-            codec::ZSTD if raw_len / MAX_RATIO <= data.len() => zstd::bulk::decompress(data, raw_len).ok()?,
+            codec::ZSTD if may_unfold(data.len(), raw_len) => zstd::bulk::decompress(data, raw_len).ok()?,
             _ => return None,
         };
         (raw.len() == raw_len).then_some(())?;
@@ -93,6 +96,11 @@ impl Tail {
         }
         (place == raw.len()).then_some(Self { size, pieces })
     }
+}
+
+/// Returns whether so many compressed bytes may be so many others.
+fn may_unfold(num_bytes: usize, raw_len: usize) -> bool {
+    raw_len <= MAX_RAW_BYTES && raw_len / MAX_RATIO <= num_bytes
 }
 
 fn number(raw: &[u8], place: &mut usize) -> Option<u64> {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import itertools
 import json
 import os
 import pickle
@@ -25,7 +24,7 @@ from programs import python_command, python_environment, run_python
 import forebay as fb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from s3 import Bucket
 
@@ -216,11 +215,9 @@ class Counting(http.server.SimpleHTTPRequestHandler):
     """Serves files with ranges and counts what is asked for."""
 
     seen: ClassVar[list[str]]
-    before_answer: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
 
     def do_GET(self) -> None:
         self.seen.append(self.path)
-        self.before_answer()
         body = Path(self.translate_path(self.path)).read_bytes()
         first, _, last = self.headers.get("Range", f"bytes=0-{len(body) - 1}").removeprefix("bytes=").partition("-")
         start = int(first) if first else max(len(body) - int(last), 0)
@@ -236,19 +233,12 @@ class Counting(http.server.SimpleHTTPRequestHandler):
         """Says nothing."""
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """A server that many may call at once."""
-
-    request_queue_size = 1024
-
-
 @contextlib.contextmanager
-def serving(folder: Path, before_answer: Callable[[], object] = lambda: None) -> Iterator[tuple[str, list[str]]]:
+def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """A web server for a folder: its URL, and the paths that were asked for."""
     seen: list[str] = []
-    settings = {"seen": seen, "before_answer": staticmethod(before_answer)}
-    handler = functools.partial(type("Handler", (Counting,), settings), directory=str(folder))
-    server = Server(("127.0.0.1", 0), handler)
+    handler = functools.partial(type("Handler", (Counting,), {"seen": seen}), directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -264,24 +254,6 @@ def server(folder) -> Iterator[tuple[str, list[str]]]:
     """A web server for the folder of objects."""
     with serving(folder) as found:
         yield found
-
-
-def test_256_footers_are_asked_for_at_the_same_time(folder):
-    """Nothing is answered before that many are waiting."""
-    num_objects, at_once = 300, 256
-    first, arrived = min(folder.iterdir()).read_bytes(), threading.Barrier(at_once)
-    for number in range(num_objects):
-        (folder / f"{number}.copy").write_bytes(first)
-    numbers = itertools.count()
-
-    def wait() -> None:
-        if next(numbers) < at_once:
-            arrived.wait(timeout=60)
-
-    with serving(folder, wait) as (url, seen):
-        ds = opened([f"{url}/{number}.copy" for number in range(num_objects)])
-        assert len(seen) == num_objects
-        assert len(ds) == num_objects * NUM_ROWS // NUM_OBJECTS
 
 
 def test_a_manifest_of_remote_objects_opens_with_one_request(folder, server):

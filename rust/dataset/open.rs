@@ -164,16 +164,20 @@ impl Unopened<'_> {
     ) -> Result<()> {
         for Cached { key, members, mut pack } in cached {
             pack.tidy(members.iter().map(|&member| &self.sources[member].object));
+            let mut has_new = false;
             for &member in members.iter().filter(|&&member| is_new[member]) {
                 let source = &self.sources[member];
                 let is_settled = pack::is_settled(self.stores[source.store].key(), &source.object);
                 // The version that was listed: an answer of another one is an error.
                 if let Some(read) = fragments[member].first().filter(|_| is_settled) {
                     pack.insert(&source.object, &read.object, read.packed.clone());
+                    has_new = true;
                 }
             }
-            let cache = cache.clone();
-            blocking(io, move || pack.save(&cache, &key)).await?;
+            if has_new {
+                let cache = cache.clone();
+                blocking(io, move || pack.save(&cache, &key)).await?;
+            }
         }
         Ok(())
     }

@@ -31,12 +31,6 @@ settings.register_profile("search", deadline=None, max_examples=3000, print_blob
 settings.load_profile("forebay")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Caches of this session's own, for programs that tests start, too: not those of whoever runs the tests."""
-    os.environ["FOREBAY_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
     """The S3 server: the one that `make test` started, else one for this session."""

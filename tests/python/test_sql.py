@@ -53,11 +53,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
 
 
 def ids_of(dataset: fb.Dataset, **settings: Any) -> list[int]:
-    return [
-        i
-        for batch in dataset.select_columns("id").batches(64, **settings)
-        for i in pa.record_batch(batch)["id"].to_pylist()
-    ]
+    return [i for batch in dataset.select_columns("id").batches(64, **settings) for i in pa.record_batch(batch)["id"].to_pylist()]
 
 
 def expected(sql: str, **tables: pa.Table) -> list[dict[str, Any]]:
@@ -156,9 +152,7 @@ def test_queries_build_on_filters_and_on_each_other(ds: fb.Dataset) -> None:
     top = ds.filter("lang = 'de'").sql("SELECT id, score AS s, lang FROM dataset ORDER BY s DESC LIMIT 50")
     assert len(top.filter("s > 5.5")) == sum(row["s"] > 5.5 for row in top.iter())
     nested = top.sql("SELECT id, s + 1 AS t FROM dataset WHERE s < 6 ORDER BY id")
-    rows = [
-        {"id": row["id"], "t": row["s"] + 1} for row in sorted(top.iter(), key=lambda row: row["id"]) if row["s"] < 6
-    ]
+    rows = [{"id": row["id"], "t": row["s"] + 1} for row in sorted(top.iter(), key=lambda row: row["id"]) if row["s"] < 6]
     assert list(nested.iter()) == rows
     assert list(pickle.loads(pickle.dumps(nested.filter("t > 2"))).iter()) == [row for row in rows if row["t"] > 2]
 
@@ -204,9 +198,7 @@ TABLES = {
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables_come_from_any_library(ds: fb.Dataset, kind: str) -> None:
-    joined = ds.sql(
-        "SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster)", tables={"labels": TABLES[kind]()}
-    )
+    joined = ds.sql("SELECT d.id, l.label FROM dataset d JOIN labels l USING (cluster)", tables={"labels": TABLES[kind]()})
     assert len(joined) == sum(cluster % 2 == 0 for cluster in TABLE["cluster"].to_pylist())
 
 
@@ -216,9 +208,7 @@ def test_tables_come_from_files_and_datasets(ds: fb.Dataset, tmp_path: Path) -> 
     from_file = ds.sql(sql, tables={"labels": tmp_path / "labels.parquet"})
     opened = fb.load_dataset(tmp_path, "train")
     assert ids_of(from_file) == ids_of(ds.sql(sql, tables={"labels": opened}))
-    assert ids_of(from_file) == ids_of(
-        ds.sql(sql.split(" WHERE")[0], tables={"labels": opened.filter("label <> 'c0'")})
-    )
+    assert ids_of(from_file) == ids_of(ds.sql(sql.split(" WHERE")[0], tables={"labels": opened.filter("label <> 'c0'")}))
 
 
 @pytest.mark.parametrize("value", ["de", "x' OR '1'='1", "'; DROP TABLE dataset; --", None])
@@ -371,7 +361,7 @@ REFUSED = {
     "SELECT * INTO t FROM dataset": "only SELECT",
     "SELECT 1; SELECT 2": "",
     "SELECT * FROM '/etc/passwd'": "there is no table",
-    'SELECT * FROM "s3://bucket/x.parquet"': "there is no table",
+    "SELECT * FROM \"s3://bucket/x.parquet\"": "there is no table",
     "SELECT * FROM information_schema.tables": "there is no table",
     "SELECT * FROM read_csv('/etc/passwd')": "read_csv",
     "SELECT id FROM dataset WHERE random() < 0.5": "TABLESAMPLE",

@@ -7,7 +7,7 @@ pub const FOOTER_BYTES: u64 = 256 << 10;
 pub const KEPT_INDEX_BYTES: u64 = 64 << 20;
 
 /// Footers asked for at the same time.
-pub const FOOTERS_IN_FLIGHT: usize = 128;
+pub const FOOTERS_IN_FLIGHT: usize = 256;
 
 /// Ranges of a remote object that lie this close may be read in one request: the gap costs less than a round trip.
 pub const REMOTE_GAP_BYTES: u64 = 1 << 20;

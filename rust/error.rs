@@ -262,6 +262,15 @@ pub enum Error {
         differences: Vec<String>,
     },
 
+    /// A manifest is damaged, or none.
+    #[error("cannot use the manifest `{url}`: {reason}; save it again, or open the objects themselves")]
+    Manifest {
+        /// The manifest.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
     /// A state is not one of ours.
     #[error("not a Forebay state: {reason}")]
     NotAState {

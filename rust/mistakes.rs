@@ -166,6 +166,15 @@ fn sources() -> Vec<Mistake> {
             ["no split `test`", "it has train"]
         ),
         mistake!(
+            "a manifest that is none",
+            |folder| {
+                std::fs::write(folder.join("m.forebay"), b"PAR1").unwrap();
+                open(&[folder.join("m.forebay").to_str().unwrap()], None, &[])
+            },
+            Error::Manifest { .. },
+            ["m.forebay", "manifest", "save it again"]
+        ),
+        mistake!(
             "an option",
             |_| open(&["s3://b/x"], None, &[("acess_key_id", "k")]),
             Error::Setting { .. },

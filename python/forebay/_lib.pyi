@@ -14,8 +14,8 @@ __all__ = [
     "Table",
     "Tensor",
     "__version__",
-    "list_splits",
     "plan_order",
+    "save_manifest",
 ]
 __version__: str
 
@@ -28,6 +28,14 @@ class Dataset:
         storage_options: Mapping[str, str],
         on_progress: Callable[[int, int], None],
     ) -> Dataset: ...
+    @staticmethod
+    def open_splits(
+        sources: Sequence[str],
+        storage_options: Mapping[str, str],
+        on_progress: Callable[[int, int], None],
+    ) -> list[tuple[str, Dataset]]: ...
+    @property
+    def notes(self) -> list[str]: ...
     def filter(self, sql: str) -> Dataset: ...
     def sql(
         self,
@@ -82,7 +90,7 @@ class Dataset:
     def __arrow_c_schema__(self) -> object: ...
     @staticmethod
     def reopen(
-        snapshot: str,
+        snapshot: bytes,
         columns: Sequence[str],
         filters: Sequence[str],
         answer: tuple[bytes, bytes | None, bytes | None] | None,
@@ -227,9 +235,6 @@ class Column:
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
 
-def list_splits(
-    sources: Sequence[str], storage_options: Mapping[str, str], on_progress: Callable[[int, int], None]
-) -> list[str]: ...
 def plan_order(
     kept_rows: Sequence[int],
     epoch: int,
@@ -238,3 +243,6 @@ def plan_order(
     num_lanes: int = 1,
     window_rows: int = 1,
 ) -> list[tuple[int, int]]: ...
+def save_manifest(
+    splits: Sequence[tuple[str | None, Dataset]], uri: str, storage_options: Mapping[str, str]
+) -> None: ...

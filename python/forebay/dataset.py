@@ -78,10 +78,13 @@ def load_dataset(
 ) -> Dataset | DatasetDict:
     """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
 
+    Footers are kept in a cache on disk, and read again only for objects that changed. Folders named `key=value` below
+    what is listed are columns, after those of the files.
+
     Args:
         source: A folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`, `az://`,
-            or `http(s)://` (files only); or a store of `obstore`. Hidden and `_`-prefixed objects are ignored; the
-            order is natural (`part-2` before `part-10`).
+            or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`. Hidden and
+            `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`).
         split: Of the splits found in folder and file names, as Hugging Face finds them (`train`, `validation`, `test`;
             all is `train` where no name says otherwise).
         columns: Columns to keep; all by default.
@@ -94,7 +97,7 @@ def load_dataset(
     Raises:
         NotFoundError: nothing is there, or no Parquet object.
         AccessDeniedError: the store refused the credentials.
-        DataError: an object is not Parquet.
+        DataError: an object is not Parquet, or a manifest is damaged.
         SchemaError: the objects' types do not fit together.
         SettingError: no such split, or an option that is not known.
 
@@ -109,14 +112,17 @@ def load_dataset(
     if columns is not None:
         columns = check_names("columns", columns)
     if split is None:
-        names = _with_progress("opening", lambda tick: _lib.list_splits(sources, options, tick))
-        return DatasetDict(
-            {name: load_dataset(source, name, columns=columns, storage_options=options) for name in names}
-        )
-    check_text("split", split)
-    opened = _with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick))
-    dataset = Dataset(opened)
-    return dataset if columns is None else dataset.select_columns(columns)
+        splits = _with_progress("opening", lambda tick: _lib.Dataset.open_splits(sources, options, tick))
+        opened = {name: Dataset(native) for name, native in splits}
+    else:
+        opened = {
+            split: Dataset(_with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick)))
+        }
+    for note in next(iter(opened.values()))._native.notes:
+        warnings.warn(note, PerformanceWarning, stacklevel=2)
+    if columns is not None:
+        opened = {name: dataset.select_columns(columns) for name, dataset in opened.items()}
+    return DatasetDict(opened) if split is None else opened[split]
 
 
 class DatasetDict(dict[str, "Dataset"]):
@@ -126,6 +132,10 @@ class DatasetDict(dict[str, "Dataset"]):
         if name.startswith("__") or not hasattr(Dataset, name):
             raise AttributeError(name)
         raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
+
+    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> None:
+        """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
+        _save_manifest([*self.items()], uri, storage_options)
 
 
 class Dataset:
@@ -617,6 +627,29 @@ class Dataset:
     def __len__(self) -> int:
         return self.num_rows
 
+    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> None:
+        """Writes the dataset's objects, and what their footers say, to one object, so that opening it reads no footers.
+
+        `load_dataset(uri, split=...)` opens it in one request, on any machine that reaches the objects. They are read
+        only if they are what they were: one that changed is an `ObjectChangedError`. Filters and columns are not
+        saved, and neither are credentials.
+
+        Args:
+            uri: A path or a URI of any store that can be written to; it ends in `.forebay`.
+            storage_options: Of that store; by default those that the dataset was opened with, where it is the same.
+
+        Raises:
+            SettingError: the name has another ending.
+            StoreError: the store cannot be written to.
+
+        Example:
+            >>> path = corpus / "corpus.forebay"
+            >>> ds.save_manifest(path)
+            >>> load_dataset(path, split="train").num_rows
+            1000
+        """
+        _save_manifest([(None, self)], uri, storage_options)
+
     def explain(self, analyze: bool = False) -> Explanation:
         """What a pass over the dataset takes: row groups, rows, bytes, requests, time, order. Evaluates the filters.
 
@@ -741,6 +774,17 @@ def _only_split(source: str) -> Dataset:
     if len(splits) > 1:
         raise SettingError(f"tables: `{source}` has the splits {', '.join(splits)}; pass one of them as a Dataset")
     return next(iter(splits.values()))
+
+
+def _save_manifest(
+    splits: Sequence[tuple[str | None, Dataset]],
+    uri: str | PathLike[str],
+    storage_options: Mapping[str, str] | None,
+) -> None:
+    if not isinstance(uri, str | PathLike):
+        raise SettingError(f"uri: expected a path or a URI that ends in `.forebay`, got {uri!r}")
+    sources, options = _sources(uri, storage_options)
+    _lib.save_manifest([(name, dataset._native) for name, dataset in splits], sources[0], options)
 
 
 def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) -> T:

@@ -81,6 +81,31 @@ impl PyDataset {
         Ok(Self::plain(wait(py, &io, &progress, Some(&on_progress), opening)?))
     }
 
+    /// All splits of the sources with their names, in order; lists once.
+    #[staticmethod]
+    fn open_splits(
+        py: Python<'_>,
+        sources: Vec<String>,
+        storage_options: BTreeMap<String, String>,
+        on_progress: Py<PyAny>,
+    ) -> PyResult<Vec<(String, Self)>> {
+        let request = OpenRequest { sources, split: None, storage_options };
+        let io = Io::current().map_err(|error| to_py(&error))?;
+        let progress = Arc::new(Progress::default());
+        let opening = {
+            let progress = Arc::clone(&progress);
+            async move { Snapshot::open_splits(request, &progress).await }
+        };
+        let splits = wait(py, &io, &progress, Some(&on_progress), opening)?;
+        Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
+    }
+
+    /// What a user may want to know of how it was opened.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.dataset.snapshot().notes.clone()
+    }
+
     fn filter(this: &Bound<'_, Self>, sql: &str) -> PyResult<Self> {
         // Made once, which must not be under way in a fork: keep the GIL.
         Dataset::prepare_filters();
@@ -279,7 +304,7 @@ impl PyDataset {
     #[staticmethod]
     fn reopen(
         py: Python<'_>,
-        snapshot: String,
+        snapshot: Vec<u8>,
         columns: Vec<String>,
         filters: Vec<String>,
         answer: Option<AnswerBytes>,
@@ -289,7 +314,7 @@ impl PyDataset {
         let progress = Arc::new(Progress::default());
         let opening = {
             let progress = Arc::clone(&progress);
-            async move { Snapshot::reopen(&snapshot, &progress).await }
+            async move { Snapshot::reopen(snapshot, &progress).await }
         };
         let snapshot = Arc::new(wait(py, &io, &progress, None, opening)?);
         if !filters.is_empty() {
@@ -346,7 +371,8 @@ impl PyDataset {
         });
         let restriction = self.dataset.restriction_bytes().map(|bytes| PyBytes::new(py, &bytes));
         let Some(recipe) = &self.recipe else {
-            let arguments = (snapshot.to_json(), self.column_names(), self.filters(), answer, restriction);
+            let saved = PyBytes::new(py, &snapshot.to_bytes());
+            let arguments = (saved, self.column_names(), self.filters(), answer, restriction);
             let arguments = arguments.into_pyobject(py)?;
             return Ok((class.getattr("reopen")?, arguments));
         };
@@ -396,16 +422,17 @@ fn unknown_selection() -> PyErr {
     to_py(&forebay::Error::Internal { reason: "the selection was not evaluated".into() })
 }
 
-/// Names of the splits of the sources, in order.
+/// Writes a manifest of the objects of datasets, each a split by its name.
 #[pyfunction]
-pub(crate) fn list_splits(
+pub(crate) fn save_manifest(
     py: Python<'_>,
-    sources: Vec<String>,
+    splits: Vec<(Option<String>, Py<PyDataset>)>,
+    uri: String,
     storage_options: BTreeMap<String, String>,
-    on_progress: Py<PyAny>,
-) -> PyResult<Vec<String>> {
-    let request = OpenRequest { sources, split: None, storage_options };
+) -> PyResult<()> {
+    let snapshot = |of: &Py<PyDataset>| Arc::clone(of.get().dataset.snapshot());
+    let splits: Vec<_> = splits.into_iter().map(|(name, of)| (name, snapshot(&of))).collect();
     let io = Io::current().map_err(|error| to_py(&error))?;
-    let progress = Arc::new(Progress::default());
-    wait(py, &io, &progress, Some(&on_progress), async move { Snapshot::splits(&request).await })
+    let saving = async move { Snapshot::save_manifest(&splits, &uri, &storage_options).await };
+    wait(py, &io, &Arc::new(Progress::default()), None, saving)
 }

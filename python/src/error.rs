@@ -49,7 +49,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } => "StoreError",
         Error::TimedOut { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
-        Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } => "DataError",
+        Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
         Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
         Error::UnknownColumn { .. } => "ColumnNotFoundError",
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",

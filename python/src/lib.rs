@@ -37,6 +37,6 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::PyColumn>()?;
     module.add_class::<forms::PyForms>()?;
     module.add_class::<tensor::PyTensor>()?;
-    module.add_function(wrap_pyfunction!(dataset::list_splits, module)?)?;
+    module.add_function(wrap_pyfunction!(dataset::save_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -13,7 +13,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
 
 use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
-use super::{Fragment, Snapshot};
+use super::{Constant, Fragment, Snapshot};
 use crate::source::coalesce;
 
 /// Columns are decoded in groups, whose pages out of their compression take at most this part of the memory, unless one
@@ -87,7 +87,10 @@ impl ColumnLayout {
                     leaves: fragment.leaves(index),
                     is_cast: fragment.reader.schema().field(index).data_type() != data_type,
                 }),
-                None => layout.missing_row_bytes = layout.missing_row_bytes.saturating_add(row_bytes(data_type)),
+                None => {
+                    let bytes = fragment.constant(column).map_or_else(|| row_bytes(data_type), Constant::row_bytes);
+                    layout.missing_row_bytes = layout.missing_row_bytes.saturating_add(bytes);
+                }
             }
         }
         layout.roots.sort_unstable_by_key(|root| root.index);

@@ -1,8 +1,9 @@
 //! The identity of a dataset, for cursors.
 
+use arrow_schema::Schema;
 use sha2::{Digest, Sha256};
 
-use super::Fragment;
+use super::{Constant, Fragment};
 
 /// Changes when the meaning of a fingerprint does.
 const VERSION: &[u8] = b"forebay fingerprint 1";
@@ -10,10 +11,15 @@ const VERSION: &[u8] = b"forebay fingerprint 1";
 /// Returns the hash, in hex, of what identifies the dataset: its objects' names below their common folder, their
 /// sizes, their footers and, where they are remote, their e-tags.
 ///
+/// Partition columns count as well: the same objects have others, or none, when another folder is opened.
+///
 /// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
 /// machines; the footer's digest tells other contents apart there.
-pub(super) fn fingerprint(fragments: &[Fragment], is_local: bool) -> String {
+pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: bool) -> String {
     let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
+    let first_partition = fragments.first().map_or(usize::MAX, |fragment| fragment.first_constant);
+    let columns = schema.fields().iter().enumerate().skip(first_partition);
+    let partitions = columns.map(|(column, field)| (field.name().as_str(), column));
     let mut hash = Sha256::new();
     hash.update(VERSION);
     for fragment in fragments {
@@ -27,12 +33,21 @@ pub(super) fn fingerprint(fragments: &[Fragment], is_local: bool) -> String {
         hash.update(object.size_bytes.unwrap_or_default().to_le_bytes());
         hash.update(fragment.footer_digest);
     }
+    for (key, column) in partitions {
+        hash.update((key.len() as u64).to_le_bytes());
+        hash.update(key);
+        for fragment in fragments {
+            let value = fragment.constant(column).unwrap_or(&Constant::Null).to_bytes();
+            hash.update((value.len() as u64).to_le_bytes());
+            hash.update(value);
+        }
+    }
     let digest = hash.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the length of the longest common folder, with its slash.
-fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> usize {
+pub(super) fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = paths.next() else { return 0 };
     let mut common = first.rfind('/').map_or(0, |slash| slash + 1);
     for path in paths {

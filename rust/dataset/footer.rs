@@ -5,16 +5,20 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
-    ParquetMetaDataPushDecoder,
+    ParquetMetaDataOptions, ParquetMetaDataPushDecoder,
 };
+use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
 
+use super::packed::Tail;
 use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
@@ -26,54 +30,108 @@ const LEAST_BYTES: u64 = 12;
 /// The most bytes read before a footer in the hope that they are the index.
 const MAX_GUESSED_BYTES: u64 = 64 << 20;
 
+/// Footers after which their size is taken to be known.
+const LEARNED_FROM: usize = 64;
+
+/// Bounds of what is asked for once the footers' size is known.
+const LEARNED_BYTES: (u64, u64) = (16 << 10, 8 << 20);
+
 const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 
-/// A parsed footer and the digest of its bytes.
+/// A parsed footer, the digest of its bytes, and those of its schema.
 #[derive(Debug)]
 pub(super) struct Footer {
     pub(super) metadata: ParquetMetaData,
     pub(super) digest: [u8; 32],
-    /// What was read of the object.
-    pub(super) held: Vec<(Range<u64>, Bytes)>,
+    /// Equal bytes are equal schemas; none where there is not exactly one.
+    pub(super) schema_bytes: Option<Bytes>,
 }
 
-/// Reads the footer of `object`, and fills in the object's size and e-tag.
+/// What came of parsing the end of an object.
+#[derive(Debug)]
+pub(super) enum Parsed {
+    /// All of it was there.
+    Footer(Box<Footer>),
+    /// These bytes are missing.
+    Needs(Vec<Range<u64>>),
+}
+
+/// How many bytes at the end of an object are asked for: a fixed number at first, then what nearly all of the objects so
+/// far needed.
+#[derive(Debug, Default)]
+pub(super) struct TailSize {
+    learned: AtomicU64,
+    seen: Mutex<Vec<u64>>,
+}
+
+impl TailSize {
+    fn get(&self) -> u64 {
+        match self.learned.load(Ordering::Relaxed) {
+            0 => config::FOOTER_BYTES,
+            learned => learned,
+        }
+    }
+
+    /// Takes in how many bytes at its end one more object needed.
+    pub(super) fn learn(&self, num_bytes: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(num_bytes);
+        if seen.len() >= LEARNED_FROM && seen.len().is_power_of_two() {
+            seen.sort_unstable();
+            let nearly_all = seen[seen.len() - 1 - seen.len() / 100];
+            let with_margin = (nearly_all + nearly_all / 4).next_multiple_of(4 << 10);
+            self.learned.store(with_margin.clamp(LEARNED_BYTES.0, LEARNED_BYTES.1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads the end of `object` that `parse` needs, fills in the object's size and e-tag, and returns what `parse` made of it.
 ///
-/// Costs one request for the last [`config::FOOTER_BYTES`], and one more where the footer or the index is larger.
+/// Costs one request for what [`TailSize`] knows, and one more where the footer or the index is larger.
 ///
 /// # Errors
 ///
-/// Those of reading, and [`Error::NotParquet`].
-pub(super) async fn read(connection: &Connection, object: &mut Object) -> Result<Footer> {
-    let mut tail = match read_suffix(connection, object, config::FOOTER_BYTES).await {
+/// Those of reading and of `parse`.
+pub(super) async fn read<T: Send + 'static>(
+    connection: &Connection,
+    object: &mut Object,
+    tail_size: &TailSize,
+    parse: impl Fn(&Object, &Tail) -> Result<Result<T, Vec<Range<u64>>>> + Clone + Send + 'static,
+) -> Result<T> {
+    let bytes = match read_suffix(connection, object, tail_size.get()).await {
         // A suffix of nothing cannot be satisfied.
-        Err(Error::Store { source, .. }) if source.to_string().contains("416") => Bytes::new(),
+        Err(Error::Store { source, .. }) if source.to_string().contains("416 Range Not Satisfiable") => Bytes::new(),
         tail => tail?,
     };
-    let size = object.size_bytes.unwrap_or(tail.len() as u64);
-    let footer_bytes = footer_bytes(object, size, &tail)?;
-    let mut connection = connection.then();
-    if footer_bytes > tail.len() as u64 {
-        // The index lies right before the footer, and is about as large.
-        let end_bytes = (footer_bytes + footer_bytes.min(MAX_GUESSED_BYTES)).min(size);
-        let mut bytes = read_ranges(&connection, object, std::slice::from_ref(&(size - end_bytes..size))).await?;
-        tail = bytes.pop().unwrap_or_default();
-        connection = connection.then();
+    let size = object.size_bytes.unwrap_or(bytes.len() as u64);
+    let mut connection = connection.clone();
+    let mut tail = Tail { size, pieces: vec![(size - bytes.len() as u64..size, bytes)] };
+    loop {
+        // Parsing may take long for wide files: not on the runtime's thread.
+        let (parse, parsed_object) = (parse.clone(), object.clone());
+        let work = move || {
+            let parsed = parse(&parsed_object, &tail);
+            (tail, parsed)
+        };
+        let (returned, parsed) =
+            connection.io.spawn_blocking(work).await.map_err(|_| Error::Closed { reason: "cancelled" })?;
+        tail = returned;
+        match parsed? {
+            Ok(parsed) => return Ok(parsed),
+            Err(missing) if missing.iter().all(|range| tail.get(range).is_some()) => {
+                return Err(not_parquet(object, "its footer is corrupt".into()));
+            }
+            Err(missing) => {
+                connection = connection.then();
+                let bytes = read_ranges(&connection, object, &missing).await?;
+                for (range, bytes) in missing.into_iter().zip(bytes) {
+                    tail.pieces.retain(|(held, _)| held.start < range.start || range.end < held.end);
+                    tail.pieces.push((range, bytes));
+                }
+            }
+        }
     }
-    let footer_start = usize::try_from(footer_bytes).ok().and_then(|footer| tail.len().checked_sub(footer));
-    let digest = Sha256::digest(&tail[footer_start.unwrap_or(0)..]).into();
-    let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
-    thrift::check_footer(&tail[footer_start.unwrap_or(0)..]).map_err(not_parquet)?;
-    let tail_start = size - tail.len() as u64;
-    let mut held = vec![(tail_start..size, tail)];
-    let metadata = read_footer(&connection, object, size, &mut held).await?;
-    let metadata = match read_indexes(&connection, object, size, &mut held, metadata).await {
-        // An index that cannot be parsed is none: the pages are found without it.
-        Err(Error::NotParquet { .. }) => read_footer(&connection, object, size, &mut held).await?,
-        parsed => parsed?,
-    };
-    Ok(Footer { metadata: with_row_count(metadata), digest, held })
 }
 
 /// Returns the range that a footer tells by its offset and length.
@@ -82,90 +140,110 @@ pub(super) fn extent(offset: i64, len: i32) -> Option<Range<u64>> {
     Some(start..start.checked_add(u64::try_from(len).ok()?)?)
 }
 
-/// Parses the footer alone; `held` is what was read of the object.
-async fn read_footer(
-    connection: &Connection,
+fn not_parquet(object: &Object, reason: String) -> Error {
+    Error::NotParquet { url: object.url.clone(), reason }
+}
+
+/// Parses the footer and the offset indexes of an object of which `tail` was read.
+///
+/// `schema_of` returns the schema whose bytes these are, if it is known.
+///
+/// # Errors
+///
+/// [`Error::NotParquet`].
+pub(super) fn parse(
     object: &Object,
-    size: u64,
-    held: &mut Vec<(Range<u64>, Bytes)>,
-) -> Result<ParquetMetaData> {
-    let decoder = ParquetMetaDataPushDecoder::try_new(size)
-        .map_err(|error| Error::NotParquet { url: object.url.clone(), reason: error.to_string() })?
-        .with_page_index_policy(PageIndexPolicy::Skip);
-    decode(connection, object, decoder, size, held, &[]).await
+    tail: &Tail,
+    schema_of: impl FnOnce(&[u8]) -> Option<SchemaDescPtr>,
+) -> Result<Parsed> {
+    let size = tail.size;
+    let end = tail.pieces.iter().find(|(range, _)| range.end == size).map_or(Bytes::new(), |(_, bytes)| bytes.clone());
+    let footer_bytes = footer_bytes(object, size, &end)?;
+    let Some(start) = usize::try_from(footer_bytes).ok().and_then(|footer| end.len().checked_sub(footer)) else {
+        // The index lies right before the footer, and is about as large.
+        let with_index = (footer_bytes + footer_bytes.min(MAX_GUESSED_BYTES)).min(size);
+        let range = size - with_index..size;
+        return Ok(Parsed::Needs(vec![range]));
+    };
+    let footer = end.slice(start..);
+    let digest = Sha256::digest(&footer).into();
+    let schema = thrift::check_footer(&footer).map_err(|reason| not_parquet(object, reason))?;
+    let schema_bytes = schema.map(|range| footer.slice(range));
+    let options =
+        schema_bytes.as_deref().and_then(schema_of).map(|schema| ParquetMetaDataOptions::new().with_schema(schema));
+    let options = options.map(std::sync::Arc::new);
+    let of_footer = || {
+        let decoder = ParquetMetaDataPushDecoder::try_new(size)
+            .map_err(|error| not_parquet(object, error.to_string()))?
+            .with_page_index_policy(PageIndexPolicy::Skip)
+            .with_metadata_options(options.clone());
+        match decode(object, decoder, tail, &[])? {
+            DecodeResult::Data(metadata) => Ok(metadata),
+            _ => Err(not_parquet(object, "its footer is corrupt".into())),
+        }
+    };
+    let metadata = match with_indexes(object, tail, of_footer()?) {
+        // An index that cannot be parsed is none: the pages are found without it.
+        Err(Error::NotParquet { .. }) => of_footer()?,
+        Ok(DecodeResult::NeedsData(ranges)) => return Ok(Parsed::Needs(ranges)),
+        Ok(DecodeResult::Data(metadata)) => metadata,
+        Ok(DecodeResult::Finished) => return Err(not_parquet(object, "its footer is empty".into())),
+        Err(other) => return Err(other),
+    };
+    Ok(Parsed::Footer(Box::new(Footer { metadata: with_row_count(metadata), digest, schema_bytes })))
+}
+
+/// Returns the part of `tail` that [`parse`] needs for the object whose footer is `metadata`.
+pub(super) fn trim(tail: &Tail, metadata: &ParquetMetaData) -> Tail {
+    let columns = || metadata.row_groups().iter().flat_map(|group| group.columns()).filter_map(offset_index_range);
+    let index = columns().map(|range| range.start).min().zip(columns().map(|range| range.end).max());
+    let length = tail.get(&(tail.size.saturating_sub(8)..tail.size.saturating_sub(4)));
+    let length = length.and_then(|bytes| Some(u64::from(u32::from_le_bytes(*bytes.first_chunk()?))));
+    let footer = length.map(|length| tail.size.saturating_sub(length + 8)..tail.size);
+    // Apart, they are found as they were asked for.
+    let wanted = index.map(|(start, end)| start..end).into_iter().chain(footer);
+    let pieces = wanted.filter_map(|range| tail.get(&range).map(|bytes| (range, bytes)));
+    Tail { size: tail.size, pieces: pieces.collect() }
 }
 
 /// Adds the offset indexes to a parsed footer.
-async fn read_indexes(
-    connection: &Connection,
-    object: &Object,
-    size: u64,
-    held: &mut Vec<(Range<u64>, Bytes)>,
-    metadata: ParquetMetaData,
-) -> Result<ParquetMetaData> {
+fn with_indexes(object: &Object, tail: &Tail, metadata: ParquetMetaData) -> Result<DecodeResult<ParquetMetaData>> {
     let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
     let indexes: Vec<Range<u64>> = columns.filter_map(offset_index_range).collect();
-    let decoder = ParquetMetaDataPushDecoder::try_new_with_metadata(size, metadata)
-        .map_err(|error| Error::NotParquet { url: object.url.clone(), reason: error.to_string() })?
+    let decoder = ParquetMetaDataPushDecoder::try_new_with_metadata(tail.size, metadata)
+        .map_err(|error| not_parquet(object, error.to_string()))?
         .with_column_index_policy(PageIndexPolicy::Skip)
         .with_offset_index_policy(PageIndexPolicy::Optional);
-    decode(connection, object, decoder, size, held, &indexes).await
+    let parsed = decode(object, decoder, tail, &indexes)?;
+    if let DecodeResult::NeedsData(ranges) = &parsed {
+        check_inside(object, ranges, tail.size)?;
+    }
+    Ok(parsed)
 }
 
 fn offset_index_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
     extent(column.offset_index_offset()?, column.offset_index_length()?)
 }
 
-/// Runs a decoder on the bytes in `held`, and on those that it asks for. The offset `indexes` that have been read are
-/// checked before it sees them.
-async fn decode(
-    connection: &Connection,
+/// Runs a decoder on what was read. The offset `indexes` among it are checked before it sees them.
+fn decode(
     object: &Object,
     mut decoder: ParquetMetaDataPushDecoder,
-    size: u64,
-    held: &mut Vec<(Range<u64>, Bytes)>,
+    tail: &Tail,
     indexes: &[Range<u64>],
-) -> Result<ParquetMetaData> {
-    let not_parquet = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
-    let check = |(range, bytes): &(Range<u64>, Bytes)| {
-        let inside = indexes.iter().filter(|index| range.start <= index.start && index.end <= range.end);
-        let place = |offset: u64| usize::try_from(offset - range.start).unwrap_or(bytes.len());
-        inside
-            .filter_map(|index| bytes.get(place(index.start)..place(index.end)))
-            .try_for_each(thrift::check_offset_index)
-            .map_err(|claim| not_parquet(format!("a page index is corrupt: {claim}")))
-    };
-    for read in held.iter() {
-        check(read)?;
-        decoder.push_range(read.0.clone(), read.1.clone()).map_err(|error| not_parquet(error.to_string()))?;
+) -> Result<DecodeResult<ParquetMetaData>> {
+    for index in indexes.iter().filter_map(|index| tail.get(index)) {
+        thrift::check_offset_index(&index)
+            .map_err(|claim| not_parquet(object, format!("a page index is corrupt: {claim}")))?;
     }
-    loop {
-        // Parsing may take long for wide files, and may panic on hostile ones: not on the runtime's thread.
-        let parse = move || {
-            let parsed = catch_unwind(AssertUnwindSafe(|| decoder.try_decode()))
-                .unwrap_or_else(|_| Err(ParquetError::General("its footer is corrupt".into())));
-            (decoder, parsed)
-        };
-        let (returned, parsed) =
-            connection.io.spawn_blocking(parse).await.map_err(|panic| not_parquet(panic.to_string()))?;
-        decoder = returned;
-        match parsed.map_err(|error| not_parquet(footer_reason(&error)))? {
-            DecodeResult::Data(metadata) => return Ok(metadata),
-            DecodeResult::NeedsData(ranges) => {
-                check_inside(object, &ranges, size)?;
-                let bytes = read_ranges(connection, object, &ranges).await?;
-                for (range, bytes) in ranges.into_iter().zip(bytes) {
-                    let read = (range, bytes);
-                    check(&read)?;
-                    decoder
-                        .push_range(read.0.clone(), read.1.clone())
-                        .map_err(|error| not_parquet(error.to_string()))?;
-                    held.push(read);
-                }
-            }
-            DecodeResult::Finished => return Err(not_parquet("its footer is empty".into())),
-        }
+    for (range, bytes) in &tail.pieces {
+        let pushed = decoder.push_range(range.clone(), bytes.clone());
+        pushed.map_err(|error| not_parquet(object, error.to_string()))?;
     }
+    // Hostile footers make the decoder panic.
+    catch_unwind(AssertUnwindSafe(|| decoder.try_decode()))
+        .unwrap_or_else(|_| Err(ParquetError::General("its footer is corrupt".into())))
+        .map_err(|error| not_parquet(object, footer_reason(&error)))
 }
 
 /// Returns the footer with the number of rows that its row groups have, which some writers leave at 0: the decoder makes
@@ -200,7 +278,7 @@ fn footer_reason(error: &ParquetError) -> String {
 /// Checks the file's end and returns the length of the footer with all that follows it.
 fn footer_bytes(object: &Object, size: u64, tail: &Bytes) -> Result<u64> {
     let refuse = |reason: String| Err(Error::NotParquet { url: object.url.clone(), reason });
-    if size < LEAST_BYTES || tail.len() < 8 {
+    if size < LEAST_BYTES || tail.len() < 8 || tail.len() as u64 > size {
         return refuse(format!("it has {size} bytes, fewer than any Parquet file"));
     }
     let (rest, magic) = tail.split_at(tail.len() - MAGIC.len());
@@ -224,5 +302,26 @@ fn check_inside(object: &Object, ranges: &[Range<u64>], size: u64) -> Result<()>
                 format!("its footer points to bytes {}..{}, but the object has {size}", range.start, range.end);
             Err(Error::NotParquet { url: object.url.clone(), reason })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nearly_all_objects_needed_is_asked_for_once_there_are_some() {
+        let size = TailSize::default();
+        (1..LEARNED_FROM as u64).for_each(|number| size.learn(30_000 + number));
+        assert_eq!(size.get(), config::FOOTER_BYTES);
+        size.learn(100);
+        assert_eq!(size.get(), 40_960);
+        (0..LEARNED_FROM).for_each(|_| size.learn(100));
+        assert_eq!(size.get(), 40_960);
+        // One in a hundred may cost a second request.
+        (0..10_000).for_each(|_| size.learn(100));
+        assert_eq!(size.get(), 16 << 10);
+        (0..20_000).for_each(|_| size.learn(1 << 40));
+        assert_eq!(size.get(), 8 << 20);
     }
 }

@@ -3,18 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::basic::{LogicalType, Type as PhysicalType};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::basic::Type as PhysicalType;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
-use parquet::schema::types::ColumnDescPtr;
 
-use super::footer::Footer;
+use super::footer::{self, Parsed};
 use super::kept::Kept;
+use super::packed::Tail;
+use super::partition::Constant;
+use super::snapshot::Source;
+use super::types::Schemas;
 use crate::error::{Error, Result};
+use crate::panics;
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
 
@@ -35,36 +38,72 @@ pub struct Fragment {
     pub(crate) footer_digest: [u8; 32],
     /// Column indexes and bloom filters that were read with the footer.
     kept: Kept,
+    /// The path below what was listed, whose folders may be partition columns.
+    pub(super) relative: Box<str>,
+    /// The values of the dataset's partition columns, which come after those of the objects.
+    pub(super) constants: Box<[Constant]>,
+    pub(super) first_constant: usize,
+    /// The bytes that the footer was parsed of, as catalogues keep them.
+    pub(super) packed: Bytes,
+    /// How many bytes at the object's end they are from.
+    pub(super) tail_bytes: u64,
 }
 
 impl Fragment {
-    /// Checks a footer and derives the Arrow types. Keeps up to `keep_bytes` of the indexes that were read with it.
+    /// Parses the end of an object, checks its footer and derives the Arrow types. What schemas have in common with those of
+    /// `schemas` is shared. Keeps up to `keep_bytes` of the indexes that were read with the footer.
+    ///
+    /// `packed` is what `tail` was unpacked of, if it was. Returns the bytes that are missing where `tail` does not hold all
+    /// that is needed.
     ///
     /// # Errors
     ///
     /// [`Error::NotParquet`] for footers that contradict themselves, [`Error::DuplicateColumn`].
-    pub(super) fn try_new(object: Object, store: usize, footer: Footer, keep_bytes: u64) -> Result<Self> {
+    pub(super) fn try_new(
+        source: &Source,
+        tail: &Tail,
+        packed: Option<Bytes>,
+        schemas: &Schemas,
+        keep_bytes: u64,
+    ) -> Result<Result<Self, Vec<Range<u64>>>> {
+        let Source { store, object, relative } = source;
         let refuse = |reason: String| Error::NotParquet { url: object.url.clone(), reason };
-        let size = object.size_bytes.unwrap_or(u64::MAX);
-        check(&footer.metadata, size).map_err(refuse)?;
-        let kept = Kept::of(&footer.metadata, &footer.held, keep_bytes);
-        let metadata = Arc::new(footer.metadata);
-        let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
-        let mut reader = load(ArrowReaderOptions::new()).map_err(|error| refuse(error.to_string()))?;
-        let readable = readable(reader.schema());
-        if readable != **reader.schema() {
-            let options = ArrowReaderOptions::new().with_schema(Arc::new(readable));
-            reader = load(options).map_err(|error| refuse(error.to_string()))?;
+        let footer = match footer::parse(object, tail, |bytes| schemas.parquet(bytes))? {
+            Parsed::Needs(ranges) => return Ok(Err(ranges)),
+            Parsed::Footer(footer) => *footer,
+        };
+        check(&footer.metadata, tail.size).map_err(refuse)?;
+        let trimmed = footer::trim(tail, &footer.metadata);
+        let packed = packed.unwrap_or_else(|| trimmed.pack());
+        let kept = Kept::of(&footer.metadata, &tail.pieces, keep_bytes);
+        // Deriving types may panic on hostile footers.
+        let types = panics::caught(|| schemas.types(Arc::new(footer.metadata), footer.schema_bytes))
+            .map_err(|_| refuse("its schema is corrupt".into()))?
+            .map_err(|error| refuse(error.to_string()))?;
+        if let Some(column) = &types.duplicate {
+            return Err(Error::DuplicateColumn { url: object.url.clone(), column: column.clone() });
         }
-        let mut leaves = reader.parquet_schema().columns().iter();
-        let fields = with_extensions(reader.schema().fields(), &mut leaves);
-        let schema = Arc::new(Schema::new_with_metadata(fields, reader.schema().metadata().clone()));
-        if let Some(column) = duplicate(reader.schema().fields()) {
-            return Err(Error::DuplicateColumn { url: object.url.clone(), column });
-        }
-        let first_leaves = first_leaves(&reader);
-        let (columns, footer_digest) = (Arc::default(), footer.digest);
-        Ok(Self { object, store, reader, schema, columns, first_leaves, footer_digest, kept })
+        Ok(Ok(Self {
+            object: object.clone(),
+            store: *store,
+            reader: types.reader,
+            schema: types.schema,
+            columns: Arc::default(),
+            first_leaves: types.first_leaves,
+            footer_digest: footer.digest,
+            kept,
+            relative: relative.as_str().into(),
+            constants: Box::default(),
+            first_constant: usize::MAX,
+            packed,
+            tail_bytes: trimmed.num_bytes(),
+        }))
+    }
+
+    /// Returns the fragment of an object whose end a catalogue kept; `None` where that is of no use.
+    pub(super) fn of_packed(source: &Source, packed: &Bytes, schemas: &Schemas) -> Option<Self> {
+        let tail = Tail::unpack(packed).filter(|tail| source.object.size_bytes == Some(tail.size))?;
+        Self::try_new(source, &tail, Some(packed.clone()), schemas, 0).ok()?.ok()
     }
 
     /// Forgets the indexes that came with the footer, as where the footer is large.
@@ -76,6 +115,11 @@ impl Fragment {
     /// Returns a part of the column indexes and bloom filters, if it was kept.
     pub(crate) fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
         self.kept.get(range)
+    }
+
+    /// Returns the value that a partition column of the dataset has here; `None` for other columns.
+    pub(crate) fn constant(&self, column: usize) -> Option<&Constant> {
+        self.constants.get(column.checked_sub(self.first_constant)?)
     }
 
     /// Returns a row group's part of the footer.
@@ -97,7 +141,8 @@ impl Fragment {
     pub(crate) fn null_count(&self, column: usize, row_group: usize) -> Option<u64> {
         let index = u32::try_from(row_group).ok()?;
         let Some(root) = self.columns[column] else {
-            return u64::try_from(self.row_group(index).num_rows()).ok();
+            let has_value = self.constant(column).is_some_and(|constant| !constant.is_null());
+            return if has_value { Some(0) } else { u64::try_from(self.row_group(index).num_rows()).ok() };
         };
         let count = |leaf: &ColumnChunkMetaData| match leaf.column_descr().max_def_level() {
             0 => Some(0),
@@ -183,41 +228,6 @@ impl Fragment {
     }
 }
 
-/// Returns a name, with what it is in, that two of `fields` or of the fields within one of them have.
-fn duplicate(fields: &Fields) -> Option<String> {
-    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-    names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Some(pair[0].to_owned());
-    }
-    let within = |field: &FieldRef| {
-        let mut data_type = field.data_type();
-        loop {
-            data_type = match data_type {
-                DataType::Struct(fields) => return duplicate(fields),
-                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
-                DataType::Map(entries, _) => entries.data_type(),
-                _ => return None,
-            };
-        }
-    };
-    fields.iter().find_map(|field| within(field).map(|name| format!("{}.{name}", field.name())))
-}
-
-/// Returns the place of each root column's first leaf, and the number of leaves.
-fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
-    let schema = reader.parquet_schema();
-    let num_roots = schema.root_schema().get_fields().len();
-    let mut first_leaves = vec![0_u32; num_roots + 1];
-    for leaf in 0..schema.num_columns() {
-        first_leaves[schema.get_column_root_idx(leaf) + 1] += 1;
-    }
-    for root in 0..num_roots {
-        first_leaves[root + 1] += first_leaves[root];
-    }
-    first_leaves.into()
-}
-
 pub(super) fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
@@ -299,92 +309,4 @@ fn is_sound(pages: &[PageLocation], chunk: Range<i64>, num_rows: i64) -> bool {
         (end, row) = (page_end, first_row);
     }
     true
-}
-
-/// Returns `fields` with Arrow's extension types where Parquet has a type of its own for the values; `leaves` are the
-/// Parquet columns below them, in order.
-fn with_extensions<'a>(fields: &Fields, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> Fields {
-    fields.iter().map(|field| with_extension(field, leaves)).collect()
-}
-
-fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> FieldRef {
-    let data_type = match field.data_type() {
-        DataType::List(item) => DataType::List(with_extension(item, leaves)),
-        DataType::LargeList(item) => DataType::LargeList(with_extension(item, leaves)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(with_extension(item, leaves), *len),
-        DataType::Map(entries, is_sorted) => DataType::Map(with_extension(entries, leaves), *is_sorted),
-        DataType::Struct(fields) => DataType::Struct(with_extensions(fields, leaves)),
-        leaf => {
-            let name = match (leaf, leaves.next().and_then(|column| column.logical_type_ref())) {
-                (DataType::FixedSizeBinary(16), Some(LogicalType::Uuid)) => "arrow.uuid",
-                (DataType::Utf8 | DataType::LargeUtf8, Some(LogicalType::Json)) => "arrow.json",
-                _ => return Arc::clone(field),
-            };
-            if field.extension_type_name().is_some() {
-                return Arc::clone(field);
-            }
-            let mut metadata = field.metadata().clone();
-            metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name.into());
-            metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), String::new());
-            return Arc::new(Field::clone(field).with_metadata(metadata));
-        }
-    };
-    if data_type == *field.data_type() {
-        Arc::clone(field)
-    } else {
-        Arc::new(Field::clone(field).with_data_type(data_type))
-    }
-}
-
-/// Returns `schema` with the types that batches have.
-///
-/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries have an index that
-/// holds the values of all row groups; those that the decoder does not know are their values.
-fn readable(schema: &Schema) -> Schema {
-    let fields: Fields = schema.fields().iter().map(readable_field).collect();
-    Schema::new_with_metadata(fields, schema.metadata().clone())
-}
-
-fn readable_field(field: &FieldRef) -> FieldRef {
-    let data_type = readable_type(field.data_type());
-    if data_type == *field.data_type() {
-        Arc::clone(field)
-    } else {
-        Arc::new(Field::clone(field).with_data_type(data_type))
-    }
-}
-
-/// Returns whether the decoder makes dictionaries of such values.
-fn has_dictionary_decoder(values: &DataType) -> bool {
-    match values {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => true,
-        DataType::Float16 => false,
-        number => number.is_integer() || number.is_floating() || number.is_temporal(),
-    }
-}
-
-fn readable_type(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Utf8View => DataType::Utf8,
-        DataType::BinaryView => DataType::Binary,
-        DataType::Dictionary(index, values) => {
-            let values = readable_type(values);
-            let index = match **index {
-                DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => DataType::Int32,
-                ref wide => wide.clone(),
-            };
-            if has_dictionary_decoder(&values) {
-                DataType::Dictionary(Box::new(index), Box::new(values))
-            } else {
-                values
-            }
-        }
-        DataType::RunEndEncoded(_, values) => readable_type(values.data_type()),
-        DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item)),
-        DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item), *len),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable_field).collect()),
-        DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries), *is_sorted),
-        other => other.clone(),
-    }
 }

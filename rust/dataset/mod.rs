@@ -5,16 +5,23 @@ mod fingerprint;
 mod footer;
 mod fragment;
 mod kept;
+mod manifest;
+mod open;
+mod pack;
+mod packed;
 mod page_bounds;
+mod partition;
 mod row_group;
 mod schema;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod types;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
 pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
+pub(crate) use self::partition::Constant;
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};

@@ -7,13 +7,14 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 
-use super::{Fragment, RowGroupRef, Snapshot};
+use super::{Fragment, RowGroupRef, Snapshot, partition};
 use crate::cast;
 use crate::error::{Error, Result};
 
 /// Returns the schema that holds the values of all fragments, and sets each fragment's columns.
 ///
-/// Columns stand in the order of their first appearance. Metadata is the first fragment's.
+/// Columns stand in the order of their first appearance, those of [`partition`] after all others. Metadata is the first
+/// fragment's.
 ///
 /// # Errors
 ///
@@ -53,6 +54,9 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
             }
         }
     }
+    let names: HashSet<&str> = fields.iter().map(|(field, _)| field.name().as_str()).collect();
+    let partitions = partition::columns(fragments, &names);
+    fields.extend(partitions.into_iter().map(|field| (Arc::new(field), 0)));
     set_columns(fragments, &fields, &first_fields);
     Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))
 }
@@ -193,7 +197,10 @@ pub(super) fn conform(
         let field = &snapshot.schema.fields()[column];
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
         columns.push(match place {
-            None => new_null_array(field.data_type(), batch.num_rows()),
+            None => match fragment.constant(column) {
+                Some(constant) => constant.to_array(field.data_type(), batch.num_rows()),
+                None => new_null_array(field.data_type(), batch.num_rows()),
+            },
             Some(place) => checked_cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_schema::SchemaRef;
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::path::Path;
-use serde::{Deserialize, Serialize};
+use bytes::Bytes;
 
-use super::{Fragment, fingerprint, footer, schema};
-use crate::config;
+use super::manifest::{self, Saved};
+use super::open::{Opened, Unopened};
+use super::{Fragment, fingerprint, pack, schema};
+use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::metrics::{Counted, Metrics, Progress, Stage};
-use crate::source::{Connection, Listed, Location, Object, Preset, Store, StoreKey, infer_splits, list, list_below};
+use crate::metrics::{Counted, Progress};
+use crate::source::{Listed, Location, Object, Preset, Store, StoreKey, infer_splits, list};
 
 /// What to open.
 #[derive(Debug, Clone, Default)]
@@ -51,11 +51,15 @@ pub struct Snapshot {
     /// Rows in all.
     pub num_rows: u64,
     row_bytes: u64,
+    /// The split that its objects are, if one was asked for.
+    pub(crate) split: Option<String>,
+    /// What a user may want to know of how it was opened.
+    pub notes: Vec<String>,
     /// What opening took.
     pub opening: Opening,
 }
 
-/// What opening a snapshot took.
+/// What opening a snapshot took, together with the splits that were opened with it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening {
     /// Time for finding the objects; `None` where they were known.
@@ -66,48 +70,65 @@ pub struct Opening {
     pub elapsed: Duration,
 }
 
-/// Store, key, URL, size and e-tag of an object.
-type SavedObject = (usize, String, String, Option<u64>, Option<String>);
-
-/// A snapshot on its way to another process.
-#[derive(Serialize, Deserialize)]
-struct Saved {
-    stores: Vec<(StoreKey, BTreeMap<String, String>)>,
-    objects: Vec<SavedObject>,
-    fingerprint: String,
+/// An object to open, and where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    /// The store, among those of the request.
+    pub(super) store: usize,
+    pub(super) object: Object,
+    /// Its path below what was listed.
+    pub(super) relative: String,
 }
 
 /// What was found under a request: objects with their stores and splits.
 struct Found {
     stores: Vec<Store>,
-    objects: Vec<(usize, Object)>,
+    sources: Vec<Source>,
+    /// How long that took; `None` where they were known.
+    listing: Option<Duration>,
+    /// The sources' packed footers, where a manifest has them.
+    packed: Vec<Option<Bytes>>,
     splits: Vec<(String, Vec<usize>)>,
 }
 
 impl Snapshot {
-    /// Lists what is asked for and reads the footers: one listing for a folder, one request for each footer.
+    /// Lists what is asked for and reads the footers: one listing for a folder, one request for each footer that the
+    /// catalogue cache does not have. A manifest is one request, and nothing else.
     ///
     /// # Errors
     ///
-    /// Those of listing and reading; [`Error::NotParquet`], [`Error::SchemaMismatch`], [`Error::UnknownSplit`].
+    /// Those of listing and reading; [`Error::NotParquet`], [`Error::SchemaMismatch`], [`Error::UnknownSplit`],
+    /// [`Error::Manifest`].
     pub async fn open(request: OpenRequest, progress: &Progress) -> Result<Self> {
-        let start = Instant::now();
-        let Found { stores, mut objects, splits } = find(&request).await?;
-        let listing = start.elapsed();
-        if let Some(split) = &request.split {
-            let Some((_, members)) = splits.iter().find(|(name, _)| name == split) else {
-                return Err(Error::UnknownSplit {
-                    split: split.clone(),
-                    url: request.sources.join(", "),
-                    available: splits.into_iter().map(|(name, _)| name).collect(),
-                });
-            };
-            objects = members.iter().map(|&index| objects[index].clone()).collect();
-        }
-        let mut opened = Self::of_objects(stores, objects, progress).await?;
-        opened.opening.listing = Some(listing);
-        opened.opening.elapsed += listing;
-        Ok(opened)
+        let found = find(&request).await?;
+        let wanted = match &request.split {
+            None => (0..found.sources.len()).collect(),
+            Some(split) => match found.splits.iter().find(|(name, _)| name == split) {
+                Some((_, members)) => members.clone(),
+                None => {
+                    return Err(Error::UnknownSplit {
+                        split: split.clone(),
+                        url: request.sources.join(", "),
+                        available: found.splits.into_iter().map(|(name, _)| name).collect(),
+                    });
+                }
+            },
+        };
+        let mut opened = found.open(vec![(request.split, wanted)], cache().as_ref(), progress).await?;
+        opened.pop().ok_or_else(|| Error::Internal { reason: "nothing was opened".into() })
+    }
+
+    /// Opens all splits under `request`, listed once, whatever split it names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub async fn open_splits(request: OpenRequest, progress: &Progress) -> Result<Vec<(String, Self)>> {
+        let mut found = find(&request).await?;
+        let splits = std::mem::take(&mut found.splits);
+        let names: Vec<String> = splits.iter().map(|(name, _)| name.clone()).collect();
+        let wanted = splits.into_iter().map(|(name, members)| (Some(name), members)).collect();
+        Ok(names.into_iter().zip(found.open(wanted, cache().as_ref(), progress).await?).collect())
     }
 
     /// Returns the number of objects.
@@ -115,80 +136,100 @@ impl Snapshot {
         self.fragments.len()
     }
 
-    /// Returns the names of the splits under `request`, at the cost of listing it.
+    /// Writes a manifest of snapshots, each a split by its name, or `train`, to `uri`, which ends in `.forebay`: one
+    /// request. [`Self::open`] of it neither lists nor reads footers. It holds no options of stores.
+    ///
+    /// `storage_options` are those of `uri`'s store; without any, a store of the snapshots is used with its own.
     ///
     /// # Errors
     ///
-    /// Those of listing.
-    pub async fn splits(request: &OpenRequest) -> Result<Vec<String>> {
-        Ok(find(request).await?.splits.into_iter().map(|(name, _)| name).collect())
-    }
-
-    /// Returns what [`Self::reopen`] needs in another process, as JSON. It holds the stores' options.
-    pub fn to_json(&self) -> String {
-        let stores = self.stores.iter().map(|store| (store.key().clone(), store.options().clone())).collect();
-        let objects = self.fragments.iter().map(|fragment| {
-            let Object { path, url, size_bytes, e_tag } = fragment.object.clone();
-            (fragment.store, path.to_string(), url, size_bytes, e_tag)
-        });
-        let saved = Saved { stores, objects: objects.collect(), fingerprint: self.fingerprint.clone() };
-        serde_json::to_string(&saved).unwrap_or_default()
-    }
-
-    /// Opens the very same objects again, without listing: one request for each footer.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotAState`] for other text, [`Error::ObjectChanged`], [`Error::StateMismatch`] when the dataset is
-    /// another one by now.
-    pub async fn reopen(json: &str, progress: &Progress) -> Result<Self> {
-        let saved: Saved =
-            serde_json::from_str(json).map_err(|error| Error::NotAState { reason: error.to_string() })?;
-        let stores = saved.stores.into_iter().map(|(key, options)| Store::try_new(key, &options));
-        let object = |(store, path, url, size_bytes, e_tag): SavedObject| {
-            let path = Path::parse(path).map_err(|error| Error::NotAState { reason: error.to_string() })?;
-            Ok((store, Object { path, url, size_bytes, e_tag }))
+    /// [`Error::Uri`] for another name, and those of writing.
+    pub async fn save_manifest(
+        splits: &[(Option<String>, Arc<Self>)],
+        uri: &str,
+        storage_options: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let named = |(name, snapshot): &'_ (Option<String>, Arc<Self>)| {
+            (name.clone().unwrap_or_else(|| snapshot.split_name().to_owned()), Arc::clone(snapshot))
         };
-        let objects = saved.objects.into_iter().map(object).collect::<Result<Vec<_>>>()?;
-        let snapshot = Self::of_objects(stores.collect::<Result<Vec<_>>>()?, objects, progress).await?;
-        if snapshot.fingerprint != saved.fingerprint {
-            let difference = format!("fingerprint: expected {}, got {}", saved.fingerprint, snapshot.fingerprint);
+        let splits: Vec<_> = splits.iter().map(named).collect();
+        let splits: Vec<(&str, &Self)> = splits.iter().map(|(name, snapshot)| (name.as_str(), &**snapshot)).collect();
+        manifest::save(&splits, uri, storage_options).await
+    }
+
+    /// Returns what [`Self::reopen`] needs in another process. It holds the stores' options.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        manifest::encode(&[(self.split_name(), self)], true)
+    }
+
+    /// Opens the very same objects again, without any request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAState`] for other bytes, [`Error::StateMismatch`] when the dataset is another one by now.
+    pub async fn reopen(bytes: Vec<u8>, progress: &Progress) -> Result<Self> {
+        let saved = manifest::decode(&bytes.into()).map_err(|reason| Error::NotAState { reason })?;
+        let stores = saved.stores.iter().map(|(key, options)| Store::try_new(key.clone(), options));
+        let (stores, fingerprint) = (stores.collect::<Result<_>>()?, saved.fingerprints.join(", "));
+        let found = Found::of_saved(stores, saved);
+        let wanted = found.splits.iter().map(|(name, members)| (Some(name.clone()), members.clone())).collect();
+        let snapshot = found.open(wanted, None, progress).await?.pop();
+        let snapshot = snapshot.ok_or_else(|| Error::NotAState { reason: "it has no objects".into() })?;
+        if snapshot.fingerprint != fingerprint {
+            let difference = format!("fingerprint: expected {fingerprint}, got {}", snapshot.fingerprint);
             return Err(Error::StateMismatch { differences: vec![difference] });
         }
         Ok(snapshot)
     }
 
     /// Reads the footers of known objects, given with their stores.
+    #[cfg(test)]
     pub(crate) async fn of_objects(
         stores: Vec<Store>,
         objects: Vec<(usize, Object)>,
         progress: &Progress,
     ) -> Result<Self> {
-        let (start, metrics) = (Instant::now(), Arc::new(Metrics::default()));
-        let connect = |store: &Store| Ok(store.connect()?.with_metrics(&metrics).at(Stage::Footers));
-        let connections = stores.iter().map(connect).collect::<Result<Vec<_>>>()?;
-        progress.start(objects.len() as u64);
-        let keep_bytes = config::KEPT_INDEX_BYTES / (objects.len() as u64).max(1);
-        let read = |(store, object): (usize, Object)| {
-            let connection: &Connection = &connections[store];
-            let key = stores[store].key();
-            async move {
-                let fragments = open_object(connection, key, store, object, keep_bytes).await?;
-                progress.advance(1);
-                Ok::<_, Error>(fragments)
-            }
-        };
-        let mut fragments: Vec<Fragment> =
-            stream::iter(objects).map(read).buffered(config::FOOTERS_IN_FLIGHT).try_concat().await?;
+        let relative = |object: &Object| object.path.filename().unwrap_or_default().to_owned();
+        let sources = objects.into_iter().map(|(store, object)| Source { store, relative: relative(&object), object });
+        Self::of_sources(stores, sources.collect(), None, progress).await
+    }
+
+    /// Reads the footers of sources.
+    #[cfg(test)]
+    pub(super) async fn of_sources(
+        stores: Vec<Store>,
+        sources: Vec<Source>,
+        cache: Option<&Cache>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let (packed, wanted) = (vec![None; sources.len()], vec![(None, (0..sources.len()).collect())]);
+        let found = Found { stores, sources, listing: None, packed, splits: Vec::new() };
+        Ok(found.open(wanted, cache, progress).await?.remove(0))
+    }
+
+    /// Opens what was saved, with `stores` in place of its own.
+    #[cfg(test)]
+    pub(super) async fn of_saved(stores: Vec<Store>, saved: Saved, progress: &Progress) -> Result<Vec<Self>> {
+        let found = Found::of_saved(stores, saved);
+        let wanted = found.splits.iter().map(|(name, members)| (Some(name.clone()), members.clone())).collect();
+        found.open(wanted, None, progress).await
+    }
+
+    fn of_fragments(stores: Vec<Store>, mut fragments: Vec<Fragment>, split: Option<String>) -> Result<Self> {
         let schema = Arc::new(schema::unify(&mut fragments)?);
         let is_local = stores.iter().all(|store| *store.key() == StoreKey::Local);
-        let fingerprint = fingerprint::fingerprint(&fragments, is_local);
+        let fingerprint = fingerprint::fingerprint(&fragments, &schema, is_local);
         let row_groups = row_groups(&fragments);
         let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
         let row_bytes = row_groups.iter().map(decoded).fold(0, u64::saturating_add).div_ceil(num_rows.max(1)).max(1);
-        let opening = Opening { listing: None, footers: metrics.of(Stage::Footers), elapsed: start.elapsed() };
-        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes, opening })
+        let (notes, opening) = (Vec::new(), Opening::default());
+        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes, split, notes, opening })
+    }
+
+    /// Returns the name of the split in a manifest.
+    fn split_name(&self) -> &str {
+        self.split.as_deref().unwrap_or("train")
     }
 
     /// Returns a snapshot of no objects whose row groups would have these sizes, for tests.
@@ -203,6 +244,8 @@ impl Snapshot {
             fingerprint: "5f3a".into(),
             num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
             row_bytes: 1,
+            split: None,
+            notes: Vec::new(),
             opening: Opening::default(),
         }
     }
@@ -229,71 +272,100 @@ impl Snapshot {
     }
 }
 
-/// Opens an object, or the objects below it if it is a folder after all.
-///
-/// An object that is named costs no request before that for its footer, so whether it is one is found out here. Spark
-/// writes folders whose names end in `.parquet`.
-async fn open_object(
-    connection: &Connection,
-    key: &StoreKey,
-    store: usize,
-    object: Object,
-    keep_bytes: u64,
-) -> Result<Vec<Fragment>> {
-    let is_known = object.size_bytes.is_some();
-    match open_fragment(connection, store, object.clone(), keep_bytes).await {
-        Err(missing @ Error::NotFound { .. }) if !is_known => {
-            let below = match list_below(connection, key, &object).await {
-                Err(Error::NotFound { .. }) => return Err(missing),
-                listed => listed?,
-            };
-            let open = |listed: Listed| open_fragment(connection, store, listed.object, keep_bytes);
-            stream::iter(below).map(open).buffered(config::FOOTERS_IN_FLIGHT).try_collect().await
-        }
-        opened => Ok(vec![opened?]),
-    }
+/// Returns the process's cache of footers.
+fn cache() -> Option<Cache> {
+    Cache::of_process(pack::KIND)
 }
 
-async fn open_fragment(connection: &Connection, store: usize, mut object: Object, keep_bytes: u64) -> Result<Fragment> {
-    let footer = footer::read(connection, &mut object).await?;
-    let url = object.url.clone();
-    // Deriving types takes long for wide files, and may panic on hostile ones: not on the runtime's thread.
-    let derived = connection.io.spawn_blocking(move || Fragment::try_new(object, store, footer, keep_bytes)).await;
-    derived.map_err(|stopped| match stopped.is_panic() {
-        true => Error::NotParquet { url, reason: "its schema is corrupt".into() },
-        false => Error::Closed { reason: "cancelled" },
-    })?
+impl Found {
+    fn of_saved(stores: Vec<Store>, saved: Saved) -> Self {
+        let packed = saved.packed.into_iter().map(Some).collect();
+        Self { stores, sources: saved.sources, listing: None, packed, splits: saved.splits }
+    }
+
+    /// Opens snapshots of some sources each: numbers, none of them twice.
+    async fn open(
+        self,
+        wanted: Vec<(Option<String>, Vec<usize>)>,
+        cache: Option<&Cache>,
+        progress: &Progress,
+    ) -> Result<Vec<Snapshot>> {
+        let start = Instant::now();
+        let Self { stores, sources, packed, listing, .. } = self;
+        let members = wanted.iter().flat_map(|(_, members)| members.iter().copied()).collect();
+        let unopened = Unopened { stores: &stores, sources, packed, members };
+        let Opened { mut fragments, notes, footers } = unopened.open(cache, progress).await?;
+        let mut opened = Vec::with_capacity(wanted.len());
+        for (split, members) in wanted {
+            let of_split = members.into_iter().flat_map(|member| std::mem::take(&mut fragments[member])).collect();
+            let stores = stores.iter().map(Store::again).collect();
+            let elapsed = start.elapsed() + listing.unwrap_or_default();
+            let (notes, opening) = (notes.clone(), Opening { listing, footers, elapsed });
+            opened.push(Snapshot { notes, opening, ..Snapshot::of_fragments(stores, of_split, split)? });
+        }
+        Ok(opened)
+    }
 }
 
 async fn find(request: &OpenRequest) -> Result<Found> {
-    let mut stores: Vec<Store> = Vec::new();
-    let mut objects: Vec<(usize, Object)> = Vec::new();
-    let mut relative = Vec::new();
-    let mut known = HashSet::new();
+    let start = Instant::now();
+    let found = find_sources(request).await?;
+    Ok(Found { listing: Some(start.elapsed()), ..found })
+}
+
+async fn find_sources(request: &OpenRequest) -> Result<Found> {
     if request.sources.is_empty() {
         return Err(Error::Uri { uri: String::new(), reason: "the list of sources is empty".into() });
     }
-    for source in &request.sources {
-        let location = Location::parse(source)?;
-        let index = match stores.iter().position(|store| *store.key() == location.store) {
+    let locations = request.sources.iter().map(|source| Location::parse(source)).collect::<Result<Vec<_>>>()?;
+    match locations.iter().find(|location| manifest::is_manifest(location)) {
+        Some(manifest) if locations.len() == 1 => find_saved(manifest, request).await,
+        Some(manifest) => {
+            let reason = "a manifest is opened alone, not with other sources".to_owned();
+            Err(Error::Uri { uri: manifest.text.clone(), reason })
+        }
+        None => find_listed(&locations, request).await,
+    }
+}
+
+/// Finds what a manifest lists.
+async fn find_saved(location: &Location, request: &OpenRequest) -> Result<Found> {
+    let saved = manifest::read(location, &request.storage_options).await?;
+    let is_remote = |key: &StoreKey| *key != StoreKey::Local;
+    let has_remote = is_remote(&location.store) || saved.stores.iter().any(|(key, _)| is_remote(key));
+    let none = BTreeMap::new();
+    let make = |(key, _): &(StoreKey, _)| {
+        // What is meant for the others means nothing to local files.
+        let options = if has_remote && !is_remote(key) { &none } else { &request.storage_options };
+        Store::try_new(key.clone(), options)
+    };
+    let stores = saved.stores.iter().map(make).collect::<Result<_>>()?;
+    Ok(Found::of_saved(stores, saved))
+}
+
+async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Found> {
+    let mut stores: Vec<Store> = Vec::new();
+    let mut sources: Vec<Source> = Vec::new();
+    let mut known = HashSet::new();
+    for location in locations {
+        let store = match stores.iter().position(|store| *store.key() == location.store) {
             Some(index) => index,
             None => {
                 stores.push(Store::try_new(location.store.clone(), &request.storage_options)?);
                 stores.len() - 1
             }
         };
-        let connection = stores[index].connect()?;
-        for Listed { object, relative: path } in list(&connection, &location).await? {
-            if !known.insert((index, object.path.clone())) {
+        let connection = stores[store].connect()?;
+        for Listed { object, relative } in list(&connection, location).await? {
+            if !known.insert((store, object.path.clone())) {
                 let reason = format!("`{}` is in the sources twice", object.url);
-                return Err(Error::Uri { uri: source.clone(), reason });
+                return Err(Error::Uri { uri: location.text.clone(), reason });
             }
-            objects.push((index, object));
-            relative.push(path);
+            sources.push(Source { store, object, relative });
         }
     }
-    let splits = infer_splits(&relative);
-    Ok(Found { stores, objects, splits })
+    let relative: Vec<String> = sources.iter().map(|source| source.relative.clone()).collect();
+    Ok(Found { stores, packed: vec![None; sources.len()], sources, listing: None, splits: infer_splits(&relative) })
 }
 
 fn row_groups(fragments: &[Fragment]) -> Vec<RowGroupRef> {

@@ -1,5 +1,8 @@
 //! Opening: which requests it makes, what it refuses, what it finds.
 
+mod catalogue;
+mod partitions;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

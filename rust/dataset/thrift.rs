@@ -5,6 +5,8 @@
 //! in pre-order, each with its number of children. What is malformed in another way is left to the parser, which has
 //! the better words for it.
 
+use std::ops::Range;
+
 /// Levels of structs and lists within one another; Arrow's consumers import 64.
 const MAX_SCHEMA_DEPTH: usize = 128;
 
@@ -32,12 +34,20 @@ pub(super) mod kind {
 }
 
 /// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], or that announces more than it has bytes for.
-pub(super) fn check_footer(footer: &[u8]) -> Result<(), String> {
+///
+/// Returns where the schema lies; `None` unless there is exactly one.
+pub(super) fn check_footer(footer: &[u8]) -> Result<Option<Range<usize>>, String> {
     let mut reader = Reader { bytes: footer };
     let mut field = 0;
+    let mut schemas = Vec::new();
     while let Some((number, kind)) = reader.field(&mut field) {
         let read = match (number, kind) {
-            (SCHEMA_FIELD, kind::LIST) => reader.schema()?,
+            (SCHEMA_FIELD, kind::LIST) => {
+                let start = footer.len() - reader.bytes.len();
+                let read = reader.schema()?;
+                schemas.push(start..footer.len() - reader.bytes.len());
+                read
+            }
             (ROW_GROUPS_FIELD, kind::LIST) => {
                 let before = reader.bytes;
                 reader.check_list("row groups")?;
@@ -47,10 +57,10 @@ pub(super) fn check_footer(footer: &[u8]) -> Result<(), String> {
             _ => reader.skip(kind, 0),
         };
         if read.is_none() {
-            break;
+            return Ok(None);
         }
     }
-    Ok(())
+    Ok(if schemas.len() == 1 { schemas.pop() } else { None })
 }
 
 /// Refuses an offset index that announces more pages than it has bytes for.
@@ -247,8 +257,8 @@ mod tests {
 
     #[test]
     fn depth_is_that_of_the_groups() {
-        assert_eq!(check_footer(&footer_of_depth(1)), Ok(()));
-        assert_eq!(check_footer(&footer_of_depth(MAX_SCHEMA_DEPTH)), Ok(()));
+        assert!(check_footer(&footer_of_depth(1)).is_ok());
+        assert!(check_footer(&footer_of_depth(MAX_SCHEMA_DEPTH)).is_ok());
         assert!(check_footer(&footer_of_depth(MAX_SCHEMA_DEPTH + 1)).unwrap_err().contains("128 levels"));
         assert!(check_footer(&footer_of_depth(1_000_000)).unwrap_err().contains("128 levels"));
     }
@@ -269,7 +279,7 @@ mod tests {
     fn siblings_are_no_depth() {
         let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xe9, 0x07, 0x48, 1, b'r', 0x15, 0xe8, 0x07, 0];
         footer.extend([0x48, 1, b'g', 0x15, 2, 0, 0x15, 2, 0x38, 1, b'x', 0].repeat(500));
-        assert_eq!(check_footer(&footer), Ok(()));
+        assert!(check_footer(&footer).is_ok());
     }
 
     proptest! {

@@ -146,6 +146,7 @@ struct Place {
 impl Node {
     fn of_column(field: &Field, fragment: &Fragment, column: usize) -> Self {
         match fragment.columns[column] {
+            None if fragment.constant(column).is_some_and(|constant| !constant.is_null()) => Self::constant(),
             None => Self::missing(field),
             Some(root) => {
                 let own = &fragment.reader.schema().fields()[root];
@@ -177,6 +178,11 @@ impl Node {
         };
         let leaves = first_leaf..first_leaf + num_leaves(own.data_type());
         Self { place: Some(Place { is_nullable: own.is_nullable(), level, leaves }), children }
+    }
+
+    /// Returns the node of a partition column that has a value.
+    fn constant() -> Self {
+        Self { place: Some(Place { is_nullable: false, level: 0, leaves: 0..0 }), children: Vec::new() }
     }
 
     fn missing(field: &Field) -> Self {

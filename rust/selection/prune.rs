@@ -140,7 +140,10 @@ impl Statistics<'_> {
         read: impl Fn(&StatisticsConverter<'_>, &[RowGroupMetaData]) -> Option<ArrayRef>,
     ) -> Option<ArrayRef> {
         let index = self.schema.index_of(&column.name).ok()?;
-        let root = self.fragment.columns[index]?;
+        let Some(root) = self.fragment.columns[index] else {
+            let constant = self.fragment.constant(index)?;
+            return Some(constant.to_array(self.schema.field(index).data_type(), self.num_containers()));
+        };
         let file_schema = self.fragment.reader.schema();
         let parquet_schema = self.fragment.reader.parquet_schema();
         let converter =

@@ -161,7 +161,9 @@ fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
 }
 
 fn is_hidden(relative: &str) -> bool {
-    relative.split('/').any(|part| part.starts_with(['.', '_']))
+    // The key of a partition may begin with an underscore, as in Spark.
+    let is_key = |part: &str| part.starts_with('_') && part.contains('=');
+    relative.split('/').any(|part| part.starts_with(['.', '_']) && !is_key(part))
 }
 
 fn has_parquet_extension(key: &str) -> bool {

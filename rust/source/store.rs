@@ -57,6 +57,10 @@ const COMMON_OPTIONS: [&str; 28] = [
     "virtual_hosted_style_request",
 ];
 
+/// Endings of options and environment variables that say where a store is.
+const PLACE_OPTIONS: [&str; 6] =
+    ["endpoint", "endpoint_url", "endpoint_url_s3", "account_name", "base_url", "use_emulator"];
+
 /// One store of a dataset: where it is and how to reach it.
 ///
 /// The client is made when first needed, and again in a forked process: sockets are never shared.
@@ -94,6 +98,13 @@ impl Store {
         Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
     }
 
+    /// Returns the same store for another dataset; they share the client, if there is one.
+    pub(crate) fn again(&self) -> Self {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = connection.as_ref().and_then(OfProcess::get).cloned().map(OfProcess::new);
+        Self { key: self.key.clone(), options: self.options.clone(), connection: Mutex::new(connection) }
+    }
+
     /// Returns a store over an existing client, for tests; its requests do not depend on how fast it is.
     #[cfg(test)]
     pub(crate) fn of_client(client: Arc<dyn ObjectStore>) -> Self {
@@ -122,6 +133,26 @@ impl Store {
     /// Returns the options it was made with; they may hold secrets.
     pub(crate) fn options(&self) -> &BTreeMap<String, String> {
         &self.options
+    }
+
+    /// Returns what tells this store from all others, for hashing: where it is, never who asks.
+    pub(crate) fn identity(&self) -> Vec<String> {
+        let is_place = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            PLACE_OPTIONS.iter().any(|place| name.ends_with(place))
+        };
+        // What is not Unicode is no option.
+        let environment =
+            std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        let mut places: Vec<String> = environment
+            .filter(|(name, _)| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix)))
+            .chain(self.options.clone())
+            .filter(|(name, _)| is_place(name))
+            .map(|(name, value)| format!("{}={value}", name.to_ascii_lowercase()))
+            .collect();
+        places.sort_unstable();
+        let key = format!("{:?}", self.key);
+        if self.key == StoreKey::Local { vec![key] } else { [vec![key], places].concat() }
     }
 
     /// Returns the client of this process.
@@ -308,6 +339,21 @@ mod tests {
         let store = Store::try_new(StoreKey::S3("s3://bucket".into()), &options).unwrap();
         let shown = format!("{store:?}");
         assert!(!shown.contains("s3cr3t") && !shown.contains("k3y") && shown.contains("aws_secret_access_key"));
+    }
+
+    #[test]
+    fn a_store_is_identified_by_where_it_is_and_not_by_who_asks() {
+        let identity = |pairs: &[(&str, &str)]| {
+            Store::try_new(StoreKey::S3("s3://bucket".into()), &options(pairs)).unwrap().identity()
+        };
+        let ours = [("aws_secret_access_key", "s3cr3t"), ("aws_access_key_id", "k3y")];
+        let theirs = [("aws_skip_signature", "true"), ("aws_region", "here")];
+        let at = |place, options: &[(&'static str, &'static str)]| {
+            identity(&[&[("aws_endpoint_url", place)], options].concat())
+        };
+        assert_eq!(at("http://here:1", &ours), at("http://here:1", &theirs));
+        assert_ne!(at("http://here:1", &ours), at("http://there:1", &ours));
+        assert!(!at("http://here:1", &ours).concat().contains("s3cr3t"));
     }
 
     #[test]

@@ -41,6 +41,16 @@ impl StoreKey {
             Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => root,
         }
     }
+
+    /// Returns whether the key is one that [`Location::parse`] makes, which one from elsewhere may not be.
+    pub(crate) fn is_sound(&self) -> bool {
+        match self {
+            Self::Local => true,
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => {
+                Location::parse(&format!("{root}/x")).is_ok_and(|location| location.store == *self)
+            }
+        }
+    }
 }
 
 /// A folder, an object or a glob in a store.
@@ -93,6 +103,11 @@ impl Location {
             }
             _ => Err(refused(text, "expected a path, `file://`, `s3://`, `gs://`, `az://` or `http(s)://`")),
         }
+    }
+
+    /// Returns the URL of the object or folder as people write it.
+    pub(crate) fn url(&self) -> String {
+        self.store.url_of(&self.path)
     }
 
     fn local(text: &str, path: &str) -> Result<Self> {

@@ -229,6 +229,24 @@ def refused_by_server(_: Path) -> object:
 
 
 SOURCES = {
+    "a manifest that is none": Case(
+        lambda folder: (
+            (folder / "m.forebay").write_bytes(b"PAR1"),
+            fb.load_dataset(folder / "m.forebay", split="train"),
+        ),
+        fb.DataError,
+        ValueError,
+        ("m.forebay", "manifest", "save it again"),
+    ),
+    "a manifest beside other sources": Case(
+        lambda folder: (
+            opened(folder).save_manifest(folder / "m.forebay"),
+            fb.load_dataset([folder / "m.forebay", folder], split="train"),
+        ),
+        fb.SettingError,
+        ValueError,
+        ("m.forebay", "alone"),
+    ),
     "nothing is there": Case(
         lambda folder: fb.load_dataset(folder / "absent.parquet", split="train"),
         fb.NotFoundError,

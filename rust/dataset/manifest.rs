@@ -1,0 +1,266 @@
+//! A snapshot as bytes: its objects, their sizes and e-tags, their splits, and what their footers were parsed of.
+//!
+//! ```text
+//! magic and version   8 bytes
+//! checksum           32 bytes, SHA-256 of all that follows
+//! header              its length in 8 bytes, then JSON, compressed by zstd
+//! footers             one after another, each as `packed` makes it
+//! ```
+//!
+//! Saved as an object it is a manifest, which opens a dataset without listing and without reading footers. Objects are
+//! read only if they still have their e-tags. It holds no credentials; what another process of the same program is
+//! given may.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Snapshot;
+use super::snapshot::Source;
+use crate::error::{Error, Result};
+use crate::source::{self, Location, Object, Store, StoreKey};
+
+/// The end of a manifest's name.
+const EXTENSION: &str = ".forebay";
+
+const MAGIC: &[u8; 8] = b"FBSNAP\0\x01";
+
+/// The most bytes of a header: that of some ten million objects.
+const MAX_HEADER_BYTES: u64 = 1 << 30;
+
+const ZSTD_LEVEL: i32 = 3;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    stores: Vec<(StoreKey, BTreeMap<String, String>)>,
+    objects: Vec<SavedObject>,
+    /// Names with the numbers of their objects.
+    splits: Vec<(String, Vec<usize>)>,
+    /// Of each split.
+    fingerprints: Vec<String>,
+}
+
+/// Store, key, size, e-tag, path below what was listed, bytes of the packed footer.
+type SavedObject = (usize, String, Option<u64>, Option<String>, String, usize);
+
+/// What [`decode`] finds.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub(super) stores: Vec<(StoreKey, BTreeMap<String, String>)>,
+    pub(super) sources: Vec<Source>,
+    /// For each source.
+    pub(super) packed: Vec<Bytes>,
+    /// Names with the numbers of their sources; every source is in one at most.
+    pub(super) splits: Vec<(String, Vec<usize>)>,
+    pub(super) fingerprints: Vec<String>,
+}
+
+/// Returns snapshots, one for each split, as bytes; with the stores' options, which may be secrets, if `has_options`.
+pub(super) fn encode(splits: &[(&str, &Snapshot)], has_options: bool) -> Vec<u8> {
+    let mut header = Header { stores: vec![], objects: vec![], splits: vec![], fingerprints: vec![] };
+    let mut footers: Vec<&[u8]> = Vec::new();
+    for (name, snapshot) in splits {
+        let first = header.objects.len();
+        let stores: Vec<usize> =
+            snapshot.stores.iter().map(|store| place_of(&mut header, store, has_options)).collect();
+        for fragment in &snapshot.fragments {
+            let Object { path, size_bytes, e_tag, .. } = &fragment.object;
+            let store = stores[fragment.store];
+            let (path, relative) = (path.to_string(), fragment.relative.to_string());
+            header.objects.push((store, path, *size_bytes, e_tag.clone(), relative, fragment.packed.len()));
+            footers.push(&fragment.packed);
+        }
+        header.splits.push(((*name).to_owned(), (first..header.objects.len()).collect()));
+        header.fingerprints.push(snapshot.fingerprint.clone());
+    }
+    let json = serde_json::to_vec(&header).unwrap_or_default();
+    let json = zstd::bulk::compress(&json, ZSTD_LEVEL).unwrap_or_default();
+    let mut body = (json.len() as u64).to_le_bytes().to_vec();
+    body.extend(json);
+    footers.iter().for_each(|footer| body.extend_from_slice(footer));
+    [&MAGIC[..], &Sha256::digest(&body), &body].concat()
+}
+
+/// Returns the place of `store` in the header, which gets it if it has it not.
+fn place_of(header: &mut Header, store: &Store, has_options: bool) -> usize {
+    if let Some(place) = header.stores.iter().position(|(key, _)| key == store.key()) {
+        return place;
+    }
+    let options = if has_options { store.options().clone() } else { BTreeMap::new() };
+    header.stores.push((store.key().clone(), options));
+    header.stores.len() - 1
+}
+
+/// Returns what [`encode`] wrote, checked; an error says what is wrong with other bytes.
+pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
+    let rest = bytes.strip_prefix(&MAGIC[..7]).ok_or("it is none: it does not begin as manifests do")?;
+    let rest = rest.strip_prefix(&MAGIC[7..]).ok_or("it was written by another version of Forebay")?;
+    let (checksum, body) = rest.split_first_chunk::<32>().ok_or("it is truncated")?;
+    if Sha256::digest(body)[..] != checksum[..] {
+        return Err("it is damaged or truncated: its checksum differs".into());
+    }
+    // Whoever made the checksum may have made anything.
+    let (length, after) = body.split_first_chunk::<8>().ok_or("it is truncated")?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|length| *length <= after.len());
+    let length = length.ok_or("its header is longer than it is")?;
+    let decoder = zstd::stream::Decoder::new(&after[..length]).map_err(|error| error.to_string())?;
+    let header: Header = serde_json::from_reader(std::io::BufReader::new(decoder.take(MAX_HEADER_BYTES)))
+        .map_err(|error| format!("its header is not understood: {error}"))?;
+    let footers = bytes.slice(bytes.len() - (after.len() - length)..);
+    check(&header, footers.len())?;
+    let (mut sources, mut packed, mut place) = (Vec::new(), Vec::new(), 0);
+    for (number, (store, path, size_bytes, e_tag, relative, len)) in header.objects.into_iter().enumerate() {
+        let wrong = |what: &str| format!("object {number}: {what}");
+        let path = Path::parse(&path).map_err(|error| wrong(&error.to_string()))?;
+        if !path.as_ref().ends_with(&relative) {
+            return Err(wrong(&format!("`{relative}` is not the end of `{path}`")));
+        }
+        let url = header.stores[store].0.url_of(&path);
+        sources.push(Source { store, object: Object { path, url, size_bytes, e_tag }, relative });
+        packed.push(footers.slice(place..place + len));
+        place += len;
+    }
+    let Header { stores, splits, fingerprints, .. } = header;
+    Ok(Saved { stores, sources, packed, splits, fingerprints })
+}
+
+/// Refuses numbers that point nowhere, and stores that are none.
+fn check(header: &Header, footer_bytes: usize) -> Result<(), String> {
+    let Header { stores, objects, splits, fingerprints } = header;
+    if let Some((key, _)) = stores.iter().find(|(key, _)| !key.is_sound()) {
+        return Err(format!("`{key:?}` is no store"));
+    }
+    if let Some(store) = objects.iter().map(|object| object.0).find(|store| *store >= stores.len()) {
+        return Err(format!("store {store} is missing; it has {}", stores.len()));
+    }
+    let total = objects.iter().try_fold(0_usize, |sum, object| sum.checked_add(object.5));
+    if total != Some(footer_bytes) {
+        return Err(format!("its footers take {footer_bytes} bytes, which is not what its header says"));
+    }
+    if splits.is_empty() || fingerprints.len() != splits.len() {
+        return Err(format!("{} splits have {} fingerprints", splits.len(), fingerprints.len()));
+    }
+    let mut is_member = vec![false; objects.len()];
+    for &member in splits.iter().flat_map(|(_, members)| members) {
+        match is_member.get_mut(member) {
+            None => return Err(format!("object {member} is missing; it has {}", objects.len())),
+            Some(true) => return Err(format!("object {member} is in two splits")),
+            Some(place) => *place = true,
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a location is that of a manifest, by its name.
+pub(super) fn is_manifest(location: &Location) -> bool {
+    let is_named = location.path.as_ref().ends_with(EXTENSION) && location.glob.is_none() && !location.is_folder;
+    let is_folder = || location.store == StoreKey::Local && std::path::Path::new(&location.url()).is_dir();
+    is_named && !is_folder()
+}
+
+/// Reads the manifest at `location`: one request.
+pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>) -> Result<Saved> {
+    let connection = store_of(location, options)?.connect()?;
+    let failed = |source| source::error(&location.text, source);
+    let bytes = connection.client.get(&location.path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+    // Its checksum and header take long where it is large.
+    let decoded = connection.io.spawn_blocking(move || decode(&bytes)).await;
+    let decoded = decoded.map_err(|_| Error::Closed { reason: "cancelled" })?;
+    decoded.map_err(|reason| Error::Manifest { url: location.text.clone(), reason })
+}
+
+/// Writes the manifest of `splits` to `uri`: one request. Options are those of `uri`'s store, by default the snapshots'.
+pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTreeMap<String, String>) -> Result<()> {
+    let location = Location::parse(uri)?;
+    if !is_manifest(&location) {
+        let reason = format!("expected the name of an object that ends in `{EXTENSION}`, not a folder or a pattern");
+        return Err(Error::Uri { uri: uri.into(), reason });
+    }
+    let stores = splits.iter().flat_map(|(_, snapshot)| &snapshot.stores);
+    let same = stores.filter(|_| options.is_empty()).find(|store| *store.key() == location.store);
+    let connection = match same {
+        Some(store) => store.connect()?,
+        None => store_of(&location, options)?.connect()?,
+    };
+    let payload = PutPayload::from(encode(splits, false));
+    let put = connection.client.put(&location.path, payload).await;
+    put.map(drop).map_err(|source| source::error(uri, source))
+}
+
+/// Returns the store of a manifest; options are of the objects' stores as well, so they may mean nothing to a local one.
+fn store_of(location: &Location, options: &BTreeMap<String, String>) -> Result<Store> {
+    let is_local = location.store == StoreKey::Local;
+    Store::try_new(location.store.clone(), if is_local { const { &BTreeMap::new() } } else { options })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of_header(json: &str, footers: &[u8]) -> Bytes {
+        let json = zstd::bulk::compress(json.as_bytes(), 1).unwrap();
+        let body = [&(json.len() as u64).to_le_bytes()[..], &json, footers].concat();
+        [&MAGIC[..], &Sha256::digest(&body), &body].concat().into()
+    }
+
+    fn header(stores: &str, objects: &str, splits: &str) -> String {
+        format!(r#"{{"stores":{stores},"objects":{objects},"splits":{splits},"fingerprints":["f"]}}"#)
+    }
+
+    const S3: &str = r#"[[{"S3":"s3://b"},{}]]"#;
+
+    #[test]
+    fn headers_that_point_nowhere_are_refused() {
+        let train = |members: &str| format!(r#"[["train",{members}]]"#);
+        let object = |store: usize, relative: &str, len: usize| format!(r#"[{store},"d/x",9,null,"{relative}",{len}]"#);
+        let one = |store, relative: &str, len| format!("[{}]", object(store, relative, len));
+        let sound = decode(&of_header(&header(S3, &one(0, "x", 2), &train("[0]")), b"ab")).unwrap();
+        assert_eq!(sound.sources[0].object.url, "s3://b/d/x");
+        for (json, said) in [
+            (header(S3, &one(1, "x", 2), &train("[0]")), "store 1 is missing"),
+            (header(S3, &one(0, "y", 2), &train("[0]")), "not the end"),
+            (header(S3, &one(0, "x", 3), &train("[0]")), "2 bytes"),
+            (header(S3, &one(0, "x", usize::MAX), &train("[0]")), "2 bytes"),
+            (header(S3, &one(0, "x", 2), &train("[1]")), "object 1 is missing"),
+            (header(S3, &one(0, "x", 2), &train("[0,0]")), "two splits"),
+            (header(S3, &one(0, "x", 2), "[]"), "0 splits"),
+            (header(r#"[[{"S3":"https://key:secret@host"},{}]]"#, &one(0, "x", 2), &train("[0]")), "no store"),
+            ("[".to_owned(), "not understood"),
+        ] {
+            let refused = decode(&of_header(&json, b"ab")).unwrap_err();
+            assert!(refused.contains(said), "{refused}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_always_found(place in any::<prop::sample::Index>(), bit in 0..8, cut in any::<prop::sample::Index>()) {
+            let json = header(S3, r#"[[0,"d/x",9,null,"x",2]]"#, r#"[["train",[0]]]"#);
+            let sound = of_header(&json, b"ab");
+            let mut damaged = sound.to_vec();
+            damaged[place.index(sound.len())] ^= 1_u8 << bit;
+            prop_assert!(decode(&damaged.into()).is_err());
+            prop_assert!(decode(&sound.slice(..cut.index(sound.len()))).is_err());
+        }
+
+        #[test]
+        fn noise_with_a_right_checksum_is_refused(noise in prop::collection::vec(any::<u8>(), 0..200)) {
+            let body = [&MAGIC[..], &Sha256::digest(&noise), &noise].concat();
+            prop_assert!(decode(&body.into()).is_err());
+            prop_assert!(decode(&of_header(&String::from_utf8_lossy(&noise), b"")).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_no_manifest_says_so() {
+        assert!(decode(&Bytes::from_static(b"PAR1")).unwrap_err().contains("none"));
+        assert!(decode(&Bytes::from_static(b"FBSNAP\0\x02")).unwrap_err().contains("another version"));
+    }
+}

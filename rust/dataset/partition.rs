@@ -1,0 +1,222 @@
+//! Columns from the names of folders: `lang=de/year=2024/part-0.parquet`.
+//!
+//! Their values are the same in all rows of an object, so they need no bytes: statistics know them, and batches get
+//! them as constants. A key that any object has as a column is not taken from the folders: rows say it themselves, and
+//! an object may hold rows of several values.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Date32Array, Int64Array, StringArray, new_null_array};
+use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_cast::parse::Parser;
+use arrow_schema::{DataType, Field};
+
+use super::Fragment;
+
+/// What Hive, Spark and pyarrow write where the value is NULL.
+const NULL_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// The value that a partition column has in all rows of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Constant {
+    /// NULL, or no such folder.
+    Null,
+    /// Of a column whose values are all integers.
+    Integer(i64),
+    /// Days since 1970-01-01, of a column whose values are all dates.
+    Date(i32),
+    /// Of any other column.
+    Text(Arc<str>),
+}
+
+impl Constant {
+    pub(crate) fn is_null(&self) -> bool {
+        *self == Self::Null
+    }
+
+    /// Returns the bytes of a row in an array.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        match self {
+            Self::Null | Self::Date(_) => 4,
+            Self::Integer(_) => 8,
+            Self::Text(text) => text.len() as u64 + 4,
+        }
+    }
+
+    /// Returns what tells the value from all others of any column.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Null => vec![0],
+            Self::Integer(value) => [&[1][..], &value.to_le_bytes()].concat(),
+            Self::Date(value) => [&[2][..], &value.to_le_bytes()].concat(),
+            Self::Text(text) => [&[3][..], text.as_bytes()].concat(),
+        }
+    }
+
+    /// Returns `len` rows of the value, as the column's type.
+    pub(crate) fn to_array(&self, data_type: &DataType, len: usize) -> ArrayRef {
+        match self {
+            Self::Null => new_null_array(data_type, len),
+            Self::Integer(value) => Arc::new(Int64Array::from(vec![*value; len])),
+            Self::Date(value) => Arc::new(Date32Array::from(vec![*value; len])),
+            Self::Text(text) => {
+                let offsets = OffsetBuffer::from_repeated_length(text.len(), len);
+                Arc::new(StringArray::new(offsets, Buffer::from(text.repeat(len).into_bytes()), None))
+            }
+        }
+    }
+}
+
+/// Returns the keys and values of the folders in `relative`, the path of an object below what was listed; `None` for
+/// NULL. Where a key is given twice, the inner folder counts.
+pub(super) fn pairs(relative: &str) -> Vec<(String, Option<String>)> {
+    let Some((folders, _)) = relative.rsplit_once('/') else { return Vec::new() };
+    let mut pairs: Vec<(String, Option<String>)> = Vec::new();
+    for (key, value) in folders.split('/').filter_map(|folder| folder.split_once('=')) {
+        let (key, value) = (decoded(key), Some(decoded(value)).filter(|value| value != NULL_VALUE));
+        match pairs.iter_mut().find(|(known, _)| *known == key) {
+            _ if key.is_empty() => {}
+            Some(known) => known.1 = value,
+            None => pairs.push((key, value)),
+        }
+    }
+    pairs
+}
+
+/// Decodes `%2F` and the like; leaves what is no such code, or not UTF-8 then, as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.first_chunk::<2>().filter(|_| byte == b'%').and_then(|digits| {
+            let digit = |place: usize| char::from(digits[place]).to_digit(16);
+            u8::try_from(digit(0)? * 16 + digit(1)?).ok()
+        });
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// Returns the partition columns of all fragments, in the order in which paths have them, and sets each fragment's
+/// values; `columns` are those of the objects.
+pub(super) fn columns(fragments: &mut [Fragment], columns: &HashSet<&str>) -> Vec<Field> {
+    let paths: Vec<_> = fragments.iter().map(|fragment| pairs(&fragment.relative)).collect();
+    let mut keys: Vec<&str> = Vec::new();
+    let mut known = columns.clone();
+    for (key, _) in paths.iter().flatten() {
+        if known.insert(key) {
+            keys.push(key);
+        }
+    }
+    let value_of = |path: &[(String, Option<String>)], key: &str| {
+        path.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.clone())
+    };
+    let mut fields = Vec::with_capacity(keys.len());
+    let mut values: Vec<Vec<Constant>> = vec![Vec::with_capacity(keys.len()); fragments.len()];
+    for key in keys {
+        let texts: Vec<Option<String>> = paths.iter().map(|path| value_of(path, key)).collect();
+        let data_type = type_of(texts.iter().flatten().map(String::as_str));
+        fields.push(Field::new(key, data_type.clone(), texts.iter().any(Option::is_none)));
+        for (values, text) in values.iter_mut().zip(texts) {
+            values.push(text.map_or(Constant::Null, |text| constant(&text, &data_type)));
+        }
+    }
+    for (fragment, values) in fragments.iter_mut().zip(values) {
+        fragment.first_constant = columns.len();
+        fragment.constants = values.into();
+    }
+    fields
+}
+
+/// Returns the type of a column with these values: integers or dates where all are, in their one canonical form (`007`
+/// is text), else text.
+fn type_of<'a>(texts: impl Iterator<Item = &'a str>) -> DataType {
+    let (mut is_integer, mut is_date, mut is_empty) = (true, true, true);
+    for text in texts {
+        is_empty = false;
+        is_integer = is_integer && integer(text).is_some();
+        is_date = is_date && date(text).is_some();
+    }
+    match (is_empty, is_integer, is_date) {
+        (false, true, _) => DataType::Int64,
+        (false, _, true) => DataType::Date32,
+        _ => DataType::Utf8,
+    }
+}
+
+fn constant(text: &str, data_type: &DataType) -> Constant {
+    let typed = match data_type {
+        DataType::Int64 => integer(text).map(Constant::Integer),
+        DataType::Date32 => date(text).map(Constant::Date),
+        _ => None,
+    };
+    typed.unwrap_or_else(|| Constant::Text(text.into()))
+}
+
+fn integer(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+fn date(text: &str) -> Option<i32> {
+    let has_form = text.len() == 10
+        && text
+            .bytes()
+            .enumerate()
+            .all(|(place, byte)| if [4, 7].contains(&place) { byte == b'-' } else { byte.is_ascii_digit() });
+    has_form.then(|| arrow_array::types::Date32Type::parse(text)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::Array;
+    use arrow_array::cast::AsArray;
+
+    use super::*;
+
+    fn paired(relative: &str) -> Vec<(String, String)> {
+        pairs(relative).into_iter().map(|(key, value)| (key, value.unwrap_or("NULL".into()))).collect()
+    }
+
+    #[test]
+    fn folders_give_keys_and_values_and_names_of_objects_do_not() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(paired("a=1/x/b=two/c=3.parquet"), [pair("a", "1"), pair("b", "two")]);
+        assert_eq!(paired("a%3D=x%2Fy%20z=%zz%ff/0.parquet"), [pair("a=", "x%2Fy%20z=%zz%ff")]);
+        assert_eq!(paired("a=x%2Fy%20%C3%BC=/0.parquet"), [pair("a", "x/y ü=")]);
+        assert_eq!(paired("a=__HIVE_DEFAULT_PARTITION__/b=/0.parquet"), [pair("a", "NULL"), pair("b", "")]);
+        assert_eq!(paired("a=1/a=2/=3/0.parquet"), [pair("a", "2")]);
+        assert_eq!(paired("a=1.parquet"), []);
+    }
+
+    #[test]
+    fn types_are_those_that_all_values_have() {
+        let typed = |texts: &[&str]| type_of(texts.iter().copied());
+        assert_eq!(typed(&["1", "-20", "9223372036854775807"]), DataType::Int64);
+        for text in ["007", "+1", "-0", "1.0", "9223372036854775808", "", " 1", "١"] {
+            assert_eq!(typed(&["1", text]), DataType::Utf8, "{text}");
+        }
+        assert_eq!(typed(&["2024-02-29", "1969-12-31"]), DataType::Date32);
+        for text in ["2023-02-29", "2024-1-01", "2024-01-01T00", "20240101", "1"] {
+            assert_eq!(typed(&["2024-01-01", text]), DataType::Utf8, "{text}");
+        }
+        assert_eq!(typed(&[]), DataType::Utf8);
+    }
+
+    #[test]
+    fn a_constant_fills_an_array_of_any_length() {
+        for len in [0, 1, 3] {
+            let text = Constant::Text("äx".into()).to_array(&DataType::Utf8, len);
+            assert_eq!(text.as_string::<i32>().iter().flatten().collect::<Vec<_>>(), vec!["äx"; len]);
+            let null = Constant::Null.to_array(&DataType::Date32, len);
+            assert_eq!((null.len(), null.null_count()), (len, len));
+        }
+        let date = constant("1970-01-03", &DataType::Date32);
+        assert_eq!(
+            date.to_array(&DataType::Date32, 2).as_primitive::<arrow_array::types::Date32Type>().values(),
+            &[2, 2]
+        );
+        assert_eq!(date, Constant::Date(2));
+    }
+}

@@ -1,0 +1,220 @@
+//! The Arrow types of an object's columns, derived once for all objects that have the same schema.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::LogicalType;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
+use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
+
+/// Schemas that are remembered: datasets have one, or a few over time.
+const MAX_KNOWN: usize = 16;
+
+/// The schemas of the objects opened so far.
+#[derive(Debug, Default)]
+pub(super) struct Schemas {
+    known: Mutex<Vec<Arc<Known>>>,
+}
+
+/// A schema of some objects: what it was derived of, and what came of it.
+#[derive(Debug)]
+struct Known {
+    bytes: Bytes,
+    key_values: Option<Vec<KeyValue>>,
+    parquet: SchemaDescPtr,
+    types: Types,
+}
+
+/// How the columns of an object are read.
+#[derive(Debug, Clone)]
+pub(super) struct Types {
+    /// Footer, offset index, and the Arrow types to decode to.
+    pub(super) reader: ArrowReaderMetadata,
+    /// Those types, with the extension types that Parquet's own types stand for.
+    pub(super) schema: SchemaRef,
+    /// The place of each root column's first leaf, and the number of leaves.
+    pub(super) first_leaves: Arc<[u32]>,
+    /// A name that two columns have.
+    pub(super) duplicate: Option<String>,
+}
+
+impl Schemas {
+    /// Returns the Parquet schema that has these bytes in a footer.
+    pub(super) fn parquet(&self, bytes: &[u8]) -> Option<SchemaDescPtr> {
+        self.find(|known| known.bytes == bytes).map(|known| Arc::clone(&known.parquet))
+    }
+
+    /// Derives the types of an object; `bytes` are its schema's in the footer.
+    ///
+    /// # Errors
+    ///
+    /// What the decoder says of a schema that has no Arrow types.
+    pub(super) fn types(&self, metadata: Arc<ParquetMetaData>, bytes: Option<Bytes>) -> Result<Types, ParquetError> {
+        let Some(bytes) = bytes else { return Types::derive(metadata) };
+        let file = metadata.file_metadata();
+        let known = self.find(|known| known.bytes == bytes && known.key_values.as_ref() == file.key_value_metadata());
+        if let Some(known) = known {
+            let options = ArrowReaderOptions::new().with_schema(Arc::clone(known.types.reader.schema()));
+            if let Ok(reader) = ArrowReaderMetadata::try_new(Arc::clone(&metadata), options) {
+                return Ok(Types { reader, ..known.types.clone() });
+            }
+        }
+        let (parquet, key_values) = (file.schema_descr_ptr(), file.key_value_metadata().cloned());
+        let types = Types::derive(metadata)?;
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < MAX_KNOWN {
+            // Not a slice of a whole tail.
+            let bytes = Bytes::copy_from_slice(&bytes);
+            all.push(Arc::new(Known { bytes, key_values, parquet, types: types.clone() }));
+        }
+        Ok(types)
+    }
+
+    fn find(&self, is_wanted: impl Fn(&Known) -> bool) -> Option<Arc<Known>> {
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|known| is_wanted(known)).cloned()
+    }
+}
+
+impl Types {
+    fn derive(metadata: Arc<ParquetMetaData>) -> Result<Self, ParquetError> {
+        let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
+        let mut reader = load(ArrowReaderOptions::new())?;
+        let readable = readable(reader.schema());
+        if readable != **reader.schema() {
+            reader = load(ArrowReaderOptions::new().with_schema(Arc::new(readable)))?;
+        }
+        let mut leaves = reader.parquet_schema().columns().iter();
+        let fields = with_extensions(reader.schema().fields(), &mut leaves);
+        let schema = Arc::new(Schema::new_with_metadata(fields, reader.schema().metadata().clone()));
+        let (duplicate, first_leaves) = (duplicate(reader.schema().fields()), first_leaves(&reader));
+        Ok(Self { reader, schema, first_leaves, duplicate })
+    }
+}
+
+/// Returns a name, with what it is in, that two of `fields` or of the fields within one of them have.
+fn duplicate(fields: &Fields) -> Option<String> {
+    let mut names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Some(pair[0].to_owned());
+    }
+    let within = |field: &FieldRef| {
+        let mut data_type = field.data_type();
+        loop {
+            data_type = match data_type {
+                DataType::Struct(fields) => return duplicate(fields),
+                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
+                DataType::Map(entries, _) => entries.data_type(),
+                _ => return None,
+            };
+        }
+    };
+    fields.iter().find_map(|field| within(field).map(|name| format!("{}.{name}", field.name())))
+}
+
+/// Returns the place of each root column's first leaf, and the number of leaves.
+fn first_leaves(reader: &ArrowReaderMetadata) -> Arc<[u32]> {
+    let schema = reader.parquet_schema();
+    let num_roots = schema.root_schema().get_fields().len();
+    let mut first_leaves = vec![0_u32; num_roots + 1];
+    for leaf in 0..schema.num_columns() {
+        first_leaves[schema.get_column_root_idx(leaf) + 1] += 1;
+    }
+    for root in 0..num_roots {
+        first_leaves[root + 1] += first_leaves[root];
+    }
+    first_leaves.into()
+}
+
+/// Returns `fields` with Arrow's extension types where Parquet has a type of its own for the values; `leaves` are the
+/// Parquet columns below them, in order.
+fn with_extensions<'a>(fields: &Fields, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> Fields {
+    fields.iter().map(|field| with_extension(field, leaves)).collect()
+}
+
+fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a ColumnDescPtr>) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::List(item) => DataType::List(with_extension(item, leaves)),
+        DataType::LargeList(item) => DataType::LargeList(with_extension(item, leaves)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(with_extension(item, leaves), *len),
+        DataType::Map(entries, is_sorted) => DataType::Map(with_extension(entries, leaves), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(with_extensions(fields, leaves)),
+        leaf => {
+            let name = match (leaf, leaves.next().and_then(|column| column.logical_type_ref())) {
+                (DataType::FixedSizeBinary(16), Some(LogicalType::Uuid)) => "arrow.uuid",
+                (DataType::Utf8 | DataType::LargeUtf8, Some(LogicalType::Json)) => "arrow.json",
+                _ => return Arc::clone(field),
+            };
+            if field.extension_type_name().is_some() {
+                return Arc::clone(field);
+            }
+            let mut metadata = field.metadata().clone();
+            metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name.into());
+            metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), String::new());
+            return Arc::new(Field::clone(field).with_metadata(metadata));
+        }
+    };
+    if data_type == *field.data_type() {
+        Arc::clone(field)
+    } else {
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    }
+}
+
+/// Returns `schema` with the types that batches have.
+///
+/// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries have an index that
+/// holds the values of all row groups; those that the decoder does not know are their values.
+fn readable(schema: &Schema) -> Schema {
+    let fields: Fields = schema.fields().iter().map(readable_field).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn readable_field(field: &FieldRef) -> FieldRef {
+    let data_type = readable_type(field.data_type());
+    if data_type == *field.data_type() {
+        Arc::clone(field)
+    } else {
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    }
+}
+
+/// Returns whether the decoder makes dictionaries of such values.
+fn has_dictionary_decoder(values: &DataType) -> bool {
+    match values {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => true,
+        DataType::Float16 => false,
+        number => number.is_integer() || number.is_floating() || number.is_temporal(),
+    }
+}
+
+fn readable_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::Dictionary(index, values) => {
+            let values = readable_type(values);
+            let index = match **index {
+                DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => DataType::Int32,
+                ref wide => wide.clone(),
+            };
+            if has_dictionary_decoder(&values) {
+                DataType::Dictionary(Box::new(index), Box::new(values))
+            } else {
+                values
+            }
+        }
+        DataType::RunEndEncoded(_, values) => readable_type(values.data_type()),
+        DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item)),
+        DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable_field).collect()),
+        DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries), *is_sorted),
+        other => other.clone(),
+    }
+}

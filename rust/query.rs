@@ -297,9 +297,9 @@ impl Dataset {
             let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
             let is_plain = self.filters.iter().all(Filter::is_plain);
             let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
-            let within = self.restriction.rows();
+            let (within, io) = (self.restriction.rows(), connections.first().map(|first| Arc::clone(&first.io)));
             let evaluate = Selection::evaluate(&self.snapshot, &self.filters, within, connections, limits, progress);
-            Ok(Arc::new(self.ordered(Kept::get_or(kept, &self.snapshot, evaluate).await?)))
+            Ok(Arc::new(self.ordered(Kept::get_or(kept, io, &self.snapshot, evaluate).await?)))
         };
         Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
     }

@@ -2,6 +2,8 @@
 //!
 //! The key is all that a selection depends on: the objects, the query, and the versions of what evaluates it.
 
+use std::sync::Arc;
+
 use datafusion::DATAFUSION_VERSION;
 use sha2::{Digest, Sha256};
 
@@ -37,18 +39,19 @@ impl Kept {
         Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() }
     }
 
-    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads.
+    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads. The disk is used on
+    /// threads of `io`.
     ///
     /// # Errors
     ///
     /// Those of evaluating.
     pub(crate) async fn get_or(
         kept: Option<Self>,
+        io: Option<Arc<Io>>,
         snapshot: &Snapshot,
         evaluate: impl Future<Output = Result<Selection>>,
     ) -> Result<Selection> {
-        let Some(kept) = kept else { return evaluate.await };
-        let io = Io::current()?;
+        let Some((kept, io)) = kept.zip(io) else { return evaluate.await };
         let sizes = sizes(snapshot);
         let (place, of) = (kept.clone(), sizes.clone());
         let found = blocking(&io, move || place.get(&of)).await?;
@@ -153,7 +156,10 @@ mod tests {
             times.set(times.get() + 1);
             Ok(selection(requests))
         };
-        let got = Io::current().unwrap().block_on(Kept::get_or(Some(kept), &snapshot, evaluate)).unwrap();
+        let got = Io::current()
+            .unwrap()
+            .block_on(Kept::get_or(Some(kept), Some(Io::current().unwrap()), &snapshot, evaluate))
+            .unwrap();
         (got, times.get())
     }
 

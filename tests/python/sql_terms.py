@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from data import LANGUAGES, WORDS
 from sql_data import EXTREMES, NUM_ROWS
@@ -19,6 +19,21 @@ NULL_SAFE = ("IS DISTINCT FROM", "IS NOT DISTINCT FROM")
 
 def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def literal(value: Any) -> str:
+    """A value as it is written in SQL."""
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            return quoted(value)
+        case dt.date():
+            return f"DATE '{value}'"
+        case list():
+            return f"[{', '.join(map(literal, value))}]"
+        case _:
+            return str(value)
 
 
 class Terms:

@@ -9,9 +9,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 from data import write_fragments
-from sql_corpus import FAMILIES, Query, corpus
+from sql_corpus import Query, corpus
 from sql_data import rows_table, side_tables
 from sql_engines import DataFusion, DuckDB, Forebay, Rows, comparable
+from sql_families import FAMILIES
 
 import forebay as fb
 

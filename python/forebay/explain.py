@@ -48,8 +48,9 @@ class Explanation(dict[str, Any]):
         if "selection" not in seconds:
             return "kept from an earlier run" if self["selection_cached"] else "made elsewhere"
         took = _seconds(seconds["selection"])
-        if "pruning" in seconds:
-            took += f", {_seconds(seconds['pruning'])} of them for statistics"
+        if "pruning" not in seconds:
+            return f"{took}, by a query"
+        took += f", {_seconds(seconds['pruning'])} of them for statistics"
         if not self["selection_requests"]:
             return f"no requests, {took}"
         asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
@@ -65,7 +66,9 @@ class Explanation(dict[str, Any]):
         stages = [f"{counted['depth']} for {name}" for name, counted in self["stages"].items()]
         if self["payload_requests"]:
             stages.append("1 for the payload")
-        return f"{self['depth']} requests one after another" + (f": {', '.join(stages)}" if stages else "")
+        is_query = "selection" in self["seconds"] and "pruning" not in self["seconds"]
+        without = "; without those of the query" if is_query and "predicates" not in self["stages"] else ""
+        return f"{self['depth']} requests one after another{': ' if stages else ''}{', '.join(stages)}{without}"
 
     def _order(self) -> str:
         order = self["order"]

@@ -60,7 +60,8 @@ NOTES = """\
 - **The store of the scans** is nginx on the loopback interface, with the first byte of each answer so much later than
   asked. From its log: the bytes of all bodies, the requests, how many were under way at once, and the longest chain in
   which each began after the one before had ended, listing included. A reader that has more to ask for than it asks at
-  once has long chains, too. *The store alone* is what one process gets that drops all it reads.
+  once has long chains, too. At 0 ms the last two are not known. *The store alone* is what one process gets that drops
+  all it reads.
 - **Readers of the scans** are set as their documentation says for stores far away: pyarrow with 32 IO threads, DuckDB
   with 16 threads, DataFusion with filters pushed down and 16 partitions. Polars and Lance size themselves. DuckDB is
   the newest release whose `httpfs` is on a package registry (`python/requirements/duckdb-httpfs.txt`), not the one of

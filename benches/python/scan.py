@@ -154,7 +154,7 @@ TRAFFIC = "MiB / requests / at once / chain"
 
 
 def _asked(traffic: Traffic) -> str:
-    return f"{traffic.bytes / MIB:,.1f} / {traffic.requests} / {traffic.concurrent} / {traffic.depth}"
+    return f"{traffic.bytes / MIB:,.1f} / {traffic.requests} / {traffic.concurrent or '?'} / {traffic.depth or '?'}"
 
 
 def _compare(run: Run, folder: Path, cell: Cell) -> dict[str, Result]:

@@ -115,7 +115,7 @@ http {{
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one reader asked for."""
+    """What one reader asked for. The last two are 0 where answers are not late: the log has milliseconds."""
 
     requests: int
     """GET, HEAD and listings."""
@@ -189,7 +189,10 @@ class SlowStore:
             lines = [line.split(maxsplit=5) for line in log]
             self._seen = log.tell()
         spans = [(float(end) - float(lasted), float(end)) for end, lasted, *_ in lines]
-        return Traffic(len(lines), sum(int(line[2]) for line in lines), _most_at_once(spans), _longest_chain(spans))
+        num_bytes = sum(int(line[2]) for line in lines)
+        if not self._delay_seconds:
+            return Traffic(len(lines), num_bytes, 0, 0)
+        return Traffic(len(lines), num_bytes, _most_at_once(spans), _longest_chain(spans))
 
     def _answers(self) -> bool:
         try:

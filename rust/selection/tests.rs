@@ -274,8 +274,8 @@ fn dear_columns_are_read_only_where_cheap_ones_leave_rows() {
         assert!(!second.is_empty() && second.iter().all(|request| requests.contains(request)), "{requests:?}");
         assert_eq!(requests.len(), first.len() + second.len());
         // Where waiting does not pay, both are read at once.
-        let (same, report, requests) = bucket.select(&text, DEAR).await.unwrap();
-        assert_eq!((same, report.num_stages, requests.len()), (sets, 1, 3));
+        let (same, report, _) = bucket.select(&text, DEAR).await.unwrap();
+        assert_eq!((same, report.num_stages), (sets, 1));
     });
 }
 

@@ -134,6 +134,14 @@ impl Metrics {
         });
     }
 
+    /// Adds what was counted elsewhere, beside this.
+    pub(crate) fn add(&self, stage: Stage, counted: Counted) {
+        self.change(stage, |running| {
+            let depth = running.counted.depth.max(counted.depth);
+            running.counted = Counted { depth, ..running.counted.and(counted) };
+        });
+    }
+
     /// Returns the counts of all stages together now.
     pub fn snapshot(&self) -> Counted {
         self.lock().iter().map(Running::snapshot).fold(Counted::default(), Counted::and)

@@ -399,7 +399,7 @@ fn selections() -> Vec<Mistake> {
 fn filters() -> Vec<Mistake> {
     vec![
         filter!("big >", Error::Sql { .. }, ["`big >`", "Expected"]),
-        filter!("", Error::Sql { .. }, ["filter"]),
+        filter!("", Error::Sql { .. }, ["Expected", "EOF"]),
         filter!("big > 1 AS x", Error::Sql { .. }, ["leave `AS x` out"]),
         filter!("biq > 1", Error::UnknownColumn { .. }, ["`biq` at line 1, column 1", "`big`"]),
         filter!("big + 1", Error::NotBoolean { .. }, ["`big + 1` is `Int64`"]),

@@ -181,10 +181,10 @@ class Dataset:
     ) -> Dataset:
         """Keeps the rows that a `SELECT` returns, with its columns: a dataset like any other.
 
-        The query calls this dataset `dataset` and returns at most one row for each of its rows: `WHERE`, computed columns,
-        `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`, `DISTINCT ON`, window functions,
-        `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, and what `LIMIT` keeps of unordered rows, go by the
-        dataset's order. Columns that are functions of the row are computed as it is read, in every epoch; values of
+        The query calls this dataset `dataset` and returns at most one row for each of its rows: `WHERE`, computed
+        columns, `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`, `DISTINCT ON`, window
+        functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, and what `LIMIT` keeps of unordered rows,
+        go by the dataset's order. Columns that are functions of the row are computed as it is read, in every epoch; values of
         other tables and rows are found once, with the rows, and kept in memory.
 
         Planned now; run when the rows are first needed, for `ORDER BY` on the columns that it names alone. `shuffle`
@@ -193,13 +193,13 @@ class Dataset:
         Args:
             query: One `SELECT`. Column and table names are case-sensitive.
             params: Values of `$name` in the query. They are bound, not pasted.
-            tables: Further tables by name: a `Dataset`, a place of Parquet files, a table of any Arrow library, or a dict
-                of columns.
+            tables: Further tables by name: a `Dataset`, a place of Parquet files, a table of any Arrow library, or a
+                dict of columns.
             functions: Python functions by name.
 
         Raises:
-            QueryError: it does not parse or type-check, is not a `SELECT`, names a table that was not passed, or returns
-                other rows than those of the dataset (then `query` runs it).
+            QueryError: it does not parse or type-check, is not a `SELECT`, names a table that was not passed, or
+                returns other rows than those of the dataset (then `query` runs it).
             ColumnNotFoundError: a column is not in the dataset.
             SettingError: a parameter, table or function that cannot be used.
 
@@ -241,12 +241,12 @@ class Dataset:
         """
         check_count("memory_limit", memory_limit)
         rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
-        if isinstance(rows, _lib.Dataset):
-            kept = Dataset(rows)
-            batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit)).fitting_batch_rows
-            stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
-            rows = stream.reader.stream(0, stream._native_share(0, 1))
-        return QueryResult(rows)
+        if not isinstance(rows, _lib.Dataset):
+            return QueryResult(rows)
+        kept = Dataset(rows)
+        batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit)).fitting_batch_rows
+        stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
+        return QueryResult(stream.reader.stream(0, stream._native_share(0, 1)))
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.

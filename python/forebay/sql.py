@@ -72,8 +72,8 @@ def list_queries() -> list[str]:
 class QueryResult:
     """The rows of a query, once: an Arrow stream, and an iterator of batches.
 
-    Takes part in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the first
-    batch on; `close()`, or the end of a `with` block, ends it before its end.
+    Takes part in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the
+    first batch on; `close()`, or the end of a `with` block, ends it before its end.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -138,8 +138,8 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
             table = pa.table(dict(table))
         if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
             raise SettingError(
-                f"tables: `{name}` is of type {type(table).__name__}; expected a Dataset, a place of Parquet, or a table "
-                "of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...)"
+                f"tables: `{name}` is of type {type(table).__name__}; expected a Dataset, a place of Parquet, or a "
+                "table of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...)"
             )
         return _lib.Table(table)
 

@@ -33,6 +33,12 @@ use crate::query::{Answer, Dataset};
 use crate::selection::{Report, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
 
+/// The part of the memory that a sort keeps free to merge what it has spilled.
+const MERGES_IN_MEMORY: u64 = 16;
+
+/// The most that it keeps free.
+const MAX_MERGE_BYTES: usize = 10 << 20;
+
 /// Batches that wait for the consumer.
 const READY_BATCHES: usize = 2;
 
@@ -71,7 +77,9 @@ impl Running {
             metrics: Arc::clone(metrics),
             progress: Arc::clone(progress),
         };
+        let merge_bytes = usize::try_from(memory_limit / MERGES_IN_MEMORY).unwrap_or(usize::MAX);
         let config = SessionConfig::from(state.config_options().as_ref().clone())
+            .with_sort_spill_reservation_bytes(merge_bytes.min(MAX_MERGE_BYTES))
             // One partition, so that the same query gives the same rows in the same order.
             .with_target_partitions(1)
             .with_extension(Arc::new(scanning));

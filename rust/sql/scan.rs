@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use super::sample::Sample;
 use crate::error::{Error, Result};
 use crate::io::Io;
-use crate::metrics::{Metrics, Progress};
+use crate::metrics::{Metrics, Progress, Stage};
 use crate::plan::{Remainder, Share};
 use crate::query::Dataset;
 use crate::reader::{EpochReader, OrderSettings};
@@ -44,12 +44,18 @@ pub(super) async fn open(
 ) -> Result<stream::BoxStream<'static, Result<Scanned>>> {
     let io = Io::current()?;
     let connections = dataset.connect(&scanning.metrics)?;
+    let is_new = dataset.known_answer().is_none();
     // Requests are made on their own runtime.
     let answering = {
         let (dataset, scanning) = (dataset.clone(), Arc::clone(&scanning));
         io.spawn(async move { dataset.answer(connections, Some(scanning.memory_limit), &scanning.progress).await })
     };
     let mut answer = answering.await.map_err(|_| Error::Closed { reason: "cancelled" })??;
+    if is_new {
+        let report = answer.selection().report();
+        scanning.metrics.add(Stage::Indexes, report.indexes);
+        scanning.metrics.add(Stage::Predicates, report.predicates);
+    }
     if let Some(sample) = sample {
         answer = Arc::new(
             answer
@@ -75,7 +81,7 @@ pub(super) async fn open(
         num_workers: 1,
     };
     let options = StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads };
-    let reading = BatchStream::start(&Arc::new(reader), 0, share, options)?;
+    let reading = BatchStream::start_counted(&Arc::new(reader), 0, share, options, Arc::clone(&scanning.metrics))?;
     Ok(batches(reading, numbers).boxed())
 }
 

@@ -29,6 +29,7 @@ use arrow_array::RecordBatch;
 pub(crate) use self::gather::gather;
 use self::worker::Shared;
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::plan::Share;
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
@@ -113,7 +114,18 @@ impl BatchStream {
     ///
     /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
     pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
-        let shared = Shared::try_new(reader, epoch, share, options)?;
+        Self::start_counted(reader, epoch, share, options, Arc::default())
+    }
+
+    /// As [`Self::start`]; requests are counted in `metrics`.
+    pub(crate) fn start_counted(
+        reader: &Arc<EpochReader>,
+        epoch: u64,
+        share: Share,
+        options: StreamOptions,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self> {
+        let shared = Shared::try_new(reader, epoch, share, options, metrics)?;
         let mut running = Running { shared: Arc::clone(&shared), threads: Vec::new() };
         for number in 0..options.num_threads.max(1) {
             let shared = Arc::clone(&shared);

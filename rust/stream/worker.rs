@@ -54,8 +54,8 @@ impl Shared {
         epoch: u64,
         share: Share,
         options: StreamOptions,
+        metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>> {
-        let metrics = Arc::new(Metrics::default());
         let connections = reader.connect(&metrics)?;
         let cut_by = Arc::clone(reader);
         let cut = move |piece: &Piece| cut_by.parts_of(piece);

@@ -615,7 +615,7 @@ QUERIES = {
         lambda folder: opened(folder).filter(3), fb.SettingError, ValueError, ("filter:", "SQL text", "int")
     ),
     "a filter that does not parse": Case(
-        refusing("big >"), fb.QueryError, ValueError, ("cannot use the filter `big >`", "Expected")
+        refusing("big >"), fb.QueryError, ValueError, ("cannot run the SQL `big >`", "Expected")
     ),
     "a filter of an unknown column": Case(
         refusing("bgi > 1"), fb.ColumnNotFoundError, ValueError, ("no column `bgi` at line 1, column 1", "`big`")
@@ -688,7 +688,7 @@ QUERIES = {
         refusing("(" * 5000 + "big > 0" + ")" * 5000),
         fb.QueryError,
         ValueError,
-        ("cannot use the filter `((((", "Recursion"),
+        ("cannot run the SQL `((((", "Recursion"),
     ),
     "a chain of 20,000 sums": Case(
         refusing(" + ".join(["big"] * 20_000) + " > 0"),

@@ -34,6 +34,8 @@ MIXED_IN = {
     fb.TensorError: TypeError,
     fb.ClosedError: ValueError,
     fb.AgreementError: ValueError,
+    fb.SelectionError: ValueError,
+    fb.RowIndexError: IndexError,
 }
 
 

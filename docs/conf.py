@@ -41,7 +41,14 @@ NAVIGATION = {
         "../memory",
         "errors",
     ],
-    "reference/index": ["datasets", "selections", "streams", "batches", "options", "exceptions"],
+    "reference/index": [
+        "datasets",
+        "selections",
+        "streams",
+        "batches",
+        "options",
+        "exceptions",
+    ],
     "explanation": ["order", "architecture"],
     "project": ["benchmarks", "decisions/README", "changelog"],
     "decisions/README": [

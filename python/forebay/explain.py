@@ -49,7 +49,8 @@ class Explanation(dict[str, Any]):
             return "kept from an earlier run" if self["selection_cached"] else "made elsewhere"
         took = _seconds(seconds["selection"])
         if "pruning" not in seconds:
-            return f"{took}, by a query"
+            asked = f"{_bytes(self['selection_bytes'])} in {self['selection_requests']:,} requests"
+            return f"{asked}, {took}, by a query"
         took += f", {_seconds(seconds['pruning'])} of them for statistics"
         if not self["selection_requests"]:
             return f"no requests, {took}"
@@ -66,9 +67,7 @@ class Explanation(dict[str, Any]):
         stages = [f"{counted['depth']} for {name}" for name, counted in self["stages"].items()]
         if self["payload_requests"]:
             stages.append("1 for the payload")
-        is_query = "selection" in self["seconds"] and "pruning" not in self["seconds"]
-        without = "; without those of the query" if is_query and "predicates" not in self["stages"] else ""
-        return f"{self['depth']} requests one after another{': ' if stages else ''}{', '.join(stages)}{without}"
+        return f"{self['depth']} requests one after another{': ' if stages else ''}{', '.join(stages)}"
 
     def _order(self) -> str:
         order = self["order"]

@@ -12,13 +12,14 @@ use pyo3::types::{PyBytes, PyCapsule, PyTuple};
 use pyo3_arrow::PyArray;
 use pyo3_arrow::PyDataType;
 use pyo3_arrow::error::PyArrowResult;
-use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
+use pyo3_arrow::ffi::to_schema_pycapsule;
 use pyo3_arrow::input::{AnyArray, AnyRecordBatch};
 
-use crate::batch::{PyBatch, conversion, struct_array, struct_field};
+use crate::batch::{PyBatch, conversion};
 use crate::dataset::PyDataset;
-use crate::error::{describe, to_py};
+use crate::error::to_py;
 use crate::runtime::TICK;
+use crate::stream::arrow_stream;
 
 /// A table of a query, in memory.
 #[pyclass(name = "Table", module = "forebay._lib", frozen)]
@@ -223,17 +224,7 @@ impl PyRows {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let stream = self.take().ok_or_else(|| PyValueError::new_err("the rows were consumed or closed before"))?;
-        let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
-        let arrays = stream.map(move |batch| {
-            let converted = batch.and_then(|batch| match &conversion {
-                None => Ok(batch),
-                Some(conversion) => conversion.convert(&batch),
-            });
-            // As C text, which ends at a zero.
-            let failed = |error| describe(&error).replace('\0', "\\0");
-            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
-        });
-        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
+        arrow_stream(py, &self.schema, conversion, stream)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-use forebay::{BatchStream, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamStats};
+use forebay::{BatchStream, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamStats};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -131,18 +131,28 @@ impl PyStream {
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let taken = self.running.get().and_then(|running| py.detach(|| lock(running).take()));
         let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
-        let field = struct_field(conversion.as_ref().map_or(&*self.schema, |conversion| conversion.schema()));
-        let arrays = stream.map(move |batch| {
-            let converted = batch.and_then(|batch| match &conversion {
-                None => Ok(batch),
-                Some(conversion) => conversion.convert(&batch),
-            });
-            // As C text, which ends at a zero.
-            let failed = |error| describe(&error).replace('\0', "\\0");
-            converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
-        });
-        to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
+        arrow_stream(py, &self.schema, conversion, stream)
     }
+}
+
+/// Hands batches of `schema` over as an Arrow stream, converted as the consumer asked for.
+pub(crate) fn arrow_stream<'py>(
+    py: Python<'py>,
+    schema: &SchemaRef,
+    conversion: Option<Conversion>,
+    batches: impl Iterator<Item = forebay::Result<RecordBatch>> + Send + 'static,
+) -> PyArrowResult<Bound<'py, PyCapsule>> {
+    let field = struct_field(conversion.as_ref().map_or(&**schema, |conversion| conversion.schema()));
+    let arrays = batches.map(move |batch| {
+        let converted = batch.and_then(|batch| match &conversion {
+            None => Ok(batch),
+            Some(conversion) => conversion.convert(&batch),
+        });
+        // As C text, which ends at a zero.
+        let failed = |error| describe(&error).replace('\0', "\\0");
+        converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
+    });
+    to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)
 }
 
 fn lock(running: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {

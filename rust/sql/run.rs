@@ -34,10 +34,13 @@ use crate::selection::{Report, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
 
 /// The part of the memory that a sort keeps free to merge what it has spilled.
-const MERGES_IN_MEMORY: u64 = 16;
+const MERGES_IN_MEMORY: u64 = 4;
 
-/// The most that it keeps free.
-const MAX_MERGE_BYTES: usize = 10 << 20;
+/// Memory for each row of a batch within the engine: merging what was spilled holds a batch of every run.
+const MEMORY_PER_BATCH_ROW: u64 = 8 << 10;
+
+/// The least rows of such a batch: fewer cost more time than they save memory.
+const LEAST_BATCH_ROWS: u64 = 256;
 
 /// Batches that wait for the consumer.
 const READY_BATCHES: usize = 2;
@@ -77,9 +80,12 @@ impl Running {
             metrics: Arc::clone(metrics),
             progress: Arc::clone(progress),
         };
-        let merge_bytes = usize::try_from(memory_limit / MERGES_IN_MEMORY).unwrap_or(usize::MAX);
+        let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let most_rows = u64::from(config::QUERY_BATCH_ROWS);
+        let batch_rows = (memory_limit / MEMORY_PER_BATCH_ROW).clamp(LEAST_BATCH_ROWS, most_rows);
         let config = SessionConfig::from(state.config_options().as_ref().clone())
-            .with_sort_spill_reservation_bytes(merge_bytes.min(MAX_MERGE_BYTES))
+            .with_batch_size(narrow(batch_rows))
+            .with_sort_spill_reservation_bytes(narrow(memory_limit / MERGES_IN_MEMORY))
             // One partition, so that the same query gives the same rows in the same order.
             .with_target_partitions(1)
             .with_extension(Arc::new(scanning));

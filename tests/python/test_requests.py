@@ -180,13 +180,14 @@ def test_what_is_not_known_is_not_told(path):
     assert "selection   made elsewhere" in str(facts)
 
 
-def test_a_query_tells_its_time_and_nothing_of_row_groups(path):
+def test_a_query_tells_its_requests_and_time_and_nothing_of_row_groups(path):
     facts = fb.load_dataset(path, split="train").sql("SELECT * FROM dataset ORDER BY id % 100 LIMIT 50").explain()
     assert facts["rows_kept"] == 50
     assert "row_groups_pruned" not in facts
     assert facts["seconds"]["selection"] > 0
     assert re.search(r"selection .* s, by a query\n", str(facts))
-    assert re.search(r"depth .*; without those of the query\n", str(facts))
+    assert facts["selection_requests"] > 0
+    assert facts["stages"]["predicates"]["requests"] == facts["selection_requests"]
 
 
 def test_an_explanation_tells_requests_and_time_in_words(path):

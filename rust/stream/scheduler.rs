@@ -37,8 +37,15 @@ const MIN_READY_BATCHES: usize = 2;
 /// Batches gathered ahead of the consumer at most: more would only grow cold.
 const MAX_READY_BATCHES: usize = 8;
 
-/// Rows planned ahead at most: bounds the bookkeeping, not the prefetch, which the budget bounds.
+/// Rows planned ahead, while there is something else to do.
 const MAX_PLANNED_ROWS: usize = 1 << 18;
+
+/// Rows planned ahead at most, while there is nothing else to do: so that where rows are small, as many requests are under
+/// way as the store likes.
+const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
+
+/// The part of the limit for the rows that are planned then.
+const PLANNED_SHARE: u64 = 16;
 
 /// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
 const PLANNED_ROW_BYTES: u64 = 24;
@@ -303,7 +310,7 @@ impl Scheduler {
 
     fn plan_ahead(&mut self) -> Result<(), TooLarge> {
         if self.block == 0 {
-            let max_planned = (MAX_PLANNED_ROWS / self.batch_rows()).max(MIN_READY_BATCHES + 1);
+            let max_planned = (self.max_planned_rows() / self.batch_rows()).max(MIN_READY_BATCHES + 1);
             while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch()? {}
             return Ok(());
         }
@@ -324,6 +331,15 @@ impl Scheduler {
             self.residents.iter_mut().filter(|(key, _)| key.block == block).for_each(|(_, r)| r.is_finished = true);
         }
         Ok(())
+    }
+
+    /// Returns how many rows to plan ahead, where the window fits.
+    fn max_planned_rows(&self) -> usize {
+        if !self.to_decode.is_empty() {
+            return MAX_PLANNED_ROWS;
+        }
+        let share = self.budget.limit() / PLANNED_SHARE / PLANNED_ROW_BYTES;
+        usize::try_from(share).unwrap_or(usize::MAX).clamp(MAX_PLANNED_ROWS, MAX_IDLE_PLANNED_ROWS)
     }
 
     fn batch_rows(&self) -> usize {

@@ -7,7 +7,7 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
-use crate::plan::{Remainder, Share};
+use crate::plan::Share;
 use crate::source::recording::Recording;
 use crate::source::{Location, list};
 use crate::{BatchStream, Dataset, EpochReader, Io, Metrics, OrderSettings, Progress, Snapshot, Store, StreamOptions};
@@ -67,19 +67,8 @@ impl Lake {
         let answer = dataset.known_answer().unwrap();
         let num_rows = answer.selection().num_rows();
         let reader = Arc::new(EpochReader::try_new(dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap());
-        let share = Share {
-            rank: 0,
-            world_size: 1,
-            batch_rows: 256,
-            from: 0,
-            num_rows,
-            remainder: Remainder::Keep,
-            drop_last: false,
-            worker: 0,
-            num_workers: 1,
-        };
         let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2 };
-        let batches = BatchStream::start(&reader, 0, Share::try_new(share).unwrap(), options).unwrap();
+        let batches = BatchStream::start(&reader, 0, Share::whole(num_rows, 256), options).unwrap();
         let num_read: usize = batches.map(|batch| batch.unwrap().num_rows()).sum();
         assert_eq!(num_read as u64, num_rows);
         let mut requests = self.recording.take();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
-use forebay::{Error, Function, FunctionBody, QueryStream, Request, Rows, Table};
+use forebay::{Error, Function, FunctionBody, OF_ANOTHER_PROCESS, OfProcess, QueryStream, Request, Rows, Table};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyTuple};
@@ -177,27 +177,29 @@ fn table_of(table: &Bound<'_, PyAny>) -> PyResult<Table> {
 /// The rows that a query returns.
 #[pyclass(name = "Rows", module = "forebay._lib", frozen)]
 pub(crate) struct PyRows {
-    stream: Mutex<Option<QueryStream>>,
+    /// `None` once the rows were closed or handed over. A forked child may find it locked for ever.
+    stream: OfProcess<Mutex<Option<QueryStream>>>,
     schema: SchemaRef,
 }
 
 impl PyRows {
     fn new(stream: QueryStream) -> Self {
         let schema = Arc::clone(stream.schema());
-        Self { stream: Mutex::new(Some(stream)), schema }
+        Self { stream: OfProcess::new(Mutex::new(Some(stream))), schema }
     }
 
     fn take(&self) -> Option<QueryStream> {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.stream.get()?.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 #[pymethods]
 impl PyRows {
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
+        let stream = self.stream.get().ok_or_else(|| to_py(&Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
         loop {
             let polled = py.detach(|| {
-                let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
                 stream.as_mut().map(|stream| stream.poll(TICK))
             });
             let polled = polled.ok_or_else(|| to_py(&Error::Closed { reason: "it was closed or consumed before" }))?;

@@ -78,6 +78,21 @@ pub struct BatchSlice {
 }
 
 impl Share {
+    /// Returns all of an epoch of `num_rows` rows, for one reader.
+    pub fn whole(num_rows: u64, batch_rows: u32) -> Self {
+        Self {
+            rank: 0,
+            world_size: 1,
+            batch_rows,
+            from: 0,
+            num_rows,
+            remainder: Remainder::Keep,
+            drop_last: false,
+            worker: 0,
+            num_workers: 1,
+        }
+    }
+
     /// Checks a share.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::sample::Sample;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress, Stage};
-use crate::plan::{Remainder, Share};
+use crate::plan::Share;
 use crate::query::Dataset;
 use crate::reader::{EpochReader, OrderSettings};
 use crate::selection::floats;
@@ -68,18 +68,7 @@ pub(super) async fn open(
         return Ok(numbers_alone(answer.num_rows(), numbers).boxed());
     }
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
-    let num_rows = reader.num_rows();
-    let share = Share {
-        rank: 0,
-        world_size: 1,
-        batch_rows: reader.fitting_batch_rows(),
-        from: 0,
-        num_rows,
-        remainder: Remainder::Keep,
-        drop_last: false,
-        worker: 0,
-        num_workers: 1,
-    };
+    let share = Share::whole(reader.num_rows(), reader.fitting_batch_rows());
     let options = StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads };
     let reading = BatchStream::start_counted(&Arc::new(reader), 0, share, options, Arc::clone(&scanning.metrics))?;
     Ok(batches(reading, numbers).boxed())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -331,6 +332,19 @@ def test_a_query_result_is_read_once(ds: fb.Dataset) -> None:
     pa.table(rows)
     with pytest.raises((ValueError, fb.ClosedError)):
         pa.table(rows)
+
+
+def test_a_forked_child_is_refused_its_parents_rows_and_does_not_wait(ds: fb.Dataset) -> None:
+    rows = ds.query("SELECT cluster, count(*) AS n FROM dataset GROUP BY cluster")
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iter(rows))
+        except fb.ClosedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert pa.table(rows).num_rows == 40
 
 
 OTHER_ROWS = {

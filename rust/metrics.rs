@@ -60,6 +60,8 @@ pub struct Counted {
     pub bytes_wanted: u64,
     /// Times that a request was made again because the store refused or failed.
     pub retries: u64,
+    /// Ranges that were there already.
+    pub hits: u64,
     /// Most requests that had to be made one after another.
     pub depth: u32,
     /// Time from making a request to the beginning of its answer, over all answered requests together.
@@ -91,6 +93,7 @@ impl Counted {
             bytes_fetched: self.bytes_fetched + then.bytes_fetched,
             bytes_wanted: self.bytes_wanted + then.bytes_wanted,
             retries: self.retries + then.retries,
+            hits: self.hits + then.hits,
             depth: self.depth + then.depth,
             first_bytes: self.first_bytes + then.first_bytes,
             busy: self.busy + then.busy,
@@ -124,6 +127,11 @@ impl Metrics {
     /// Counts the times that a request was made again.
     pub(crate) fn retry(&self, stage: Stage, num_retries: u64) {
         self.change(stage, |running| running.counted.retries += num_retries);
+    }
+
+    /// Counts ranges that need not be asked for.
+    pub(crate) fn hit(&self, stage: Stage, num_ranges: u64) {
+        self.change(stage, |running| running.counted.hits += num_ranges);
     }
 
     /// Counts the answer to a request.

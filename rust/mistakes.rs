@@ -8,7 +8,9 @@ use arrow_array::{ArrayRef, Decimal128Array, Float64Array, Int8Array, Int64Array
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result, RowAccess, Subset};
+use crate::{
+    Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Reading, Result, RowAccess, Subset,
+};
 
 fn columns() -> Vec<(&'static str, ArrayRef)> {
     vec![
@@ -56,7 +58,9 @@ fn of_bytes(folder: &Path, body: impl AsRef<[u8]>) -> Result<Dataset> {
 fn keep(folder: &Path, sql: &str) -> Result<u64> {
     let dataset = of_bytes(folder, sound())?.filter(sql)?;
     let connections = dataset.connect(&Arc::default())?;
-    Io::current()?.block_on(dataset.answer(connections, None, &Arc::default())).map(|kept| kept.num_rows())
+    Io::current()?
+        .block_on(dataset.answer(connections, None, Reading::Later, &Arc::default()))
+        .map(|kept| kept.num_rows())
 }
 
 /// Opens a file and makes it ready to deliver.

@@ -1,6 +1,6 @@
 //! [`Dataset`]: the rows and columns wanted of a snapshot. Immutable and lazy.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow_schema::{Schema, SchemaRef};
 use tokio::sync::OnceCell;
@@ -9,12 +9,12 @@ pub use crate::answer::Answer;
 use crate::config;
 use crate::dataset::{OpenRequest, Snapshot};
 use crate::error::{Error, Result};
-use crate::metrics::{Metrics, Progress};
+use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
 use crate::process::OfProcess;
 use crate::restrict::Restriction;
-use crate::selection::{Filter, Kept, Limits, Selection, unknown_column};
-use crate::source::Connection;
+use crate::selection::{Filter, Kept, Limits, Payload, Selection, unknown_column};
+use crate::source::{Ahead, Connection};
 use crate::sql::Query;
 
 /// Rows and columns of a [`Snapshot`]: what a query keeps, not yet read.
@@ -46,12 +46,26 @@ struct Known {
     ours: OfProcess<()>,
     first: OnceCell<Arc<Answer>>,
     forked: OnceCell<Arc<Answer>>,
+    /// What has been read beside it; of the process that evaluated it.
+    ahead: OfProcess<Mutex<Option<Arc<Ahead>>>>,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Self { ours: OfProcess::new(()), first: OnceCell::new(), forked: OnceCell::new() }
+        let ahead = OfProcess::new(Mutex::default());
+        Self { ours: OfProcess::new(()), first: OnceCell::new(), forked: OnceCell::new(), ahead }
     }
+}
+
+/// Whether one reader will read all kept rows as soon as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Nobody knows.
+    Later,
+    /// It will, in the order of the dataset.
+    InOrder,
+    /// It will, in another order.
+    Shuffled,
 }
 
 impl Known {
@@ -271,7 +285,8 @@ impl Dataset {
     /// Returns the kept rows and their order, evaluating the query if that has not been done.
     ///
     /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit` a row group that cannot be cut
-    /// is read whatever its size.
+    /// is read whatever its size. It begins to read the kept rows where `reading` says that
+    /// somebody will.
     ///
     /// # Errors
     ///
@@ -281,6 +296,7 @@ impl Dataset {
         &self,
         connections: Vec<Connection>,
         memory_limit: Option<u64>,
+        reading: Reading,
         progress: &Arc<Progress>,
     ) -> Result<Arc<Answer>> {
         let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
@@ -298,10 +314,35 @@ impl Dataset {
             let is_plain = self.filters.iter().all(Filter::is_plain);
             let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
             let (within, io) = (self.restriction.rows(), connections.first().map(|first| Arc::clone(&first.io)));
-            let evaluate = Selection::evaluate(&self.snapshot, &self.filters, within, connections, limits, progress);
+            let payload = self.payload(&connections, memory_limit, reading);
+            let evaluate =
+                Selection::evaluate(&self.snapshot, &self.filters, within, connections, limits, payload, progress);
             Ok(Arc::new(self.ordered(Kept::get_or(kept, io, &self.snapshot, evaluate).await?)))
         };
         Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
+    }
+
+    /// Returns what to read of the rows as soon as they are known; [`Self::claim_ahead`] finds it.
+    fn payload(&self, connections: &[Connection], memory_limit: Option<u64>, reading: Reading) -> Option<Payload> {
+        if reading == Reading::Later || self.projection.is_empty() || connections.iter().all(|store| store.is_local) {
+            return None;
+        }
+        let max_bytes = memory_limit.map_or(u64::MAX, |limit| limit / config::READ_AHEAD_IN_MEMORY);
+        let ahead = Arc::new(Ahead::new(max_bytes.min(config::READ_AHEAD_BYTES), &connections.first()?.metrics));
+        *self.answer.ahead.get()?.try_lock().ok()? = Some(Arc::clone(&ahead));
+        Some(Payload {
+            snapshot: Arc::clone(&self.snapshot),
+            columns: Arc::clone(&self.projection),
+            connections: connections.iter().map(|store| store.at(Stage::Payload)).collect(),
+            ahead,
+            is_in_order: reading == Reading::InOrder,
+        })
+    }
+
+    /// Takes what has been read beside the answer.
+    pub(crate) fn claim_ahead(&self) -> Option<Arc<Ahead>> {
+        // Only tried: a forked child may find it locked for ever.
+        self.answer.ahead.get()?.try_lock().ok()?.take()
     }
 
     /// Says which row of the snapshot a number means.

@@ -21,7 +21,7 @@ use crate::outputs::Outputs;
 use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Span, State};
 use crate::query::{Answer, Dataset};
 use crate::selection::{RowSet, Selection};
-use crate::source::Connection;
+use crate::source::{Ahead, Connection};
 
 /// The bytes of a hash that a state holds of an order.
 const DIGEST_BYTES: usize = 16;
@@ -292,6 +292,11 @@ impl EpochReader {
 
     pub(crate) fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {
         self.dataset.connect(metrics)
+    }
+
+    /// Takes what has been read with the selection.
+    pub(crate) fn claim_ahead(&self) -> Option<Arc<Ahead>> {
+        self.dataset.claim_ahead()
     }
 
     pub(crate) fn row_bytes(&self) -> u64 {

@@ -10,7 +10,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use crate::plan::Share;
 use crate::source::recording::Recording;
 use crate::source::{Location, list};
-use crate::{BatchStream, Dataset, EpochReader, Io, Metrics, OrderSettings, Progress, Snapshot, Store, StreamOptions};
+use crate::{
+    BatchStream, Dataset, EpochReader, Io, Metrics, OrderSettings, Progress, Reading, Snapshot, Store, StreamOptions,
+};
 
 const NUM_ROWS: i64 = 2000;
 const PAGE_ROWS: usize = 100;
@@ -57,7 +59,7 @@ impl Lake {
         let dataset = self.dataset.filter(filter).unwrap().select_columns(&names).unwrap();
         let connections = dataset.connect(&Arc::new(Metrics::default())).unwrap();
         let progress = Arc::new(Progress::default());
-        Io::current().unwrap().block_on(dataset.answer(connections, None, &progress)).unwrap();
+        Io::current().unwrap().block_on(dataset.answer(connections, None, Reading::Later, &progress)).unwrap();
         dataset
     }
 

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 __all__ = [
     "Batch",
@@ -72,7 +72,12 @@ class Dataset:
     def restrictions(self) -> list[str]: ...
     @property
     def fingerprint(self) -> str: ...
-    def num_rows(self, on_progress: Callable[[int, int], None], memory_limit: int | None = None) -> int: ...
+    def num_rows(
+        self,
+        on_progress: Callable[[int, int], None],
+        memory_limit: int | None = None,
+        reading: Literal["later", "in order", "shuffled"] = "later",
+    ) -> int: ...
     def explain(self) -> dict[str, Any]: ...
     def reader(
         self,

@@ -244,7 +244,7 @@ class Dataset:
         if not isinstance(rows, _lib.Dataset):
             return QueryResult(rows)
         kept = Dataset(rows)
-        batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit)).fitting_batch_rows
+        batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit), reads_all=True).fitting_batch_rows
         stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
         return QueryResult(stream.reader.stream(0, stream._native_share(0, 1)))
 
@@ -613,12 +613,18 @@ class Dataset:
         """The exact number of kept rows. Evaluates the filters if that has not been done."""
         return self._evaluate()
 
-    def _evaluate(self, memory_limit: int | None = None) -> int:
-        """Evaluates the filters if that has not been done; returns the number of kept rows."""
+    def _evaluate(self, memory_limit: int | None = None, *, reads_all: bool = False) -> int:
+        """Evaluates the filters if that has not been done; returns the number of kept rows.
+
+        `reads_all` says that one reader is about to read all of them: the first are fetched meanwhile.
+        """
         known = self._native.num_rows_known
         if known is not None:
             return known
-        num_rows = _with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit))
+        reading: Literal["later", "in order", "shuffled"] = "later"
+        if reads_all:
+            reading = "in order" if self._shuffle is None else "shuffled"
+        num_rows = _with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit, reading))
         note = self._native.selection_note
         if note is not None:
             warnings.warn(note, PerformanceWarning, stacklevel=3)
@@ -687,13 +693,13 @@ class Dataset:
     def _order(self) -> dict[str, int]:
         return self._make_reader(ReadOptions()).order()
 
-    def _make_reader(self, read: ReadOptions) -> _lib.Reader:
+    def _make_reader(self, read: ReadOptions, *, reads_all: bool = False) -> _lib.Reader:
         """Evaluates the filters, cuts spans and resolves the order."""
         shuffle = self._shuffle
         settings = None
         if shuffle is not None:
             settings = (shuffle.seed, shuffle.shuffle_bytes, shuffle.num_lanes, shuffle.window_rows)
-        self._evaluate(read.memory_limit)
+        self._evaluate(read.memory_limit, reads_all=reads_all)
         return self._native.reader(settings, read.memory_limit, read.num_threads)
 
     def __arrow_c_schema__(self) -> object:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from forebay import display
+from forebay import bottleneck, display
 from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
 from forebay.exceptions import PerformanceWarning, StateError
@@ -52,8 +52,13 @@ class Stream(Generic[T]):
     @property
     def reader(self) -> _lib.Reader:
         """Selection, spans and order; made when first needed."""
+        return self._made_reader()
+
+    def _made_reader(self, num_workers: int | None = None) -> _lib.Reader:
+        """Returns the reader; if it is made now, and for one of one worker, with the first rows."""
         if self._reader is None:
-            self._reader = self._dataset._make_reader(self._read)
+            is_alone = num_workers == 1 and self._share.world_size == 1
+            self._reader = self._dataset._make_reader(self._read, reads_all=is_alone)
         return self._reader
 
     @property
@@ -94,8 +99,9 @@ class Stream(Generic[T]):
         Not when the first batch is asked for: a worker that has not delivered anything yet is asked for its state, too.
         """
         self._share.check_world()
+        reader = self._made_reader(num_workers)
         if worker == 0:
-            warn_of_missing_index(self._dataset._native.fingerprint, self.reader.unindexed(), self._read.memory_limit)
+            warn_of_missing_index(self._dataset._native.fingerprint, reader.unindexed(), self._read.memory_limit)
         mark = self._mark(worker, num_workers)
         if self._worker is not None and self._worker != mark:
             got, here = self._worker, f"worker {worker} of {num_workers} in global batches of {self._step} rows"
@@ -251,12 +257,25 @@ class Stream(Generic[T]):
         """Rows, bytes, requests, memory and waiting time of the running iteration, or of the last one."""
         return self._active.stats() if self._active is not None else dict(self._last_stats)
 
+    def bottleneck(self) -> str:
+        """What the running iteration, or the last one, is waiting for most, and what would help: one sentence.
+
+        Example:
+            >>> stream = ds.batches(100)
+            >>> for batch in stream:
+            ...     pass
+            >>> stream.bottleneck().split(":")[0] in ("the store", "memory", "decoding", "gathering", "the loop itself")
+            True
+        """
+        return bottleneck.sentence(self.stats(), self._read.memory_limit)
+
     def __arrow_c_schema__(self) -> object:
         return self._dataset.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hands the rest of the epoch to an Arrow consumer, which then owns the position."""
         self._share.check_world()
+        self._made_reader(num_workers=1)
         self.check_ranks()
         return self.reader.stream(self._epoch, self._native_share(0, 1)).__arrow_c_stream__(requested_schema)
 

@@ -106,6 +106,10 @@ class TorchStream(IterableDataset[TorchBatch]):
         """Rows, bytes, requests, memory and waiting time; see `Stream.stats`."""
         return self._stream.stats()
 
+    def bottleneck(self) -> str:
+        """What the loop is waiting for most, and what would help; see `Stream.bottleneck`."""
+        return self._stream.bottleneck()
+
     def __repr__(self) -> str:
         return f"Torch{self._stream!r}"
 

@@ -1,16 +1,18 @@
-//! The extension's allocator: large blocks come from the system and, beyond a small cache, go back to it.
+//! The extension's allocator: large blocks come from the system, and wait for the next who needs one.
 //!
 //! A memory limit is a promise about what the process holds. The C library keeps freed buffers of a few megabytes in
 //! one arena for each thread, where they add up to half of the limit again. Blocks from [`LARGE_BYTES`] on are mapped
-//! here, in lengths of a few classes, and grown by the kernel's page tables instead of being copied. The blocks freed
-//! last wait in a cache for the next batch, because faulting pages in costs as much as filling them; it holds a
-//! sixteenth of the memory limit. Smaller blocks are left to the C library. Python and its other extensions keep theirs.
+//! here, in lengths of a few classes, and grown by the kernel's page tables instead of being copied.
+//!
+//! Faulting a page in costs as much as filling it, so freed blocks are kept: while streams run, as many as fit into the
+//! memory limit beside those in use, and otherwise a sixteenth of it. A block is found by its length, or made of one of
+//! about that length. Smaller blocks are left to the C library. Python and its other extensions keep theirs.
 #![expect(unsafe_code, reason = "an allocator is a set of unsafe promises")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::Mutex;
+use std::ptr::{null_mut, with_exposed_provenance_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// Blocks at least this large are mapped: a system call costs little beside filling them. Pages of many columns are
 /// often as small as that, and there are hundreds of them.
@@ -19,59 +21,185 @@ const LARGE_BYTES: usize = 64 << 10;
 /// Mapped blocks begin at a page.
 const PAGE_BYTES: usize = 4096;
 
-/// The part of a stream's memory limit that freed blocks may take.
-const CACHE_SHARE: u64 = 16;
+/// The pages that larger blocks are asked for in: one of them is faulted in at a time, not 512 small ones.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Blocks in the cache at most.
-const MAX_CACHED: usize = 256;
+/// The part of a memory limit that freed blocks may take in any case.
+const KEPT_SHARE: usize = 16;
+
+/// Lengths between two powers of two.
+const STEPS: usize = 8;
+
+/// One list of freed blocks for each length up to 2^48 bytes.
+const CLASSES: usize = STEPS * 33;
+
+/// How many lengths up or down a block is looked for: it is cut or grown by half at most.
+const NEAR: usize = 4;
+
+/// How often a thread tries to get at the freed blocks before it does without.
+const TRIES: usize = 64;
 
 /// See the module's documentation.
 pub(crate) struct LargeBlocks;
 
-static CACHE: Mutex<Cache> = Mutex::new(Cache { blocks: [(0, 0); MAX_CACHED], len: 0, bytes: 0 });
+static FREED: Mutex<Freed> = Mutex::new(Freed { classes: [NONE; CLASSES], newest: NONE, oldest: NONE, bytes: 0 });
 
-/// Before the first stream a selection has some, too: without, it spends most of its time on faults.
-static CACHE_BYTES: AtomicUsize = AtomicUsize::new(16 << 20);
+/// Bytes of blocks in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets freed blocks take their part of `memory_limit`.
+/// The memory limit of the stream that started last. Before the first one a selection has some, too: without, it
+/// spends most of its time on faults.
+static LIMIT: AtomicUsize = AtomicUsize::new(256 << 20);
+
+/// Streams that run.
+static STREAMS: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps freed blocks within `memory_limit`.
 pub(crate) fn set_memory_limit(memory_limit: u64) {
-    CACHE_BYTES.store(usize::try_from(memory_limit / CACHE_SHARE).unwrap_or(usize::MAX), Ordering::Relaxed);
+    LIMIT.store(usize::try_from(memory_limit).unwrap_or(usize::MAX), Ordering::Relaxed);
 }
 
-/// Freed mappings as (address, length), oldest first.
+/// A stream that runs: freed blocks may take what it has left of its memory.
+#[derive(Debug)]
+pub(crate) struct OfStream(());
+
+impl OfStream {
+    /// Begins a stream of `memory_limit` bytes.
+    pub(crate) fn begin(memory_limit: u64) -> Self {
+        set_memory_limit(memory_limit);
+        STREAMS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for OfStream {
+    fn drop(&mut self) {
+        STREAMS.fetch_sub(1, Ordering::Relaxed);
+        if let Some(mut freed) = try_lock() {
+            freed.shrink(kept_bytes());
+        }
+    }
+}
+
+/// Returns how many bytes of freed blocks may be kept now.
+fn kept_bytes() -> usize {
+    let limit = LIMIT.load(Ordering::Relaxed);
+    let share = limit / KEPT_SHARE;
+    match STREAMS.load(Ordering::Relaxed) {
+        0 => share,
+        _ => limit.saturating_sub(USED.load(Ordering::Relaxed)).saturating_add(share),
+    }
+}
+
+/// Freed mappings, by length and by age. The lists run through the blocks themselves.
 ///
 /// Its lock is only ever tried: a thread that finds it taken, or a child forked meanwhile, does without.
-struct Cache {
-    blocks: [(usize, usize); MAX_CACHED],
-    len: usize,
+struct Freed {
+    /// The block of each class that was freed last.
+    classes: [usize; CLASSES],
+    newest: usize,
+    oldest: usize,
     bytes: usize,
 }
 
-impl Cache {
-    /// Takes the block of exactly `len` bytes that was freed last.
-    fn take(&mut self, len: usize) -> Option<usize> {
-        let index = self.blocks[..self.len].iter().rposition(|&(_, cached)| cached == len)?;
-        Some(self.remove(index).0)
+/// No block.
+const NONE: usize = 0;
+
+/// What stands at the beginning of a freed block: its length, and its neighbours.
+#[derive(Clone, Copy)]
+struct Node {
+    len: usize,
+    of_class: Links,
+    of_all: Links,
+}
+
+#[derive(Clone, Copy)]
+struct Links {
+    newer: usize,
+    older: usize,
+}
+
+/// Returns the beginning of a freed block.
+fn node(block: usize) -> *mut Node {
+    with_exposed_provenance_mut(block)
+}
+
+fn read(block: usize) -> Node {
+    // SAFETY: the block is a mapping in our lists: nobody uses it, and it begins with what `keep` wrote there.
+    unsafe { node(block).read() }
+}
+
+fn change(block: usize, change: impl FnOnce(&mut Node)) {
+    let mut changed = read(block);
+    change(&mut changed);
+    // SAFETY: as above.
+    unsafe { node(block).write(changed) };
+}
+
+impl Freed {
+    /// Takes the block of a length as near as possible to `len` that was freed last, with its length.
+    fn take(&mut self, len: usize) -> Option<(usize, usize)> {
+        let class = class_of(len);
+        let near = (0..=NEAR).flat_map(|step| [class.checked_add(step), class.checked_sub(step)]).flatten();
+        let found =
+            near.filter(|&class| class < CLASSES).map(|class| self.classes[class]).find(|&block| block != NONE)?;
+        Some((found, self.remove(found)))
     }
 
-    fn remove(&mut self, index: usize) -> (usize, usize) {
-        let block = self.blocks[index];
-        self.blocks.copy_within(index + 1..self.len, index);
-        self.len -= 1;
-        self.bytes -= block.1;
-        block
-    }
-
-    /// Keeps a block, and unmaps the oldest ones that have no room beside it.
-    fn keep(&mut self, block: usize, len: usize, limit: usize) {
-        while self.len == MAX_CACHED || (self.len > 0 && self.bytes + len > limit) {
-            let (oldest, len) = self.remove(0);
-            unmap(oldest, len);
+    /// Takes a block out of the lists, and returns its length.
+    fn remove(&mut self, block: usize) -> usize {
+        let Node { len, of_class, of_all } = read(block);
+        match of_class.newer {
+            NONE => self.classes[class_of(len)] = of_class.older,
+            newer => change(newer, |node| node.of_class.older = of_class.older),
         }
-        self.blocks[self.len] = (block, len);
-        self.len += 1;
+        if of_class.older != NONE {
+            change(of_class.older, |node| node.of_class.newer = of_class.newer);
+        }
+        match of_all.newer {
+            NONE => self.newest = of_all.older,
+            newer => change(newer, |node| node.of_all.older = of_all.older),
+        }
+        match of_all.older {
+            NONE => self.oldest = of_all.newer,
+            older => change(older, |node| node.of_all.newer = of_all.newer),
+        }
+        self.bytes -= len;
+        len
+    }
+
+    /// Puts a block in front of the others.
+    fn keep(&mut self, block: usize, len: usize) {
+        let class = &mut self.classes[class_of(len)];
+        let of_class = Links { newer: NONE, older: std::mem::replace(class, block) };
+        let of_all = Links { newer: NONE, older: std::mem::replace(&mut self.newest, block) };
+        // SAFETY: the block is a mapping of ours that nobody uses any more, aligned to pages and longer than a node.
+        unsafe { node(block).write(Node { len, of_class, of_all }) };
+        if of_class.older != NONE {
+            change(of_class.older, |node| node.of_class.newer = block);
+        }
+        match of_all.older {
+            NONE => self.oldest = block,
+            older => change(older, |node| node.of_all.newer = block),
+        }
         self.bytes += len;
     }
+
+    /// Unmaps the oldest blocks beyond `max_bytes`.
+    fn shrink(&mut self, max_bytes: usize) {
+        while self.bytes > max_bytes && self.oldest != NONE {
+            let oldest = self.oldest;
+            let len = self.remove(oldest);
+            unmap(oldest, len);
+        }
+    }
+}
+
+fn try_lock() -> Option<MutexGuard<'static, Freed>> {
+    (0..TRIES).find_map(|_| {
+        std::hint::spin_loop();
+        FREED.try_lock().ok()
+    })
 }
 
 fn is_large(layout: &Layout) -> bool {
@@ -82,11 +210,40 @@ fn is_large(layout: &Layout) -> bool {
 ///
 /// What is never written takes no memory, so a fresh block costs its size, whatever its length.
 fn mapped_len(size: usize) -> usize {
-    let step = (size.next_power_of_two() / 16).max(PAGE_BYTES);
+    let step = size.next_power_of_two() / (2 * STEPS);
     size.div_ceil(step) * step
 }
 
+/// Returns which of the lengths that [`mapped_len`] returns this is.
+fn class_of(len: usize) -> usize {
+    let power = len.ilog2() as usize;
+    let class =
+        power.saturating_sub(LARGE_BYTES.ilog2() as usize) * STEPS + (len - (1 << power)) * STEPS / (1 << power);
+    class.min(CLASSES - 1)
+}
+
 fn map(len: usize) -> *mut u8 {
+    if len < HUGE_PAGE_BYTES {
+        return map_pages(len);
+    }
+    // Longer by a huge page, of which what lies before and behind a block that begins at one is given back.
+    let block = map_pages(len + HUGE_PAGE_BYTES);
+    if block.is_null() {
+        return block;
+    }
+    let before = block.align_offset(HUGE_PAGE_BYTES);
+    let start = block.expose_provenance();
+    if before > 0 {
+        unmap(start, before);
+    }
+    unmap(start + before + len, HUGE_PAGE_BYTES - before);
+    let block = with_exposed_provenance_mut(start + before);
+    // SAFETY: the mapping is ours; a system that has no such pages goes on with small ones.
+    unsafe { libc::madvise(block, len, libc::MADV_HUGEPAGE) };
+    block.cast()
+}
+
+fn map_pages(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
     let block = unsafe {
@@ -96,20 +253,49 @@ fn map(len: usize) -> *mut u8 {
 }
 
 fn unmap(block: usize, len: usize) {
-    // SAFETY: only called with whole mappings of ours that nobody uses; unmapping those cannot fail.
+    // SAFETY: only called with mappings of ours that nobody uses; whole pages of them.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(block), len) };
 }
 
-/// Returns a cached block of `len` bytes, with old contents.
+/// Makes a mapping longer or shorter; the kernel moves its pages, not its bytes.
+fn resize(block: usize, len: usize, new_len: usize) -> *mut u8 {
+    if len == new_len {
+        return with_exposed_provenance_mut(block);
+    }
+    // SAFETY: only called with whole mappings of ours, by who owns them.
+    let moved = unsafe { libc::mremap(with_exposed_provenance_mut(block), len, new_len, libc::MREMAP_MAYMOVE) };
+    if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() }
+}
+
+/// Returns a freed block of `len` bytes, with old contents.
 fn reuse(len: usize) -> Option<*mut u8> {
-    CACHE.try_lock().ok()?.take(len).map(std::ptr::with_exposed_provenance_mut)
+    let (block, old_len) = try_lock()?.take(len)?;
+    let resized = resize(block, old_len, len);
+    if resized.is_null() {
+        unmap(block, old_len);
+        return None;
+    }
+    Some(resized)
+}
+
+/// Returns a block of `len` bytes, and whether it is all zeros.
+fn acquire(len: usize) -> (*mut u8, bool) {
+    USED.fetch_add(len, Ordering::Relaxed);
+    match reuse(len) {
+        Some(block) => (block, false),
+        None => (map(len), true),
+    }
 }
 
 fn free(block: *mut u8, len: usize) {
-    let (block, limit) = (block.expose_provenance(), CACHE_BYTES.load(Ordering::Relaxed));
-    match CACHE.try_lock() {
-        Ok(mut cache) if len <= limit => cache.keep(block, len, limit),
-        _ => unmap(block, len),
+    USED.fetch_sub(len, Ordering::Relaxed);
+    let block = block.expose_provenance();
+    match try_lock() {
+        Some(mut freed) => {
+            freed.keep(block, len);
+            freed.shrink(kept_bytes());
+        }
+        None => unmap(block, len),
     }
 }
 
@@ -119,8 +305,7 @@ fn free(block: *mut u8, len: usize) {
 unsafe impl GlobalAlloc for LargeBlocks {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
-            let len = mapped_len(layout.size());
-            return reuse(len).unwrap_or_else(|| map(len));
+            return acquire(mapped_len(layout.size())).0;
         }
         // SAFETY: the caller's promises are `System`'s.
         unsafe { System.alloc(layout) }
@@ -128,10 +313,11 @@ unsafe impl GlobalAlloc for LargeBlocks {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
-            let len = mapped_len(layout.size());
-            let Some(block) = reuse(len) else { return map(len) };
-            // SAFETY: the block is `len` bytes long, which is at least the layout's size.
-            unsafe { block.write_bytes(0, layout.size()) };
+            let (block, is_zero) = acquire(mapped_len(layout.size()));
+            if !is_zero {
+                // SAFETY: the block is at least as long as the layout's size.
+                unsafe { block.write_bytes(0, layout.size()) };
+            }
             return block;
         }
         // SAFETY: as above.
@@ -154,12 +340,22 @@ unsafe impl GlobalAlloc for LargeBlocks {
             (false, false) => unsafe { System.realloc(block, layout, new_size) },
             (true, true) => {
                 let (len, new_len) = (mapped_len(layout.size()), mapped_len(new_size));
-                if len == new_len {
-                    return block;
+                // Pages that were faulted in before cost a copy, new ones more than that.
+                if new_len > len
+                    && let Some(reused) = reuse(new_len)
+                {
+                    // SAFETY: both are blocks of ours, distinct, and the new one is longer.
+                    unsafe { reused.copy_from_nonoverlapping(block, layout.size()) };
+                    USED.fetch_add(new_len, Ordering::Relaxed);
+                    free(block, len);
+                    return reused;
                 }
-                // SAFETY: the block is a whole mapping of `len` bytes; the kernel moves its pages, not its bytes.
-                let moved = unsafe { libc::mremap(block.cast(), len, new_len, libc::MREMAP_MAYMOVE) };
-                if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() }
+                let moved = resize(block.expose_provenance(), len, new_len);
+                if !moved.is_null() {
+                    USED.fetch_add(new_len, Ordering::Relaxed);
+                    USED.fetch_sub(len, Ordering::Relaxed);
+                }
+                moved
             }
             // SAFETY: both blocks hold what is copied, and they are distinct.
             _ => unsafe {

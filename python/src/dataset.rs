@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, RowAccess, Selection, Snapshot,
-    StreamOptions, ipc,
+    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Reading, RowAccess, Selection,
+    Snapshot, StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -214,9 +214,21 @@ impl PyDataset {
         &self.dataset.snapshot().fingerprint
     }
 
-    /// Number of kept rows; evaluates the filters if that has not been done, within `memory_limit` if given.
-    #[pyo3(signature = (on_progress, memory_limit=None))]
-    fn num_rows(&self, py: Python<'_>, on_progress: Py<PyAny>, memory_limit: Option<u64>) -> PyResult<u64> {
+    /// Number of kept rows; evaluates the filters if that has not been done, within `memory_limit` if given. `reading` is
+    /// "later", or the order in which one reader is about to read all of them: "in order" or "shuffled".
+    #[pyo3(signature = (on_progress, memory_limit=None, reading="later"))]
+    fn num_rows(
+        &self,
+        py: Python<'_>,
+        on_progress: Py<PyAny>,
+        memory_limit: Option<u64>,
+        reading: &str,
+    ) -> PyResult<u64> {
+        let reading = match reading {
+            "in order" => Reading::InOrder,
+            "shuffled" => Reading::Shuffled,
+            _ => Reading::Later,
+        };
         if let Some(selection) = self.dataset.known_selection() {
             return Ok(selection.num_rows());
         }
@@ -226,7 +238,7 @@ impl PyDataset {
         let progress = Arc::new(Progress::default());
         let selecting = {
             let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
-            async move { dataset.answer(connections, memory_limit, &progress).await }
+            async move { dataset.answer(connections, memory_limit, reading, &progress).await }
         };
         Ok(wait(py, &io, &progress, Some(&on_progress), selecting)?.num_rows())
     }

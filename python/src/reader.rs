@@ -124,11 +124,9 @@ impl PyReader {
     fn stream(&self, py: Python<'_>, epoch: u64, share: ShareArguments) -> PyResult<PyStream> {
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
-        #[cfg(target_os = "linux")]
-        crate::alloc::set_memory_limit(self.options.memory_limit);
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
         let stream = BatchStream::start(&self.reader, epoch, share, self.options).map_err(|error| to_py(&error))?;
-        Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions()))
+        Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions(), self.options))
     }
 }
 

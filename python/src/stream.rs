@@ -4,7 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-use forebay::{BatchStream, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamStats};
+use forebay::{
+    BatchStream, Cause, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -28,6 +30,9 @@ struct Running {
     stream: Option<BatchStream>,
     /// Whether its threads may be waiting for the GIL, in a function of a query.
     calls_python: bool,
+    /// Dropped last: what the stream held is kept no longer than it runs.
+    #[cfg(target_os = "linux")]
+    _memory: crate::alloc::OfStream,
 }
 
 impl Iterator for Running {
@@ -49,8 +54,13 @@ impl Drop for Running {
 }
 
 impl PyStream {
-    pub(crate) fn new(stream: BatchStream, schema: SchemaRef, calls_python: bool) -> Self {
-        let running = Running { stream: Some(stream), calls_python };
+    pub(crate) fn new(stream: BatchStream, schema: SchemaRef, calls_python: bool, options: StreamOptions) -> Self {
+        let running = Running {
+            stream: Some(stream),
+            calls_python,
+            #[cfg(target_os = "linux")]
+            _memory: crate::alloc::OfStream::begin(options.memory_limit),
+        };
         Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }
 
@@ -99,12 +109,18 @@ impl PyStream {
         dict.set_item("requests", stats.requests)?;
         dict.set_item("bytes_fetched", stats.bytes_fetched)?;
         dict.set_item("bytes_wanted", stats.bytes_wanted)?;
+        dict.set_item("bytes_decoded", stats.bytes_decoded)?;
         dict.set_item("retries", stats.num_retries)?;
+        dict.set_item("cache_hits", stats.cache_hits)?;
         dict.set_item("rows_evicted", stats.num_evicted_rows)?;
         dict.set_item("memory_bytes", stats.memory_bytes)?;
         dict.set_item("peak_memory_bytes", stats.peak_memory_bytes)?;
         dict.set_item("batches_ready", stats.num_ready)?;
+        dict.set_item("seconds", stats.elapsed.as_secs_f64())?;
         dict.set_item("seconds_waited", stats.waited.as_secs_f64())?;
+        for (cause, waited) in Cause::ALL.iter().zip(stats.waited_for) {
+            dict.set_item(format!("seconds_waited_for_{}", cause.name()), waited.as_secs_f64())?;
+        }
         dict.set_item("seconds_fetching", stats.fetching.as_secs_f64())?;
         dict.set_item("seconds_decoding", stats.decoding.as_secs_f64())?;
         dict.set_item("seconds_gathering", stats.gathering.as_secs_f64())?;

@@ -11,6 +11,7 @@ mod pack;
 mod packed;
 mod page_bounds;
 mod partition;
+mod ranges;
 mod row_group;
 mod schema;
 mod snapshot;

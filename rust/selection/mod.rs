@@ -2,7 +2,7 @@
 //!
 //! [`sql`] turns text into a typed expression, [`parts`] takes it apart, [`prune`] decides row groups by statistics,
 //! [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate
-//! columns of the rest for [`evaluate`], and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
+//! columns of the rest for [`evaluate`], [`payload`] begins to read what is kept, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
 //! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
 
 mod algebra;
@@ -16,6 +16,7 @@ pub(crate) mod numbers;
 mod open;
 mod pages;
 mod parts;
+mod payload;
 mod prune;
 mod rows;
 mod sample;
@@ -36,6 +37,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 pub use self::algebra::SetOperation;
 use self::evaluate::Evaluator;
 pub(crate) use self::kept::Kept;
+pub(crate) use self::payload::Payload;
 pub use self::rows::RowSet;
 pub(crate) use self::scan::Limits;
 pub(crate) use self::sql::unknown_column;
@@ -217,7 +219,7 @@ impl Selection {
     /// Evaluates the conjunction of `filters` on the rows that `within` keeps.
     ///
     /// Reads the predicate columns of the rows that statistics do not decide: one round trip deep, and up to two more
-    /// where what they spare is worth it.
+    /// where what they spare is worth it. Begins to read the `payload`.
     ///
     /// # Errors
     ///
@@ -228,6 +230,7 @@ impl Selection {
         within: Option<&Self>,
         connections: Vec<Connection>,
         limits: Limits,
+        payload: Option<Payload>,
         progress: &Progress,
     ) -> Result<Self> {
         if filters.is_empty() {
@@ -239,8 +242,9 @@ impl Selection {
         let at_stage = |connection: Connection| connection.with_metrics(&metrics).at(Stage::Predicates);
         let connections: Vec<_> = connections.into_iter().map(at_stage).collect();
         let within = within.map(|within| &within.rows[..]);
+        let wanted = scan::Wanted { filter: &filter, within, payload };
         let (rows, mut report) =
-            scan::select(snapshot, &filter, within, &connections, limits, scan::round_trip_bytes, progress).await?;
+            scan::select(snapshot, wanted, &connections, limits, scan::round_trip_bytes, progress).await?;
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
         (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));

@@ -22,6 +22,7 @@ use super::evaluate::Evaluator;
 use super::indexes::Judge;
 use super::open::{Open, mask, spread};
 use super::parts::{self, Following};
+use super::payload::{Payload, When};
 use super::prune::{Pruner, Verdict};
 use super::rows::RowSet;
 use super::{Filter, Report};
@@ -66,16 +67,24 @@ pub(super) fn round_trip_bytes(connection: &Connection) -> u64 {
     if connection.is_local { config::LOCAL_ROUND_TRIP_BYTES } else { config::REMOTE_ROUND_TRIP_BYTES }
 }
 
-/// Returns the rows of each row group that pass `filter`, of those that are `within`, and what was read for it: without bytes and requests, which the
-/// connections count.
+/// Which rows are wanted, and what of them.
+pub(super) struct Wanted<'a> {
+    pub(super) filter: &'a Filter,
+    /// The rows of each row group that are looked at.
+    pub(super) within: Option<&'a [RowSet]>,
+    /// What is read of the kept rows.
+    pub(super) payload: Option<Payload>,
+}
+
+/// Returns the rows of each row group that are wanted, and what was read to find them: without bytes and requests, which
+/// the connections count.
 ///
 /// # Errors
 ///
 /// Those of reading, and [`Error::Evaluate`] where the filter fails on a value.
 pub(super) async fn select(
     snapshot: &Arc<Snapshot>,
-    filter: &Filter,
-    within: Option<&[RowSet]>,
+    Wanted { filter, within, payload }: Wanted<'_>,
     connections: &[Connection],
     limits: Limits,
     round_trip_bytes: RoundTripBytes,
@@ -117,11 +126,13 @@ pub(super) async fn select(
     report.num_pruned = unread().filter(|set| **set == RowSet::None).count() as u64 - report.num_outside;
     report.num_whole = unread().filter(|set| **set == RowSet::All).count() as u64;
     progress.start(undecided.len() as u64);
+    let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
+    let when = payload.as_ref().map_or(When::Later, |payload| payload.start(&rows, &undecided, round_trip_bytes));
     if undecided.is_empty() {
         return Ok((rows, report));
     }
-    let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
-    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text)?);
+    let payload = payload.filter(|_| when == When::Known);
+    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text, payload)?);
     report.num_stages = scan.stages.len() as u64;
     let after: Vec<_> = connections.iter().map(Connection::then).collect();
     for (place, set) in scan.run(undecided, [connections, &after], progress).await? {
@@ -162,6 +173,8 @@ struct Scan {
     /// Of each part, and whether it can fail.
     evaluators: Vec<(Evaluator, bool)>,
     stages: Vec<Together>,
+    /// What to read of row groups as their kept rows become known.
+    payload: Option<Payload>,
     limits: Limits,
     memory: Semaphore,
     cores: Arc<Semaphore>,
@@ -192,7 +205,14 @@ struct Step {
 }
 
 impl Scan {
-    fn try_new(judge: &Judge, open: &[Open], limits: Limits, round_trip_bytes: u64, text: &str) -> Result<Self> {
+    fn try_new(
+        judge: &Judge,
+        open: &[Open],
+        limits: Limits,
+        round_trip_bytes: u64,
+        text: &str,
+        payload: Option<Payload>,
+    ) -> Result<Self> {
         let Judge { snapshot, parts } = judge;
         let evaluators = parts
             .iter()
@@ -219,6 +239,7 @@ impl Scan {
             snapshot: Arc::clone(snapshot),
             evaluators: evaluators.collect::<Result<_>>()?,
             stages: [first, second].into_iter().filter(|of| !of.is_empty()).map(stage).collect(),
+            payload,
             limits,
             memory: Semaphore::new(permits(limits.memory_bytes) as usize),
             cores: Arc::new(Semaphore::new(limits.num_threads)),
@@ -242,8 +263,12 @@ impl Scan {
         let mut done: Vec<(usize, BooleanBuffer)> = stream::iter(pieces.into_iter().enumerate())
             .map(|(number, (open, piece))| async move {
                 let is_last = piece.rows.end == open.row_group.num_rows;
+                let is_whole = is_last && piece.rows.start == 0;
                 let alive = mask(&open.alive, &piece.rows);
                 let passed = self.pass(connections, &open, 0, piece, alive).await?;
+                if let Some(payload) = self.payload.as_ref().filter(|_| is_whole) {
+                    payload.read(open.row_group, &RowSet::from_mask(passed.clone()));
+                }
                 progress.advance(u64::from(is_last));
                 Ok::<_, Error>((number, passed))
             })

@@ -1,5 +1,7 @@
 //! Selecting: which rows, and which requests are made for them.
 
+mod payload;
+
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
@@ -88,7 +90,8 @@ impl Bucket {
         let filter = Filter::parse(text, &self.snapshot)?;
         let connections = [self.connection()];
         let progress = Progress::default();
-        let selected = scan::select(&self.snapshot, &filter, within, &connections, LIMITS, round_trip, &progress).await;
+        let wanted = scan::Wanted { filter: &filter, within, payload: None };
+        let selected = scan::select(&self.snapshot, wanted, &connections, LIMITS, round_trip, &progress).await;
         let requests = self.recording.take();
         let requests = requests.iter().map(|request| request.replace(" if unchanged", "")).collect();
         let (rows, report) = selected?;

@@ -1,12 +1,13 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
 //! [`uri`] understands text, [`store`] builds clients, [`list`] finds objects, [`split`] names their
-//! splits, [`coalesce`] plans requests and [`read`] makes them.
+//! splits, [`coalesce`] plans requests and [`read`] makes them, some of them [`ahead`] of need.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
 //! through as fast as the store likes. [`watch`] sees refusals, [`measure`] how fast answers come, and [`preset`] says
 //! what counts before anything is known.
 
+mod ahead;
 mod coalesce;
 mod limiter;
 mod list;
@@ -25,6 +26,7 @@ mod uri;
 mod watch;
 mod whole;
 
+pub(crate) use self::ahead::Ahead;
 pub(crate) use self::coalesce::{coalesce, planned};
 pub(crate) use self::list::{Listed, list, list_below};
 pub(crate) use self::preset::Preset;

@@ -18,15 +18,31 @@ use crate::metrics::During;
 /// Returns the bytes of `ranges`, one buffer each, in their order.
 ///
 /// Ranges that lie close are read in one request, large ones in several, all at the same time as far as the
-/// connection allows. Ranges that were read together share one buffer; nothing is copied after it arrived.
+/// connection allows. Ranges that were read together share one buffer; nothing is copied after it arrived. Those that
+/// were read [ahead](super::ahead) are not read again.
 ///
 /// # Errors
 ///
 /// [`Error::Read`], [`Error::ShortRead`], and [`Error::ObjectChanged`] when the object is not the one that was opened.
 pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-    let merged = merge(ranges, connection.traffic.gap());
     let num_wanted = coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum();
     connection.metrics.want(connection.place.stage, num_wanted);
+    let Some(ahead) = &connection.ahead else { return fetch_ranges(connection, object, ranges).await };
+    let held = ahead.take(object, ranges).await;
+    let is_missing = |(_, held): &(&Range<u64>, &Option<Bytes>)| held.is_none();
+    let missing: Vec<_> = ranges.iter().zip(&held).filter(is_missing).map(|(range, _)| range.clone()).collect();
+    connection.metrics.hit(connection.place.stage, (ranges.len() - missing.len()) as u64);
+    let mut fetched = fetch_ranges(connection, object, &missing).await?.into_iter();
+    Ok(held.into_iter().map(|held| held.or_else(|| fetched.next()).unwrap_or_default()).collect())
+}
+
+/// Returns the bytes of `ranges`, as [`read_ranges`] does, from the store.
+pub(super) async fn fetch_ranges(
+    connection: &Connection,
+    object: &Object,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    let merged = merge(ranges, connection.traffic.gap());
     let answers = try_join_all(merged.iter().map(|range| read_merged(connection, object, range.clone()))).await?;
     Ok(ranges.iter().map(|range| cut_out(&merged, &answers, range)).collect())
 }

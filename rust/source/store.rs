@@ -12,6 +12,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore};
 
 use super::StoreKey;
+use super::ahead::Ahead;
 use super::preset::Preset;
 use super::traffic::{Known, Traffic};
 use super::watch::Watching;
@@ -80,6 +81,8 @@ pub struct Connection {
     pub(crate) place: Place,
     /// How many later requests may go before its own.
     pub(crate) slack: u64,
+    /// Where to look before bytes are asked for.
+    pub(super) ahead: Option<Arc<Ahead>>,
     /// Shared with all that read the store.
     pub(super) traffic: Arc<Traffic>,
     pub(crate) is_local: bool,
@@ -181,6 +184,7 @@ impl Connection {
             metrics: Arc::new(Metrics::default()),
             place: Place { stage: Stage::Payload, step: 0 },
             slack: 0,
+            ahead: None,
             traffic,
             is_local,
             has_preconditions: true,
@@ -200,6 +204,11 @@ impl Connection {
     /// Returns the connection for requests that are not needed before some others: as many as `slack`, by and large.
     pub(crate) fn with_slack(&self, slack: u64) -> Self {
         Self { slack, ..self.clone() }
+    }
+
+    /// Returns the connection for reads of what was asked for before.
+    pub(crate) fn with_ahead(&self, ahead: Option<&Arc<Ahead>>) -> Self {
+        Self { ahead: ahead.cloned(), ..self.clone() }
     }
 
     /// Returns the connection with its requests counted in `metrics`.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::plan::Share;
-use crate::query::Dataset;
+use crate::query::{Dataset, Reading};
 use crate::reader::{EpochReader, OrderSettings};
 use crate::selection::floats;
 use crate::stream::{BatchStream, StreamOptions};
@@ -48,7 +48,9 @@ pub(super) async fn open(
     // Requests are made on their own runtime.
     let answering = {
         let (dataset, scanning) = (dataset.clone(), Arc::clone(&scanning));
-        io.spawn(async move { dataset.answer(connections, Some(scanning.memory_limit), &scanning.progress).await })
+        let reading = if sample.is_some() { Reading::Later } else { Reading::InOrder };
+        let limit = Some(scanning.memory_limit);
+        io.spawn(async move { dataset.answer(connections, limit, reading, &scanning.progress).await })
     };
     let mut answer = answering.await.map_err(|_| Error::Closed { reason: "cancelled" })??;
     if is_new {
@@ -70,7 +72,7 @@ pub(super) async fn open(
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
     let share = Share::whole(reader.num_rows(), reader.fitting_batch_rows());
     let options = StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads };
-    let reading = BatchStream::start_counted(&Arc::new(reader), 0, share, options, Arc::clone(&scanning.metrics))?;
+    let reading = BatchStream::start_counted(&Arc::new(reader), 0, share, options, Some(&scanning.metrics))?;
     Ok(batches(reading, numbers).boxed())
 }
 

@@ -45,6 +45,20 @@ pub(crate) fn gather(
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
 }
 
+/// Returns `rows` of `sources` as a view, where they follow each other in one source: nothing is copied.
+///
+/// Dictionaries are left to [`gather`], which drops the values that no row has.
+pub(super) fn view(schema: &SchemaRef, sources: &[RecordBatch], rows: &[SourceRow]) -> Option<RecordBatch> {
+    let &(place, first) = rows.first()?;
+    let follow = |(row, index): (&SourceRow, u32)| *row == (place, first + index);
+    if !rows.iter().zip(0..).all(follow) || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
+        return None;
+    }
+    let slice = sources.get(place as usize)?.slice(first as usize, rows.len());
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), slice.columns().to_vec(), &options).ok()
+}
+
 /// Returns the rows `keep` of `batch`.
 pub(super) fn compact(batch: &RecordBatch, keep: &[u32]) -> Result<RecordBatch, ArrowError> {
     let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();

@@ -15,6 +15,7 @@ mod dictionary;
 mod gather;
 mod piece;
 mod scheduler;
+mod waiting;
 mod worker;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use arrow_array::RecordBatch;
 
 pub(crate) use self::gather::gather;
+pub use self::waiting::Cause;
 use self::worker::Shared;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
@@ -61,6 +63,10 @@ pub struct StreamStats {
     pub bytes_wanted: u64,
     /// Requests made again because the store refused or failed.
     pub num_retries: u64,
+    /// Ranges that were there already, because they were read with the selection.
+    pub cache_hits: u64,
+    /// Bytes of the arrays that were decoded.
+    pub bytes_decoded: u64,
     /// Rows decoded and dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
     /// Bytes held now.
@@ -69,8 +75,12 @@ pub struct StreamStats {
     pub peak_memory_bytes: u64,
     /// Batches ready for the consumer.
     pub num_ready: usize,
+    /// Time since the stream was started, or until it ended.
+    pub elapsed: Duration,
     /// Time the consumer has waited.
     pub waited: Duration,
+    /// What for, as [`Cause::ALL`] has the causes.
+    pub waited_for: [Duration; Cause::ALL.len()],
     /// Time during which requests were waiting or under way.
     pub fetching: Duration,
     /// Time that threads spent decoding.
@@ -87,6 +97,8 @@ pub struct BatchStream {
     position: u64,
     num_batches: u64,
     num_rows: u64,
+    started: Instant,
+    ended: Option<Instant>,
     waited: Duration,
 }
 
@@ -114,16 +126,16 @@ impl BatchStream {
     ///
     /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
     pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
-        Self::start_counted(reader, epoch, share, options, Arc::default())
+        Self::start_counted(reader, epoch, share, options, None)
     }
 
-    /// As [`Self::start`]; requests are counted in `metrics`.
+    /// As [`Self::start`]; requests are counted in `metrics`, if given.
     pub(crate) fn start_counted(
         reader: &Arc<EpochReader>,
         epoch: u64,
         share: Share,
         options: StreamOptions,
-        metrics: Arc<Metrics>,
+        metrics: Option<&Arc<Metrics>>,
     ) -> Result<Self> {
         let shared = Shared::try_new(reader, epoch, share, options, metrics)?;
         let mut running = Running { shared: Arc::clone(&shared), threads: Vec::new() };
@@ -138,6 +150,8 @@ impl BatchStream {
             position: share.from,
             num_batches: 0,
             num_rows: 0,
+            started: Instant::now(),
+            ended: None,
             waited: Duration::ZERO,
         })
     }
@@ -161,7 +175,10 @@ impl BatchStream {
                 self.num_rows += batch.num_rows() as u64;
                 Ok(Polled::Batch(batch))
             }
-            worker::Delivered::End => Ok(Polled::End),
+            worker::Delivered::End => {
+                self.ended.get_or_insert_with(Instant::now);
+                Ok(Polled::End)
+            }
             worker::Delivered::Pending => Ok(Polled::Pending),
         }
     }
@@ -185,6 +202,7 @@ impl BatchStream {
         StreamStats {
             num_batches: self.num_batches,
             num_rows: self.num_rows,
+            elapsed: self.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.started),
             waited: self.waited,
             ..self.running.get().map(|running| running.shared.stats()).unwrap_or_default()
         }

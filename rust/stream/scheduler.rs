@@ -22,6 +22,7 @@ use arrow_array::RecordBatch;
 
 use super::budget::Budget;
 use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
+use super::waiting::Cause;
 use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, RowRef, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
@@ -57,6 +58,7 @@ pub(super) struct Usage {
     pub(super) peak_memory_bytes: u64,
     /// Rows that were decoded and dropped for lack of memory, to be read again.
     pub(super) num_evicted_rows: u64,
+    pub(super) bytes_decoded: u64,
     pub(super) num_ready: usize,
 }
 
@@ -235,7 +237,25 @@ impl Scheduler {
             memory_bytes: self.budget.used(),
             peak_memory_bytes: self.budget.peak(),
             num_evicted_rows: self.num_evicted_rows,
+            bytes_decoded: self.row_bytes.seen_bytes,
             num_ready: self.num_ready,
+        }
+    }
+
+    /// Returns what the next batch waits for.
+    pub(super) fn awaited(&self) -> Cause {
+        let Some(PlannedBatch { pieces, progress: Progress::Planned { num_missing: 1.., .. }, .. }) =
+            self.batches.front()
+        else {
+            return Cause::Gathering;
+        };
+        let stages = || pieces.iter().filter_map(|key| self.residents.get(key)).map(|resident| &resident.stage);
+        if stages().any(|stage| matches!(stage, Stage::Fetching)) {
+            Cause::Store
+        } else if stages().any(|stage| matches!(stage, Stage::Queued)) {
+            Cause::Memory
+        } else {
+            Cause::Decoding
         }
     }
 
@@ -270,12 +290,14 @@ impl Scheduler {
         self.hold(key, batch, Some(keep));
     }
 
-    /// Reports a gathered batch and drops the pieces that nobody wants any more.
-    pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch) {
+    /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
+    ///
+    /// A view is counted as what it shows, though it holds the part until the consumer is done with it.
+    pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
         self.num_under_way -= 1;
         let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
         let Progress::Gathering(reserved) = planned.progress else { return };
-        let bytes = memory_bytes(&batch);
+        let bytes = if is_view { reserved } else { memory_bytes(&batch) };
         self.budget.release(reserved.saturating_add(planned_bytes(batch.num_rows())));
         self.budget.reserve(bytes);
         self.num_ready += 1;
@@ -407,16 +429,25 @@ impl Scheduler {
     /// them, row of the part).
     fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
         const NO_PLACE: u32 = u32::MAX;
-        let mut seen: HashMap<PieceId, (Arc<[Part]>, Vec<u32>)> = HashMap::with_capacity(refs.len());
+        let mut seen: HashMap<PieceId, usize> = HashMap::new();
+        let mut places_of: Vec<(Arc<[Part]>, Vec<u32>)> = Vec::new();
+        let mut last: Option<(PieceId, usize)> = None;
         let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());
         for &RowRef { piece, row } in refs {
-            let (parts, places) = seen.entry(piece).or_insert_with(|| {
-                let cut = || (self.cut)(&self.plan.piece(piece)).into();
-                let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
-                let places = vec![NO_PLACE; parts.len()];
-                (parts, places)
-            });
+            let index = match last {
+                // In the order of the dataset nearly always.
+                Some((same, index)) if same == piece => index,
+                _ => *seen.entry(piece).or_insert_with(|| {
+                    let cut = || (self.cut)(&self.plan.piece(piece)).into();
+                    let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
+                    let places = vec![NO_PLACE; parts.len()];
+                    places_of.push((parts, places));
+                    places_of.len() - 1
+                }),
+            };
+            last = Some((piece, index));
+            let (parts, places) = &mut places_of[index];
             let row = row + parts.first().map_or(0, |first| first.kept.start);
             let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
             if places[part] == NO_PLACE {

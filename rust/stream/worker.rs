@@ -9,9 +9,10 @@ use arrow_array::RecordBatch;
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
-use super::gather::{compact, gather};
+use super::gather::{compact, gather, view};
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
+use super::waiting::Waiting;
 use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
@@ -37,8 +38,25 @@ pub(super) struct Shared {
 
 struct State {
     scheduler: Scheduler,
+    /// What the consumer waits for.
+    waiting: Waiting,
     error: Option<Error>,
     is_closed: bool,
+}
+
+impl State {
+    /// Notes what the consumer waits for now.
+    fn wait_for_batch(&mut self) {
+        let cause = self.scheduler.awaited();
+        self.waiting.note(Instant::now(), Some(cause));
+    }
+
+    /// Notes it again after something happened, if it waits.
+    fn still_waits(&mut self) {
+        if self.waiting.is_on() {
+            self.wait_for_batch();
+        }
+    }
 }
 
 /// What the consumer got.
@@ -54,9 +72,11 @@ impl Shared {
         epoch: u64,
         share: Share,
         options: StreamOptions,
-        metrics: Arc<Metrics>,
+        metrics: Option<&Arc<Metrics>>,
     ) -> Result<Arc<Self>> {
-        let connections = reader.connect(&metrics)?;
+        let ahead = reader.claim_ahead();
+        let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
+        let connections = reader.connect(&metrics)?.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let cut = move |piece: &Piece| cut_by.parts_of(piece);
         let scheduler = Scheduler::new(reader.plan(epoch), share, options.memory_limit, reader.row_bytes(), cut);
@@ -64,7 +84,7 @@ impl Shared {
             reader: Arc::clone(reader),
             connections,
             metrics,
-            state: Mutex::new(State { scheduler, error: None, is_closed: false }),
+            state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
             work: Condvar::new(),
             delivery: Condvar::new(),
             requests: Mutex::new(JoinSet::new()),
@@ -78,6 +98,7 @@ impl Shared {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
+            state.waiting.note(Instant::now(), None);
             if let Some((batch, slice)) = state.scheduler.deliver() {
                 drop(state);
                 self.work.notify_all();
@@ -97,6 +118,7 @@ impl Shared {
             if left.is_zero() {
                 return Ok(Delivered::Pending);
             }
+            state.wait_for_batch();
             state = self.delivery.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -107,8 +129,14 @@ impl Shared {
             let has_nothing = !state.scheduler.has_ready() && state.error.is_none();
             has_nothing && !state.is_closed && !state.scheduler.is_done()
         };
-        let waited = self.delivery.wait_timeout_while(self.lock(), timeout, is_pending);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let mut state = self.lock();
+        if is_pending(&mut state) {
+            state.wait_for_batch();
+        }
+        let waited = self.delivery.wait_timeout_while(state, timeout, is_pending);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting.note(Instant::now(), None);
+        !waited.timed_out()
     }
 
     pub(super) fn close(&self) {
@@ -119,13 +147,19 @@ impl Shared {
     }
 
     pub(super) fn stats(&self) -> StreamStats {
-        let usage = self.lock().scheduler.usage();
+        let (usage, waited_for) = {
+            let state = self.lock();
+            (state.scheduler.usage(), state.waiting.times(Instant::now()))
+        };
         let counted = self.metrics.snapshot();
         StreamStats {
             requests: counted.requests,
             bytes_fetched: counted.bytes_fetched,
             bytes_wanted: counted.bytes_wanted,
             num_retries: counted.retries,
+            cache_hits: counted.hits,
+            bytes_decoded: usage.bytes_decoded,
+            waited_for,
             fetching: counted.busy,
             num_evicted_rows: usage.num_evicted_rows,
             memory_bytes: usage.memory_bytes,
@@ -154,7 +188,10 @@ impl Shared {
 
     /// Changes the state, then wakes whom that may concern.
     fn report(&self, change: impl FnOnce(&mut Scheduler)) {
-        change(&mut self.lock().scheduler);
+        let mut state = self.lock();
+        change(&mut state.scheduler);
+        state.still_waits();
+        drop(state);
         self.work.notify_all();
     }
 
@@ -167,6 +204,7 @@ impl Shared {
             }
             match state.scheduler.next_task() {
                 Ok(Some(task)) => {
+                    state.still_waits();
                     // One event may give work to several threads.
                     self.work.notify_one();
                     return Some(task);
@@ -212,11 +250,13 @@ impl Shared {
             }
             Task::Gather { number, sources, rows } => {
                 let start = Instant::now();
-                let gathered = gather(self.reader.schema(), &sources, &rows);
+                let view = view(self.reader.schema(), &sources, &rows);
+                let is_view = view.is_some();
+                let gathered = view.map_or_else(|| gather(self.reader.schema(), &sources, &rows), Ok);
                 let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
                 drop(sources);
                 add_elapsed(&self.gathering_nanos, start);
-                self.report(|scheduler| scheduler.gathered(number, batch));
+                self.report(|scheduler| scheduler.gathered(number, batch, is_view));
                 self.delivery.notify_all();
                 Ok(())
             }

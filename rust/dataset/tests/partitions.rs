@@ -6,7 +6,7 @@ use arrow_array::types::{Date32Type, Int64Type};
 
 use super::*;
 use crate::dataset::snapshot::Source;
-use crate::query::Dataset;
+use crate::query::{Dataset, Reading};
 use crate::source::Listed;
 
 async fn open_folder(recording: &Arc<Recording>, uri: &str) -> Snapshot {
@@ -26,7 +26,7 @@ async fn of_keys(keys: &[&str]) -> Arc<Recording> {
 async fn keep(snapshot: &Arc<Snapshot>, recording: &Recording, sql: &str) -> (u64, Vec<String>) {
     let dataset = Dataset::new(Arc::clone(snapshot)).filter(sql).unwrap();
     let connections = dataset.connect(&Arc::default()).unwrap();
-    let answer = dataset.answer(connections, None, &Arc::default()).await.unwrap();
+    let answer = dataset.answer(connections, None, Reading::Later, &Arc::default()).await.unwrap();
     (answer.selection().num_rows(), recording.take())
 }
 

@@ -1,0 +1,60 @@
+"""What a loop waits for, in one sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORTH_MENTIONING = 0.02
+"""A loop that has waited for less than this part of its time is not held up."""
+
+MIB = 1 << 20
+
+
+def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
+    """Returns what held a loop up, by what its stream counted, and what would help."""
+    if not stats or not stats["batches"]:
+        return "nothing yet: no batch has been delivered"
+    waited, elapsed = stats["seconds_waited"], max(stats["seconds"], 1e-9)
+    if waited < WORTH_MENTIONING * elapsed:
+        return f"the loop itself: it waited for {waited / elapsed:.1%} of {elapsed:.1f} s; batches were ready"
+    causes = {name: stats[f"seconds_waited_for_{name}"] for name in ("store", "memory", "decoding", "gathering")}
+    cause = max(causes, key=causes.__getitem__)
+    part = causes[cause] / max(sum(causes.values()), 1e-9)
+    how_long = f"the loop waited for {waited / elapsed:.0%} of {elapsed:.1f} s"
+    return f"{_WORDS[cause](part, stats, memory_limit)}; {how_long}"
+
+
+def _store(part: float, stats: Mapping[str, float], memory_limit: int) -> str:
+    speed = stats["bytes_fetched"] / MIB / max(stats["seconds_fetching"], 1e-9)
+    is_full = stats["peak_memory_bytes"] > 0.9 * memory_limit
+    helps = "raise memory_limit, so that more is asked for at once, or" if is_full else "select fewer columns, or"
+    return f"the store: {part:.0%} of waiting was for bytes, which came at {speed:,.0f} MiB/s; {helps} move closer"
+
+
+def _memory(part: float, stats: Mapping[str, float], memory_limit: int) -> str:
+    again = f", and {stats['rows_evicted']:,.0f} rows were read again" if stats["rows_evicted"] else ""
+    return (
+        f"memory: {part:.0%} of waiting was for room within {memory_limit / MIB:,.0f} MiB{again}; raise memory_limit "
+        "or lower shuffle_bytes"
+    )
+
+
+def _decoding(part: float, stats: Mapping[str, float], _: int) -> str:
+    speed = stats["bytes_decoded"] / MIB / max(stats["seconds_decoding"], 1e-9)
+    return (
+        f"decoding: {part:.0%} of waiting was for it, at {speed:,.0f} MiB/s a core; raise num_threads where there are "
+        "cores, select fewer columns, or write files with a lighter codec"
+    )
+
+
+def _gathering(part: float, _: Mapping[str, float], __: int) -> str:
+    return (
+        f"gathering: {part:.0%} of waiting was for rows to be copied into batches; raise num_threads where there are "
+        "cores, or select fewer columns"
+    )
+
+
+_WORDS = {"store": _store, "memory": _memory, "decoding": _decoding, "gathering": _gathering}

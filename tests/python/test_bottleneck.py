@@ -1,0 +1,78 @@
+"""`stats` and `bottleneck`: what a loop waits for."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+from forebay import bottleneck
+
+QUIET = {
+    "batches": 10,
+    "rows": 1000,
+    "seconds": 10.0,
+    "seconds_waited": 5.0,
+    "seconds_waited_for_store": 0.0,
+    "seconds_waited_for_memory": 0.0,
+    "seconds_waited_for_decoding": 0.0,
+    "seconds_waited_for_gathering": 0.0,
+    "seconds_fetching": 4.0,
+    "seconds_decoding": 2.0,
+    "bytes_fetched": 400 << 20,
+    "bytes_decoded": 800 << 20,
+    "peak_memory_bytes": 0,
+    "rows_evicted": 0,
+}
+
+
+@pytest.fixture
+def ds(tmp_path):
+    pq.write_table(pa.table({"id": range(50_000)}), tmp_path / "x.parquet", row_group_size=5000)
+    return fb.load_dataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (
+            {"seconds_waited_for_store": 4.2, "seconds_waited_for_decoding": 0.8},
+            "the store: 84% of waiting was for bytes",
+        ),
+        ({"seconds_waited_for_store": 5.0}, "at 100 MiB/s; select fewer columns"),
+        ({"seconds_waited_for_store": 5.0, "peak_memory_bytes": 1 << 30}, "raise memory_limit"),
+        ({"seconds_waited_for_memory": 5.0}, "memory: 100% of waiting was for room within 1,024 MiB; raise"),
+        ({"seconds_waited_for_memory": 5.0, "rows_evicted": 1234}, "and 1,234 rows were read again"),
+        ({"seconds_waited_for_decoding": 5.0}, "decoding: 100% of waiting was for it, at 400 MiB/s a core"),
+        ({"seconds_waited_for_gathering": 5.0}, "gathering: 100%"),
+        ({"seconds_waited": 0.1}, "the loop itself: it waited for 1.0% of 10.0 s"),
+        ({"batches": 0}, "nothing yet"),
+    ],
+)
+def test_the_largest_cause_of_waiting_is_named(seen, said):
+    assert said in bottleneck.sentence(QUIET | seen, 1 << 30)
+
+
+def test_waiting_has_a_cause(ds):
+    stream = ds.batches(1000)
+    assert stream.bottleneck().startswith("nothing yet")
+    for _ in stream:
+        pass
+    stats = stream.stats()
+    causes = sum(value for name, value in stats.items() if name.startswith("seconds_waited_for_"))
+    # The loop also waits for the lock that says that there is nothing to wait for.
+    assert 0 < causes <= stats["seconds_waited"] <= stats["seconds"]
+    assert stats["bytes_decoded"] >= 50_000 * 8
+    assert isinstance(stream.bottleneck(), str)
+
+
+def test_the_time_stops_at_the_end(ds):
+    stream = ds.batches(1000)
+    for _ in stream:
+        pass
+    seconds = stream.stats()["seconds"]
+    time.sleep(0.02)
+    assert stream.stats()["seconds"] == seconds

@@ -14,6 +14,7 @@ mod cache;
 mod cast;
 pub mod config;
 mod dataset;
+mod decode;
 pub mod display;
 mod error;
 mod explain;
@@ -41,6 +42,8 @@ pub use arrow_schema::SchemaRef;
 
 pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
+#[doc(hidden)]
+pub use crate::dataset::{Decoders, Trial};
 pub use crate::dataset::{Fragment, OpenRequest, Opening, RowGroupRef, Snapshot};
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::basic::Type as PhysicalType;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
-use parquet::file::page_index::offset_index::PageLocation;
+use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
 
 use super::footer::{self, Parsed};
 use super::kept::Kept;
@@ -182,6 +182,12 @@ impl Fragment {
     pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
         let index = self.reader.metadata().offset_index().and_then(|index| index.get(row_group as usize));
         index.is_some_and(|leaves| !leaves.is_empty() && leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
+    }
+
+    /// Returns where the pages of a row group's leaves are, if anything tells.
+    pub(crate) fn offset_indexes(&self, row_group: u32) -> Option<&[OffsetIndexMetaData]> {
+        let leaves = self.reader.metadata().offset_index()?.get(row_group as usize)?;
+        (!leaves.is_empty()).then_some(leaves)
     }
 
     /// Returns the error for a row group of which not even a part fits into memory.

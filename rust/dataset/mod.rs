@@ -7,9 +7,11 @@ mod fragment;
 mod kept;
 mod manifest;
 mod open;
+mod own_column;
 mod pack;
 mod packed;
 mod page_bounds;
+mod parquet_columns;
 mod partition;
 mod ranges;
 mod row_group;
@@ -17,12 +19,15 @@ mod schema;
 mod snapshot;
 #[cfg(test)]
 mod tests;
-mod thrift;
+pub(crate) mod thrift;
+mod trial;
 mod types;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
 pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
+pub use self::row_group::Decoders;
 pub(crate) use self::row_group::RowGroupRead;
 pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};
+pub use self::trial::Trial;

@@ -18,19 +18,19 @@ const NUM_CHILDREN_FIELD: i16 = 5;
 /// Levels of thrift's own structs; footers have six.
 const MAX_STRUCTS: usize = 32;
 
-pub(super) mod kind {
-    pub(in crate::dataset) const TRUE: u8 = 1;
-    pub(in crate::dataset) const FALSE: u8 = 2;
-    pub(in crate::dataset) const BYTE: u8 = 3;
-    pub(in crate::dataset) const I16: u8 = 4;
-    pub(in crate::dataset) const I32: u8 = 5;
-    pub(in crate::dataset) const I64: u8 = 6;
-    pub(in crate::dataset) const DOUBLE: u8 = 7;
-    pub(in crate::dataset) const BINARY: u8 = 8;
-    pub(in crate::dataset) const LIST: u8 = 9;
-    pub(in crate::dataset) const SET: u8 = 10;
-    pub(in crate::dataset) const MAP: u8 = 11;
-    pub(in crate::dataset) const STRUCT: u8 = 12;
+pub(crate) mod kind {
+    pub(crate) const TRUE: u8 = 1;
+    pub(crate) const FALSE: u8 = 2;
+    pub(crate) const BYTE: u8 = 3;
+    pub(crate) const I16: u8 = 4;
+    pub(crate) const I32: u8 = 5;
+    pub(crate) const I64: u8 = 6;
+    pub(crate) const DOUBLE: u8 = 7;
+    pub(crate) const BINARY: u8 = 8;
+    pub(crate) const LIST: u8 = 9;
+    pub(crate) const SET: u8 = 10;
+    pub(crate) const MAP: u8 = 11;
+    pub(crate) const STRUCT: u8 = 12;
 }
 
 /// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], or that announces more than it has bytes for.
@@ -73,8 +73,8 @@ pub(super) fn check_offset_index(index: &[u8]) -> Result<(), String> {
 }
 
 /// A reader of thrift's compact protocol; `None` is what is malformed.
-pub(super) struct Reader<'a> {
-    pub(super) bytes: &'a [u8],
+pub(crate) struct Reader<'a> {
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns number and kind of the next field of a struct; `None` at its end.
-    pub(super) fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
+    pub(crate) fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
         let head = self.byte()?;
         if head == 0 {
             return None;
@@ -142,13 +142,13 @@ impl<'a> Reader<'a> {
         Some((*last, head & 0x0f))
     }
 
-    pub(super) fn list(&mut self) -> Option<(u8, u64)> {
+    pub(crate) fn list(&mut self) -> Option<(u8, u64)> {
         let head = self.byte()?;
         let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
         Some((head & 0x0f, len))
     }
 
-    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+    pub(crate) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         match kind {
             kind::TRUE | kind::FALSE => {}
             kind::BYTE => self.advance(1)?,
@@ -197,26 +197,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn advance(&mut self, num_bytes: u64) -> Option<()> {
+    pub(crate) fn advance(&mut self, num_bytes: u64) -> Option<()> {
         self.bytes = self.bytes.get(usize::try_from(num_bytes).ok()?..)?;
         Some(())
     }
 
     /// Returns the next bytes, with their number before them.
-    pub(super) fn binary(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn binary(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.varint()?).ok()?;
         let (binary, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;
         Some(binary)
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(first)
     }
 
-    pub(super) fn varint(&mut self) -> Option<u64> {
+    pub(crate) fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn zigzag(value: u64) -> i64 {
+pub(crate) fn zigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 

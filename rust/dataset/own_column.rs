@@ -1,0 +1,111 @@
+//! A column of a row group that our own decoders read, as long as they can.
+
+use std::mem;
+
+use arrow_array::{Array, ArrayRef};
+
+use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
+use crate::decode::{Column, ColumnPlan, Scratch};
+use crate::error::Result;
+use crate::panics;
+
+/// A column that is read from its first wanted row to the last.
+///
+/// Where its pages turn out to be nothing for our decoders, the `parquet` crate reads the rest of the same bytes.
+pub(super) struct OwnColumn {
+    root: usize,
+    rows: WantedRows,
+    /// For the other decoder.
+    fetched: Fetched,
+    num_read: usize,
+    state: State,
+}
+
+enum State {
+    Own(Box<dyn Column>),
+    Foreign(Box<ParquetReader>, Vec<ArrayRef>),
+    /// It has failed.
+    Failed,
+}
+
+impl OwnColumn {
+    /// Returns the object's root column `root`, of which `fetched` holds what was planned.
+    pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
+        let state = State::Own(plan.open(rows.runs.as_deref(), fetched.bytes.clone(), scratch));
+        Self { root, rows, fetched, num_read: 0, state }
+    }
+
+    /// Returns the object's root column.
+    pub(super) fn root(&self) -> usize {
+        self.root
+    }
+
+    /// Returns the next rows.
+    pub(super) fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
+        if let State::Own(column) = &mut self.state {
+            // What a decoder finds wrong is for the other one to say, a panic included.
+            if let Ok(Ok(array)) = panics::caught(|| column.read(num_rows)) {
+                self.num_read += num_rows;
+                return Ok(array);
+            }
+            self.state = State::Failed;
+            self.state = State::Foreign(Box::new(self.reopen()?), Vec::new());
+        }
+        let State::Foreign(reader, pending) = &mut self.state else {
+            return Err(self.rows.error(None, damaged("a column is read after it failed")));
+        };
+        let left = self.rows.num_rows - self.num_read;
+        let array = take(reader, pending, num_rows, left)
+            .inspect_err(|_| self.state = State::Failed)?
+            .map_err(|source| self.rows.error(None, source.into()))?;
+        self.num_read += num_rows;
+        Ok(array)
+    }
+
+    /// Hands what is left of the column to the other decoder.
+    fn reopen(&self) -> Result<ParquetReader> {
+        let rows = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
+        let (columns, ranges) = ParquetColumns::try_new(&rows, vec![self.root])?;
+        let fetched = self.fetched.part(ranges);
+        let fetched = fetched.ok_or_else(|| self.rows.error(None, damaged("it lists other pages than it has")))?;
+        columns.open(rows, fetched)
+    }
+
+    /// Gives back the memory for the next column.
+    pub(super) fn into_scratch(self) -> Scratch {
+        match self.state {
+            State::Own(column) => column.into_scratch(),
+            _ => Scratch::default(),
+        }
+    }
+}
+
+/// Returns exactly `num_rows` of a reader, whose batches are as large as it likes. `pending` is what is left of the last.
+fn take(
+    reader: &mut ParquetReader,
+    pending: &mut Vec<ArrayRef>,
+    num_rows: usize,
+    remaining_rows: usize,
+) -> Result<Result<ArrayRef, arrow_schema::ArrowError>> {
+    let mut taken: Vec<ArrayRef> = Vec::new();
+    let mut missing = num_rows;
+    while missing > 0 {
+        if pending.is_empty() {
+            let left = remaining_rows.saturating_sub(num_rows - missing);
+            *pending = reader.next_batch(left)?.into_parts().1;
+        }
+        for array in mem::take(pending) {
+            let len = array.len().min(missing);
+            missing -= len;
+            if len < array.len() {
+                pending.push(array.slice(len, array.len() - len));
+            }
+            taken.push(array.slice(0, len));
+        }
+    }
+    if taken.len() == 1 {
+        return Ok(Ok(taken.swap_remove(0)));
+    }
+    let arrays: Vec<&dyn Array> = taken.iter().map(AsRef::as_ref).collect();
+    Ok(arrow_select::concat::concat(&arrays))
+}

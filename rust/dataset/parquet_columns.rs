@@ -1,0 +1,247 @@
+//! Columns of a row group that the `parquet` crate decodes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::Schema;
+use bytes::Bytes;
+use parquet::DecodeResult;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowSelection};
+use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
+use parquet::errors::ParquetError;
+
+use super::{RowGroupRef, Snapshot};
+use crate::error::{Error, Result};
+use crate::panics;
+
+/// The rows of a row group to read, in batches of at most `batch_rows`.
+#[derive(Debug, Clone)]
+pub(super) struct WantedRows {
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) row_group: RowGroupRef,
+    /// All without.
+    pub(super) runs: Option<Arc<[Range<u32>]>>,
+    pub(super) num_rows: usize,
+    pub(super) batch_rows: usize,
+}
+
+impl WantedRows {
+    /// Returns the rows `runs` (`None`: all) of a row group.
+    pub(super) fn new(
+        snapshot: &Arc<Snapshot>,
+        row_group: RowGroupRef,
+        runs: Option<&[Range<u32>]>,
+        batch_rows: usize,
+    ) -> Self {
+        let num_rows = runs
+            .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
+        let (snapshot, batch_rows) = (Arc::clone(snapshot), batch_rows.max(1));
+        Self { snapshot, row_group, runs: runs.map(Arc::from), num_rows, batch_rows }
+    }
+
+    /// Returns these rows without the first ones.
+    pub(super) fn after(&self, num_read: usize) -> Self {
+        let all = 0..self.row_group.num_rows;
+        let mut left = u32::try_from(num_read).unwrap_or(u32::MAX);
+        let runs = self.runs.as_deref().unwrap_or(std::slice::from_ref(&all)).iter().filter_map(|run| {
+            let passed = left.min(run.end - run.start);
+            left -= passed;
+            (run.start + passed < run.end).then_some(run.start + passed..run.end)
+        });
+        Self { runs: Some(runs.collect()), num_rows: self.num_rows.saturating_sub(num_read), ..self.clone() }
+    }
+
+    /// Returns the rows as the `parquet` crate has them; `None` for all.
+    pub(super) fn selection(&self) -> Option<RowSelection> {
+        let runs = self.runs.as_deref()?.iter().map(|run| run.start as usize..run.end as usize);
+        Some(RowSelection::from_consecutive_ranges(runs, self.row_group.num_rows as usize))
+    }
+
+    fn decoder(&self, roots: Vec<usize>) -> Result<ParquetPushDecoder, ParquetError> {
+        let reader = &self.snapshot.fragment(self.row_group).reader;
+        let mut builder = ParquetPushDecoderBuilder::new_with_metadata(reader.clone())
+            .with_row_groups(vec![self.row_group.index as usize])
+            .with_projection(ProjectionMask::roots(reader.parquet_schema(), roots))
+            .with_batch_size(self.batch_rows.max(1));
+        if let Some(selection) = self.selection() {
+            builder = builder.with_row_selection(selection);
+        }
+        builder.build()
+    }
+
+    /// Returns the error for what the decoder said.
+    pub(super) fn error(&self, column: Option<String>, source: ParquetError) -> Error {
+        Error::Decode {
+            url: self.snapshot.fragment(self.row_group).object.url.clone(),
+            row_group: self.row_group.index as usize,
+            column,
+            source: Box::new(source),
+        }
+    }
+
+    /// Refuses ranges outside of the object, which a corrupt offset index may claim.
+    pub(super) fn check_inside(&self, ranges: &[Range<u64>]) -> Result<()> {
+        let size = self.snapshot.fragment(self.row_group).object.size_bytes.unwrap_or(u64::MAX);
+        match ranges.iter().find(|range| range.start > range.end || range.end > size) {
+            None => Ok(()),
+            Some(range) => Err(self.error(None, damaged(&format!("bytes {}..{} of {size}", range.start, range.end)))),
+        }
+    }
+}
+
+/// Columns that wait for their bytes.
+#[derive(Debug)]
+pub(super) struct ParquetColumns {
+    decoder: ParquetPushDecoder,
+    /// The object's root columns, ascending.
+    roots: Vec<usize>,
+}
+
+impl ParquetColumns {
+    /// Plans the read of root columns; returns the ranges to fetch, too.
+    pub(super) fn try_new(rows: &WantedRows, roots: Vec<usize>) -> Result<(Self, Vec<Range<u64>>)> {
+        let plan = || {
+            let mut decoder = rows.decoder(roots.clone())?;
+            let needed = decoder.try_next_reader()?;
+            Ok((decoder, needed))
+        };
+        let (decoder, needed) = caught(plan).map_err(|source| rows.error(None, source))?;
+        let ranges = match needed {
+            DecodeResult::NeedsData(ranges) => ranges,
+            _ => Vec::new(),
+        };
+        Ok((Self { decoder, roots }, ranges))
+    }
+
+    /// Takes what was fetched.
+    pub(super) fn open(self, rows: WantedRows, fetched: Fetched) -> Result<ParquetReader> {
+        let Self { mut decoder, roots } = self;
+        let mut this = ParquetReader { rows, roots, fetched, reader: None };
+        let Fetched { ranges, bytes } = this.fetched.clone();
+        let opened =
+            decoder.push_ranges(ranges, bytes).and_then(|()| caught(|| decoder.try_next_reader())).and_then(reader_of);
+        this.reader = opened.map_err(|source| this.failed(source))?;
+        Ok(this)
+    }
+}
+
+/// Ranges and the bytes that were fetched of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fetched {
+    pub(super) ranges: Vec<Range<u64>>,
+    pub(super) bytes: Vec<Bytes>,
+}
+
+impl Fetched {
+    /// Returns a range of the bytes; `None` if it was not fetched in one piece.
+    fn get(&self, range: &Range<u64>) -> Option<Bytes> {
+        let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
+        let (have, bytes) = (&self.ranges[place], self.bytes.get(place)?);
+        let start = usize::try_from(range.start - have.start).ok()?;
+        let end = usize::try_from(range.end - have.start).ok()?;
+        (end <= bytes.len()).then(|| bytes.slice(start..end))
+    }
+
+    /// Returns the bytes of some ranges; `None` unless all are here.
+    pub(super) fn part(&self, ranges: Vec<Range<u64>>) -> Option<Self> {
+        let bytes = ranges.iter().map(|range| self.get(range)).collect::<Option<_>>()?;
+        Some(Self { ranges, bytes })
+    }
+}
+
+/// Columns that are being read.
+pub(super) struct ParquetReader {
+    rows: WantedRows,
+    roots: Vec<usize>,
+    /// What the reader holds, too, to find the column that is to blame for an error.
+    fetched: Fetched,
+    /// `None` where there are no rows.
+    reader: Option<ParquetRecordBatchReader>,
+}
+
+impl ParquetReader {
+    /// Returns the object's root columns, which are those of each batch.
+    pub(super) fn roots(&self) -> &[usize] {
+        &self.roots
+    }
+
+    /// Returns the next batch, where `remaining_rows` are left.
+    pub(super) fn next_batch(&mut self, remaining_rows: usize) -> Result<RecordBatch> {
+        let reader = self.reader.as_mut();
+        let next = caught(|| reader.and_then(Iterator::next).transpose().map_err(ParquetError::from));
+        next.and_then(|batch| batch.ok_or_else(|| rows_missing(remaining_rows))).map_err(|source| self.failed(source))
+    }
+
+    /// Returns the columns of all rows, without a copy where they come in one batch.
+    pub(super) fn read_to_end(&mut self) -> Result<Vec<ArrayRef>> {
+        let mut batches: Vec<RecordBatch> = Vec::new();
+        let mut num_rows = 0;
+        while num_rows < self.rows.num_rows {
+            let batch = self.next_batch(self.rows.num_rows - num_rows)?;
+            num_rows += batch.num_rows();
+            batches.push(batch);
+        }
+        if batches.len() == 1 {
+            return Ok(batches.swap_remove(0).into_parts().1);
+        }
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        let batch = arrow_select::concat::concat_batches(&schema, &batches);
+        Ok(batch.map_err(|source| self.failed(source.into()))?.into_parts().1)
+    }
+
+    /// Returns the error for `source`, with the column that is to blame.
+    fn failed(&self, source: ParquetError) -> Error {
+        let fragment = self.rows.snapshot.fragment(self.rows.row_group);
+        let blamed = self.roots.iter().find_map(|&root| Some((root, self.error_of(root)?)));
+        let (column, source) = match blamed {
+            Some((root, own)) => (Some(fragment.reader.schema().field(root).name().clone()), own),
+            None => (None, source),
+        };
+        self.rows.error(column, source)
+    }
+
+    /// Decodes one root column alone, of what was fetched; returns why that fails.
+    fn error_of(&self, root: usize) -> Option<ParquetError> {
+        let decode = || {
+            let mut decoder = self.rows.decoder(vec![root])?;
+            if let DecodeResult::NeedsData(needed) = decoder.try_next_reader()? {
+                let Some(Fetched { ranges, bytes }) = self.fetched.part(needed) else { return Ok(()) };
+                decoder.push_ranges(ranges, bytes)?;
+            }
+            let mut missing = self.rows.num_rows;
+            for batch in reader_of(decoder.try_next_reader()?)?.into_iter().flatten() {
+                missing = missing.saturating_sub(batch?.num_rows());
+            }
+            if missing > 0 { Err(rows_missing(missing)) } else { Ok(()) }
+        };
+        caught(decode).err()
+    }
+}
+
+/// Returns the reader of a decoder that has got what it asked for.
+fn reader_of(found: DecodeResult<ParquetRecordBatchReader>) -> Result<Option<ParquetRecordBatchReader>, ParquetError> {
+    match found {
+        DecodeResult::Data(reader) => Ok(Some(reader)),
+        DecodeResult::Finished => Ok(None),
+        DecodeResult::NeedsData(more) => {
+            Err(ParquetError::General(format!("the decoder asked twice for bytes, then for {more:?}")))
+        }
+    }
+}
+
+fn rows_missing(num_rows: usize) -> ParquetError {
+    ParquetError::EOF(format!("{num_rows} rows are missing from the pages"))
+}
+
+/// Decodes, and returns a panic as an error: the decoder has some left for corrupt pages. What it was at work on is not
+/// used again.
+fn caught<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    panics::caught(decode).unwrap_or_else(|said| Err(damaged(&said)))
+}
+
+/// Returns the error for bytes that no writer wrote.
+pub(super) fn damaged(said: &str) -> ParquetError {
+    ParquetError::General(format!("a page or its index is corrupt: {said}"))
+}

@@ -1,0 +1,85 @@
+//! Decodes objects that lie in memory, to measure decoders and to compare them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+
+use super::parquet_columns::WantedRows;
+use super::row_group::{Decoders, RowGroupRead};
+use super::{RowGroupRef, Snapshot};
+use crate::error::{Error, Result};
+
+/// A row group of an object in memory, of which some rows and columns are read again and again.
+#[derive(Debug)]
+pub struct Trial {
+    rows: WantedRows,
+    projection: Arc<[usize]>,
+    object: Bytes,
+}
+
+impl Trial {
+    /// Returns the row group `place` of the snapshot, whose object is `object`; its rows `runs`, or all without.
+    pub fn new(snapshot: &Arc<Snapshot>, place: usize, object: &Bytes, runs: Option<&[Range<u32>]>) -> Option<Self> {
+        let row_group = *snapshot.row_groups.get(place)?;
+        let rows = WantedRows::new(snapshot, row_group, runs, usize::MAX);
+        let projection = (0..snapshot.schema.fields().len()).collect();
+        Some(Self { rows, projection, object: object.clone() })
+    }
+
+    /// Returns the row group that is read.
+    pub fn row_group(&self) -> RowGroupRef {
+        self.rows.row_group
+    }
+
+    /// Returns the trial with one of the dataset's columns only.
+    #[must_use]
+    pub fn of_column(mut self, column: usize) -> Self {
+        self.projection = Arc::new([column]);
+        self
+    }
+
+    /// Returns the same rows in batches of at most `batch_rows`, which [`Self::batches`] returns.
+    #[must_use]
+    pub fn with_batch_rows(mut self, batch_rows: usize) -> Self {
+        self.rows.batch_rows = batch_rows.max(1);
+        self
+    }
+
+    /// Decodes all rows at once, as streams do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`], and [`Error::ShortRead`] where the object ends before what is asked for.
+    pub fn at_once(&self, decoders: Decoders) -> Result<RecordBatch> {
+        let (read, bytes) = self.read(decoders)?;
+        read.decode_at_once(bytes)
+    }
+
+    /// Decodes the rows batch by batch, as filters do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at_once`].
+    pub fn batches(&self, decoders: Decoders) -> Result<Vec<RecordBatch>> {
+        let (read, bytes) = self.read(decoders)?;
+        read.decode(bytes)?.collect()
+    }
+
+    fn read(&self, decoders: Decoders) -> Result<(RowGroupRead, Vec<Bytes>)> {
+        let fragment = self.rows.snapshot.fragment(self.rows.row_group);
+        let roots: Vec<_> = self.projection.iter().filter_map(|&column| fragment.columns[column]).collect();
+        let read = RowGroupRead::plan(self.rows.clone(), &self.projection, vec![roots], decoders)?;
+        let size = self.object.len() as u64;
+        let bytes = read.ranges().iter().map(|range| {
+            let start = usize::try_from(range.start).ok().filter(|_| range.start <= range.end && range.end <= size);
+            let end = usize::try_from(range.end).ok();
+            let bytes = start.zip(end).map(|(start, end)| self.object.slice(start..end));
+            let short = || Error::ShortRead { url: fragment.object.url.clone(), range: range.clone(), got: size };
+            bytes.ok_or_else(short)
+        });
+        let bytes = bytes.collect::<Result<_>>()?;
+        Ok((read, bytes))
+    }
+}

@@ -1,0 +1,211 @@
+//! Values of any length: text and bytes.
+
+use std::sync::Arc;
+
+use arrow_array::types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type};
+use arrow_array::{ArrayRef, GenericByteArray};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::DataType;
+
+use super::header::Encoding;
+use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number};
+use super::{Fit, MOST_PER_BYTE, Misfit};
+
+const TOO_LONG: Misfit = Misfit("values have more bytes than offsets can count");
+
+/// Collects texts or bytes.
+#[derive(Debug)]
+pub(super) struct BinaryValues {
+    data_type: DataType,
+    /// What a chunk holds, as far as its footer tells: bytes, of so many values.
+    expected: (u64, u64),
+    dictionary: Vec<u8>,
+    /// Where the dictionary's values begin, and the last ends.
+    starts: Vec<usize>,
+    place: Place,
+    bytes: Bytes,
+}
+
+/// Values one after another.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// The end of each, after a zero.
+    offsets: Vec<i32>,
+    data: Vec<u8>,
+}
+
+/// Bytes that are copied at once, for values that are not longer, as long as others follow them.
+const SHORT: usize = 32;
+
+impl Bytes {
+    /// Appends the `len` bytes at `at` of `all`, which has them.
+    #[inline]
+    fn push(&mut self, all: &[u8], at: usize, len: usize) -> Fit<()> {
+        let start = self.data.len();
+        let end = i32::try_from(start + len).map_err(|_| TOO_LONG)?;
+        match all[at..].first_chunk::<SHORT>() {
+            Some(bytes) if len <= SHORT => {
+                // Two moves of registers instead of a call.
+                self.data.extend_from_slice(bytes);
+                self.data.truncate(start + len);
+            }
+            _ => self.data.extend_from_slice(&all[at..at + len]),
+        }
+        self.offsets.push(end);
+        Ok(())
+    }
+
+    /// Appends an empty value.
+    fn push_nothing(&mut self) {
+        self.offsets.push(self.offsets.last().copied().unwrap_or(0));
+    }
+
+    fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+}
+
+/// Returns where the value is whose length is at a byte of a page, and that length.
+#[inline]
+fn value_at(page: &[u8], at: usize) -> Fit<(usize, usize)> {
+    let (len, rest) = page.get(at..).and_then(<[u8]>::split_first_chunk).ok_or(TOO_FEW)?;
+    let len = u32::from_le_bytes(*len) as usize;
+    if len <= rest.len() { Ok((at + size_of::<u32>(), len)) } else { Err(TOO_FEW) }
+}
+
+impl BinaryValues {
+    pub(super) fn new(data_type: DataType, expected: (u64, u64)) -> Self {
+        let bytes = Bytes { offsets: vec![0], data: Vec::new() };
+        Self { data_type, expected, dictionary: Vec::new(), starts: vec![0], place: Place::Plain(0), bytes }
+    }
+
+    /// Appends the next values of a page; before each, `next` says how many slots have none.
+    fn take_after(&mut self, page: &[u8], num_values: usize, mut next: impl FnMut(&mut Bytes)) -> Fit<()> {
+        let Self { dictionary, starts, place, bytes, .. } = self;
+        let numbers = match place {
+            Place::Plain(at) => {
+                for _ in 0..num_values {
+                    let (start, len) = value_at(page, *at)?;
+                    *at = start + len;
+                    next(bytes);
+                    bytes.push(page, start, len)?;
+                }
+                return Ok(());
+            }
+            Place::Numbers(numbers) => numbers,
+        };
+        let value_of = |number: u32| {
+            let pair = starts.get(number as usize..).and_then(<[usize]>::first_chunk::<2>).ok_or(NO_SUCH_VALUE)?;
+            Ok((pair[0], pair[1] - pair[0]))
+        };
+        each_number(numbers, page, num_values, |numbers| {
+            match numbers {
+                Numbers::Same(number, len) => {
+                    let (at, value_bytes) = value_of(number)?;
+                    for _ in 0..len {
+                        next(bytes);
+                        bytes.push(dictionary, at, value_bytes)?;
+                    }
+                }
+                Numbers::Each(block) => {
+                    for &number in block {
+                        let (at, value_bytes) = value_of(number)?;
+                        next(bytes);
+                        bytes.push(dictionary, at, value_bytes)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Values for BinaryValues {
+    fn set_dictionary(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        (self.dictionary, self.starts) = (Vec::new(), Vec::new());
+        let believable = num_values.min(page.len() / size_of::<u32>());
+        self.starts.try_reserve_exact(believable + 1).map_err(|_| Misfit::MEMORY)?;
+        self.dictionary.try_reserve_exact(page.len() + SHORT).map_err(|_| Misfit::MEMORY)?;
+        self.starts.push(0);
+        let mut at = 0;
+        for _ in 0..num_values {
+            let (start, len) = value_at(page, at)?;
+            at = start + len;
+            self.dictionary.extend_from_slice(&page[start..at]);
+            self.starts.push(self.dictionary.len());
+        }
+        self.dictionary.extend_from_slice(&[0; SHORT]);
+        Ok(())
+    }
+
+    fn set_page(&mut self, encoding: Encoding, page: &[u8]) -> Fit<()> {
+        self.place = Place::of_page(encoding, page)?;
+        Ok(())
+    }
+
+    fn skip(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        match &mut self.place {
+            Place::Plain(at) => {
+                for _ in 0..num_values {
+                    let (start, len) = value_at(page, *at)?;
+                    *at = start + len;
+                }
+                Ok(())
+            }
+            Place::Numbers(numbers) => numbers.skip(page, num_values),
+        }
+    }
+
+    fn take(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        self.take_after(page, num_values, |_| {})
+    }
+
+    fn take_spread(&mut self, page: &[u8], slots: &BooleanBuffer) -> Fit<()> {
+        let end = self.bytes.len() + slots.len();
+        let (mut set, mut at) = (slots.set_indices(), 0);
+        self.take_after(page, slots.count_set_bits(), |bytes| {
+            let slot = set.next().unwrap_or(at);
+            (at..slot).for_each(|_| bytes.push_nothing());
+            at = slot + 1;
+        })?;
+        while self.bytes.len() < end {
+            self.bytes.push_nothing();
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()> {
+        let most = stored_bytes.saturating_mul(MOST_PER_BYTE);
+        let believable = num_slots.min(most / size_of::<i32>());
+        self.bytes.offsets.try_reserve_exact(believable).map_err(|_| Misfit::MEMORY)?;
+        let (bytes, values) = self.expected;
+        let expected = u128::from(bytes) * num_slots as u128 / u128::from(values.max(1));
+        let expected = usize::try_from(expected).unwrap_or(usize::MAX).min(most).min(i32::MAX as usize);
+        self.bytes.data.try_reserve_exact(expected + SHORT).map_err(|_| Misfit::MEMORY)
+    }
+
+    fn num_slots(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn finish(&mut self, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+        let Bytes { offsets, mut data } =
+            std::mem::replace(&mut self.bytes, Bytes { offsets: vec![0], data: Vec::new() });
+        data.shrink_to_fit();
+        let wide = |offsets: Vec<i32>| offsets.into_iter().map(i64::from).collect();
+        match self.data_type {
+            DataType::Utf8 => array::<Utf8Type>(offsets, data, nulls),
+            DataType::LargeUtf8 => array::<LargeUtf8Type>(wide(offsets), data, nulls),
+            DataType::Binary => array::<BinaryType>(offsets, data, nulls),
+            DataType::LargeBinary => array::<LargeBinaryType>(wide(offsets), data, nulls),
+            _ => Err(Misfit("values are not of the column's type")),
+        }
+    }
+}
+
+/// Returns values as an array; text is checked to be UTF-8.
+fn array<T: ByteArrayType>(offsets: Vec<T::Offset>, data: Vec<u8>, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    let array = GenericByteArray::<T>::try_new(offsets, Buffer::from_vec(data), nulls);
+    array.map(|array| Arc::new(array) as ArrayRef).map_err(|_| Misfit("a text is not UTF-8"))
+}

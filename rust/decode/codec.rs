@@ -1,0 +1,97 @@
+//! Takes pages out of their compression, into memory that is used again from page to page and column to column.
+
+use std::fmt;
+
+use parquet::basic::Compression;
+use zstd::bulk::Decompressor;
+
+use super::{Fit, Misfit};
+
+/// What snappy makes of a byte at most: a copy of 64 bytes takes three.
+const MOST_BY_SNAPPY: usize = 32;
+
+/// The compressions that are known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Codec {
+    Uncompressed,
+    Snappy,
+    Zstd,
+    Lz4Raw,
+}
+
+impl Codec {
+    /// Returns the codec of a column; `None` where it is left to the `parquet` crate.
+    pub(super) fn of(compression: Compression) -> Option<Self> {
+        match compression {
+            Compression::UNCOMPRESSED => Some(Self::Uncompressed),
+            Compression::SNAPPY => Some(Self::Snappy),
+            Compression::ZSTD(_) => Some(Self::Zstd),
+            Compression::LZ4_RAW => Some(Self::Lz4Raw),
+            _ => None,
+        }
+    }
+}
+
+/// What decoding a column needs beside its arrays: one page, and the state of the codec.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    page: Vec<u8>,
+    zstd: Option<Decompressor<'static>>,
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Scratch").field("page_bytes", &self.page.len()).finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    /// Returns the page that was unpacked last.
+    pub(super) fn page(&self) -> &[u8] {
+        &self.page
+    }
+
+    /// Unpacks `stored`, which must be of exactly `num_bytes`.
+    pub(super) fn unpack(&mut self, codec: Codec, stored: &[u8], num_bytes: usize) -> Fit<()> {
+        const CORRUPT: Misfit = Misfit("a page cannot be taken out of its compression");
+        let unpacked = match codec {
+            Codec::Uncompressed => {
+                self.page.clear();
+                self.page.extend_from_slice(stored);
+                stored.len()
+            }
+            Codec::Snappy => {
+                let told = snap::raw::decompress_len(stored).map_err(|_| CORRUPT)?;
+                if told != num_bytes || num_bytes / MOST_BY_SNAPPY > stored.len() {
+                    return Err(CORRUPT);
+                }
+                self.resize(num_bytes)?;
+                snap::raw::Decoder::new().decompress(stored, &mut self.page).map_err(|_| CORRUPT)?
+            }
+            Codec::Zstd => {
+                self.page.clear();
+                self.page.try_reserve(num_bytes).map_err(|_| Misfit::MEMORY)?;
+                if self.zstd.is_none() {
+                    self.zstd = Decompressor::new().ok();
+                }
+                let zstd = self.zstd.as_mut().ok_or(Misfit::MEMORY)?;
+                zstd.decompress_to_buffer(stored, &mut self.page).map_err(|_| CORRUPT)?
+            }
+            Codec::Lz4Raw => {
+                // What it makes of a byte at most.
+                if num_bytes / 256 > stored.len() {
+                    return Err(CORRUPT);
+                }
+                self.resize(num_bytes)?;
+                lz4_flex::block::decompress_into(stored, &mut self.page).map_err(|_| CORRUPT)?
+            }
+        };
+        if unpacked == num_bytes { Ok(()) } else { Err(CORRUPT) }
+    }
+
+    fn resize(&mut self, num_bytes: usize) -> Fit<()> {
+        self.page.try_reserve(num_bytes.saturating_sub(self.page.len())).map_err(|_| Misfit::MEMORY)?;
+        self.page.resize(num_bytes, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! Values of four and eight bytes.
+
+use std::fmt;
+
+use arrow_array::{ArrayRef, make_array};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+
+use super::header::Encoding;
+use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number};
+use super::{Fit, MOST_PER_BYTE, Misfit};
+
+/// The NULLs among 64 slots up to which copying runs of values is quicker.
+const FEW: u32 = 10;
+
+/// The bits of a value.
+pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
+    /// Appends values as they are stored.
+    fn extend(words: &mut Vec<Self>, stored: &[u8]);
+}
+
+impl Word for u32 {
+    fn extend(words: &mut Vec<Self>, stored: &[u8]) {
+        words.extend(stored.as_chunks().0.iter().map(|bytes| Self::from_le_bytes(*bytes)));
+    }
+}
+
+impl Word for u64 {
+    fn extend(words: &mut Vec<Self>, stored: &[u8]) {
+        words.extend(stored.as_chunks().0.iter().map(|bytes| Self::from_le_bytes(*bytes)));
+    }
+}
+
+/// Collects values of one width, of whatever type.
+#[derive(Debug)]
+pub(super) struct FixedValues<T> {
+    data_type: DataType,
+    dictionary: Vec<T>,
+    place: Place,
+    words: Vec<T>,
+    /// Values between their page and their slots.
+    dense: Vec<T>,
+}
+
+impl<T: Word> FixedValues<T> {
+    pub(super) fn new(data_type: DataType) -> Self {
+        Self { data_type, dictionary: Vec::new(), place: Place::Plain(0), words: Vec::new(), dense: Vec::new() }
+    }
+}
+
+/// Appends the next values of a page to `out`.
+fn read<T: Word>(place: &mut Place, bytes: &[u8], dictionary: &[T], num_values: usize, out: &mut Vec<T>) -> Fit<()> {
+    let numbers = match place {
+        Place::Plain(at) => {
+            let end = num_values.checked_mul(size_of::<T>()).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
+            T::extend(out, bytes.get(*at..end).ok_or(TOO_FEW)?);
+            *at = end;
+            return Ok(());
+        }
+        Place::Numbers(numbers) => numbers,
+    };
+    each_number(numbers, bytes, num_values, |numbers| {
+        match numbers {
+            Numbers::Same(number, len) => {
+                let value = dictionary.get(number as usize).ok_or(NO_SUCH_VALUE)?;
+                out.extend(std::iter::repeat_n(*value, len));
+            }
+            Numbers::Each(block) => {
+                let mut is_inside = true;
+                out.extend(block.iter().map(|&number| {
+                    let value = dictionary.get(number as usize);
+                    is_inside &= value.is_some();
+                    value.copied().unwrap_or_default()
+                }));
+                if !is_inside {
+                    return Err(NO_SUCH_VALUE);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Appends a slot for each bit: the next of `dense` to those that are set, zero to the others.
+fn spread<T: Word>(dense: &mut Vec<T>, slots: &BooleanBuffer, out: &mut Vec<T>) {
+    // So that a window of them is always there.
+    dense.resize(dense.len() + 64, T::default());
+    let (mut next, mut left) = (0, slots.len());
+    for bits in slots.bit_chunks().iter_padded() {
+        let len = left.min(64);
+        left -= len;
+        let Some(window) = dense.get(next..).and_then(<[T]>::first_chunk::<64>) else { break };
+        if bits == u64::MAX {
+            out.extend_from_slice(window);
+        } else {
+            let mut word = [T::default(); 64];
+            if bits.count_zeros() <= FEW {
+                spread_runs(bits, window, &mut word);
+            } else {
+                spread_each(bits, window, &mut word);
+            }
+            out.extend_from_slice(&word[..len]);
+        }
+        next += bits.count_ones() as usize;
+    }
+}
+
+/// Puts values into the slots of set bits, run by run.
+fn spread_runs<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
+    let (mut rest, mut place, mut taken) = (bits, 0, 0);
+    while rest != 0 {
+        let passed = rest.trailing_zeros();
+        rest >>= passed;
+        place += passed as usize;
+        let run = rest.trailing_ones();
+        let end = place + run as usize;
+        slots[place..end].copy_from_slice(&values[taken..taken + run as usize]);
+        taken += run as usize;
+        place = end;
+        rest = rest.checked_shr(run).unwrap_or(0);
+    }
+}
+
+/// Puts values into the slots of set bits without a branch: which it would be is noise.
+fn spread_each<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
+    let mut taken = 0;
+    for (place, slot) in slots.iter_mut().enumerate() {
+        let is_set = bits >> place & 1 == 1;
+        *slot = if is_set { values[taken & 63] } else { T::default() };
+        taken += usize::from(is_set);
+    }
+}
+
+impl<T: Word> Values for FixedValues<T> {
+    fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
+        let stored = num_values.checked_mul(size_of::<T>()).and_then(|len| bytes.get(..len));
+        self.dictionary.clear();
+        T::extend(&mut self.dictionary, stored.ok_or(Misfit("a dictionary has fewer values than it claims"))?);
+        Ok(())
+    }
+
+    fn set_page(&mut self, encoding: Encoding, bytes: &[u8]) -> Fit<()> {
+        self.place = Place::of_page(encoding, bytes)?;
+        Ok(())
+    }
+
+    fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
+        match &mut self.place {
+            Place::Plain(at) => {
+                let end = num_values.checked_mul(size_of::<T>()).and_then(|len| at.checked_add(len));
+                *at = end.filter(|&end| end <= bytes.len()).ok_or(TOO_FEW)?;
+                Ok(())
+            }
+            Place::Numbers(numbers) => numbers.skip(bytes, num_values),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
+        read(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
+    }
+
+    fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()> {
+        self.dense.clear();
+        read(&mut self.place, bytes, &self.dictionary, slots.count_set_bits(), &mut self.dense)?;
+        spread(&mut self.dense, slots, &mut self.words);
+        Ok(())
+    }
+
+    fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()> {
+        // A page may claim anything; what is beyond is found to be there first.
+        let believable = num_slots.min(stored_bytes.saturating_mul(MOST_PER_BYTE) / size_of::<T>());
+        self.words.try_reserve_exact(believable).map_err(|_| Misfit::MEMORY)
+    }
+
+    fn num_slots(&self) -> usize {
+        self.words.len()
+    }
+
+    fn finish(&mut self, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+        let mut words = std::mem::take(&mut self.words);
+        words.shrink_to_fit();
+        let data = ArrayData::builder(self.data_type.clone())
+            .len(words.len())
+            .add_buffer(Buffer::from_vec(words))
+            .nulls(nulls)
+            .build();
+        data.map(make_array).map_err(|_| Misfit("values are not of the column's type"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn values_go_to_the_slots_that_have_one(
+            slots in prop::collection::vec(prop::bool::weighted(0.8), 0..400), skip in 0_usize..70,
+        ) {
+            let skip = skip.min(slots.len());
+            let bits = BooleanBuffer::from(slots.clone()).slice(skip, slots.len() - skip);
+            let mut dense: Vec<u32> = (1..).take(bits.count_set_bits()).collect();
+            let mut expected = Vec::new();
+            let mut next = dense.clone().into_iter();
+            for slot in &slots[skip..] {
+                expected.push(if *slot { next.next().unwrap() } else { 0 });
+            }
+            let mut out = Vec::new();
+            spread(&mut dense, &bits, &mut out);
+            prop_assert_eq!(out, expected);
+        }
+    }
+}

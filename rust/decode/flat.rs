@@ -1,0 +1,83 @@
+//! Columns without nesting: one slot for each row.
+
+use arrow_array::ArrayRef;
+
+use super::codec::Scratch;
+use super::header::Kind;
+use super::pages::{Page, Pages};
+use super::rows::Rows;
+use super::values::Leaf;
+use super::{Column, Fit, Misfit, levels};
+
+/// Reads a column whose rows are values or NULL.
+#[derive(Debug)]
+pub(super) struct Flat {
+    pages: Pages,
+    leaf: Leaf,
+    wanted: Rows,
+    is_nullable: bool,
+    /// The rows of the page at hand.
+    first_row: u32,
+    end_row: u32,
+}
+
+impl Flat {
+    pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, is_nullable: bool) -> Self {
+        Self { pages, leaf, wanted, is_nullable, first_row: 0, end_row: 0 }
+    }
+
+    /// Opens the page that has the row `wanted`.
+    fn find(&mut self, wanted: u32) -> Fit<()> {
+        while wanted >= self.end_row {
+            let page = self.pages.next()?.ok_or(Misfit::MISSING)?;
+            let num_values = page.header.num_values;
+            if page.header.kind == Kind::Dictionary {
+                self.pages.open(page, false, false)?;
+                self.leaf.set_dictionary(self.pages.values(), num_values)?;
+                continue;
+            }
+            let first = page.rows.as_ref().map_or(self.end_row, |rows| rows.start);
+            let end = u32::try_from(num_values).ok().and_then(|num| first.checked_add(num)).ok_or(Misfit::MISSING)?;
+            if page.rows.as_ref().is_some_and(|rows| rows.end != end) {
+                return Err(Misfit("a page has another number of rows than the index says"));
+            }
+            (self.first_row, self.end_row) = (first, end);
+            if wanted < end {
+                self.open(page)?;
+            }
+        }
+        if wanted < self.first_row { Err(Misfit::MISSING) } else { Ok(()) }
+    }
+
+    fn open(&mut self, page: Page) -> Fit<()> {
+        let (kind, num_values) = (page.header.kind, page.header.num_values);
+        let encoding = kind.encoding(self.is_nullable)?;
+        self.pages.open(page, false, self.is_nullable)?;
+        let validity = if self.is_nullable { levels::validity(self.pages.defs(), num_values)? } else { None };
+        if let Kind::V2 { num_nulls, .. } = kind {
+            let num_present = validity.as_ref().map_or(num_values, arrow_buffer::BooleanBuffer::count_set_bits);
+            if num_present + num_nulls != num_values {
+                return Err(Misfit("a page has another number of NULLs than it claims"));
+            }
+        }
+        self.leaf.set_page(encoding, self.pages.values(), validity)
+    }
+}
+
+impl Column for Flat {
+    fn read(&mut self, num_rows: usize) -> Fit<ArrayRef> {
+        self.leaf.reserve(num_rows, self.pages.num_bytes())?;
+        while self.leaf.num_slots() < num_rows {
+            let wanted = self.wanted.first().ok_or(Misfit::MISSING)?;
+            self.find(wanted)?;
+            let run = self.wanted.take(self.end_row, num_rows - self.leaf.num_slots());
+            let slots = (run.start - self.first_row) as usize..(run.end - self.first_row) as usize;
+            self.leaf.take(self.pages.values(), slots)?;
+        }
+        self.leaf.finish()
+    }
+
+    fn into_scratch(self: Box<Self>) -> Scratch {
+        self.pages.into_scratch()
+    }
+}

@@ -1,0 +1,67 @@
+//! Decodes the columns that training reads most, straight from pages into the arrays that batches are gathered of.
+//!
+//! The `parquet` crate decodes every type and encoding, level by level and value by value. Here are numbers, text and
+//! lists of them as nearly every writer stores them: plain or by a dictionary, levels in runs. [`plan`] tells from the
+//! footer whether a column may be one of these. What turns out to be something else is a [`Misfit`], and its reader
+//! leaves it to the `parquet` crate, with the same bytes: so there is one answer for each file, and one error.
+//!
+//! Nothing is believed: what is announced is checked against the bytes that are there before memory is taken for it.
+//!
+//! ```text
+//! header, pages, codec      a page out of its chunk and its compression
+//! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
+//! values, fixed, binary     values of a page into their slots
+//! flat, list                slots of rows
+//! ```
+
+mod binary;
+mod bits;
+mod codec;
+mod fixed;
+mod flat;
+mod header;
+mod hybrid;
+mod levels;
+mod list;
+mod pages;
+mod plan;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::fmt;
+
+use arrow_array::ArrayRef;
+
+pub(crate) use self::codec::Scratch;
+pub(crate) use self::plan::{ColumnPlan, plan};
+
+/// Bytes of values for which memory is taken in advance, for each byte that was fetched. Columns that are stored in still
+/// less are the exception, and grow.
+const MOST_PER_BYTE: usize = 256;
+
+/// Why a column is not for these decoders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misfit(&'static str);
+
+impl Misfit {
+    const MEMORY: Self = Self("there is no memory");
+    const MISSING: Self = Self("rows are missing from the pages");
+}
+
+/// A result whose error says that the column is not for these decoders.
+pub(crate) type Fit<T> = Result<T, Misfit>;
+
+/// A column that is read from its first wanted row to the last.
+pub(crate) trait Column: fmt::Debug + Send {
+    /// Returns the next of the wanted rows, exactly so many.
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit`], after which the column is not used again.
+    fn read(&mut self, num_rows: usize) -> Fit<ArrayRef>;
+
+    /// Gives back the memory for the next column.
+    fn into_scratch(self: Box<Self>) -> Scratch;
+}

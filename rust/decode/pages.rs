@@ -1,0 +1,187 @@
+//! Walks the pages of a column chunk, or of as much of it as was fetched.
+
+use std::ops::Range;
+
+use bytes::{Buf, Bytes};
+
+use super::codec::{Codec, Scratch};
+use super::header::{Kind, PageHeader};
+use super::{Fit, Misfit};
+
+/// Bytes of a chunk that were fetched in one piece: some pages.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: Bytes,
+    /// The rows of its one page, where an index tells.
+    pub(crate) rows: Option<Range<u32>>,
+}
+
+/// A page whose header is read.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) header: PageHeader,
+    pub(super) rows: Option<Range<u32>>,
+    body: Bytes,
+}
+
+/// Where a part of a page is.
+#[derive(Debug, Clone, Default)]
+struct Section {
+    is_unpacked: bool,
+    range: Range<usize>,
+}
+
+/// The pages of a chunk, one of them open.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pieces: std::vec::IntoIter<Piece>,
+    /// What is left of the piece at hand, and its rows.
+    rest: Bytes,
+    rows: Option<Range<u32>>,
+    num_bytes: usize,
+    is_indexed: bool,
+    codec: Codec,
+    scratch: Scratch,
+    body: Bytes,
+    reps: Section,
+    defs: Section,
+    values: Section,
+}
+
+impl Pages {
+    pub(super) fn new(pieces: Vec<Piece>, codec: Codec, scratch: Scratch) -> Self {
+        Self {
+            num_bytes: pieces.iter().map(|piece| piece.bytes.len()).sum(),
+            is_indexed: pieces.iter().any(|piece| piece.rows.is_some()),
+            pieces: pieces.into_iter(),
+            rest: Bytes::new(),
+            rows: None,
+            codec,
+            scratch,
+            body: Bytes::new(),
+            reps: Section::default(),
+            defs: Section::default(),
+            values: Section::default(),
+        }
+    }
+
+    /// Returns the bytes of the chunk that were fetched.
+    pub(super) fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+
+    /// Returns whether pages come with their rows, which then end with them.
+    pub(super) fn is_indexed(&self) -> bool {
+        self.is_indexed
+    }
+
+    /// Returns the next page, which is not open yet; `None` after the last.
+    pub(super) fn next(&mut self) -> Fit<Option<Page>> {
+        loop {
+            if self.rest.is_empty() {
+                let Some(piece) = self.pieces.next() else { return Ok(None) };
+                (self.rest, self.rows) = (piece.bytes, piece.rows);
+            }
+            let (header, header_bytes) = PageHeader::parse(&self.rest)?;
+            self.rest.advance(header_bytes);
+            if header.stored_bytes > self.rest.len() {
+                return Err(Misfit("a page ends after its chunk"));
+            }
+            let body = self.rest.split_to(header.stored_bytes);
+            let rows = self.rows.take();
+            if rows.is_some() && !self.rest.is_empty() {
+                return Err(Misfit("a page ends before the index says so"));
+            }
+            if header.kind != Kind::Index {
+                return Ok(Some(Page { header, rows, body }));
+            }
+        }
+    }
+
+    /// Takes a page out of its compression and finds its parts.
+    pub(super) fn open(&mut self, page: Page, has_reps: bool, has_defs: bool) -> Fit<()> {
+        let Page { header, body, .. } = page;
+        if header.crc.is_some_and(|crc| crc32fast::hash(&body) != crc) {
+            return Err(Misfit("the checksum of a page is wrong"));
+        }
+        self.body = body;
+        if let Kind::V2 { rep_bytes, def_bytes, is_compressed, .. } = header.kind {
+            return self.open_v2(&header, rep_bytes, def_bytes, is_compressed);
+        }
+        let is_unpacked = self.unpack(0, header.unpacked_bytes)?;
+        let bytes = self.get(&Section { is_unpacked, range: 0..usize::MAX });
+        let (mut at, end) = (0, bytes.len());
+        let levels = |at: &mut usize, has: bool| {
+            if !has {
+                return Ok(Section::default());
+            }
+            const SHORT: Misfit = Misfit("the levels of a page end after it");
+            let len =
+                bytes.get(*at..).and_then(<[u8]>::first_chunk).map(|len| u32::from_le_bytes(*len)).ok_or(SHORT)?;
+            let start = *at + size_of::<u32>();
+            let stop = start.checked_add(len as usize).filter(|&stop| stop <= end).ok_or(SHORT)?;
+            *at = stop;
+            Ok(Section { is_unpacked, range: start..stop })
+        };
+        let is_data = header.kind != Kind::Dictionary;
+        let reps = levels(&mut at, has_reps && is_data)?;
+        let defs = levels(&mut at, has_defs && is_data)?;
+        (self.reps, self.defs) = (reps, defs);
+        self.values = Section { is_unpacked, range: at..end };
+        Ok(())
+    }
+
+    fn open_v2(&mut self, header: &PageHeader, rep_bytes: usize, def_bytes: usize, is_compressed: bool) -> Fit<()> {
+        let levels_bytes = rep_bytes + def_bytes;
+        if levels_bytes > self.body.len() || levels_bytes > header.unpacked_bytes {
+            return Err(Misfit("the levels of a page end after it"));
+        }
+        self.reps = Section { is_unpacked: false, range: 0..rep_bytes };
+        self.defs = Section { is_unpacked: false, range: rep_bytes..levels_bytes };
+        let unpacked_bytes = header.unpacked_bytes - levels_bytes;
+        self.values = if !is_compressed || self.codec == Codec::Uncompressed {
+            Section { is_unpacked: false, range: levels_bytes..self.body.len() }
+        } else if unpacked_bytes == 0 {
+            // Nothing but NULL: there may be nothing to unpack.
+            Section::default()
+        } else {
+            let is_unpacked = self.unpack(levels_bytes, unpacked_bytes)?;
+            Section { is_unpacked, range: 0..unpacked_bytes }
+        };
+        Ok(())
+    }
+
+    /// Unpacks the page at hand from `start` on; returns whether that was necessary.
+    fn unpack(&mut self, start: usize, unpacked_bytes: usize) -> Fit<bool> {
+        if self.codec == Codec::Uncompressed {
+            return Ok(false);
+        }
+        self.scratch.unpack(self.codec, &self.body[start..], unpacked_bytes)?;
+        Ok(true)
+    }
+
+    fn get(&self, section: &Section) -> &[u8] {
+        let bytes: &[u8] = if section.is_unpacked { self.scratch.page() } else { &self.body };
+        &bytes[section.range.start.min(bytes.len())..section.range.end.min(bytes.len())]
+    }
+
+    /// Returns the repetition levels of the open page.
+    pub(super) fn reps(&self) -> &[u8] {
+        self.get(&self.reps)
+    }
+
+    /// Returns the definition levels of the open page.
+    pub(super) fn defs(&self) -> &[u8] {
+        self.get(&self.defs)
+    }
+
+    /// Returns the values of the open page.
+    pub(super) fn values(&self) -> &[u8] {
+        self.get(&self.values)
+    }
+
+    /// Gives back the memory for the next column.
+    pub(super) fn into_scratch(self) -> Scratch {
+        self.scratch
+    }
+}

@@ -1,0 +1,215 @@
+//! Tells from the footer which columns may be decoded here, and which of their bytes.
+
+use std::ops::Range;
+
+use arrow_schema::{DataType, TimeUnit as ArrowUnit};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::RowSelection;
+use parquet::basic::{ConvertedType, Encoding, LogicalType, TimeUnit, Type as PhysicalType};
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
+use parquet::schema::types::ColumnDescriptor;
+
+use super::Column;
+use super::binary::BinaryValues;
+use super::codec::{Codec, Scratch};
+use super::fixed::FixedValues;
+use super::flat::Flat;
+use super::list::{Depth, List};
+use super::pages::{Pages, Piece};
+use super::rows::Rows;
+use super::values::{Leaf, Values};
+use crate::dataset::Fragment;
+
+/// How a column's rows are made of slots.
+#[derive(Debug, Clone, Copy)]
+enum Nesting {
+    Flat { is_nullable: bool },
+    List(Depth),
+}
+
+/// How to store a value.
+#[derive(Debug, Clone, Copy)]
+enum Width {
+    Four,
+    Eight,
+    Any,
+}
+
+/// A column of a read: what to fetch of it, and how to decode that.
+#[derive(Debug)]
+pub(crate) struct ColumnPlan {
+    ranges: Vec<Range<u64>>,
+    /// The rows of the page in each range, where the index tells.
+    rows: Vec<Option<Range<u32>>>,
+    codec: Codec,
+    nesting: Nesting,
+    data_type: DataType,
+    value_type: DataType,
+    width: Width,
+    num_rows: u32,
+    /// Levels of the whole chunk.
+    num_levels: u64,
+    /// About the bytes of its values, where they are of any length.
+    value_bytes: u64,
+}
+
+/// Plans a root column of a row group, of which the rows `selection` are wanted; `None` where it is left to the `parquet`
+/// crate.
+pub(crate) fn plan(
+    fragment: &Fragment,
+    row_group: u32,
+    root: usize,
+    selection: Option<&RowSelection>,
+) -> Option<ColumnPlan> {
+    let leaves = fragment.leaves(root);
+    let leaf = (leaves.len() == 1).then_some(leaves.start)?;
+    let metadata = fragment.row_group(row_group);
+    let column = metadata.column(leaf);
+    if !column.encodings().all(is_known) {
+        return None;
+    }
+    let field = fragment.reader.schema().field(root);
+    let (nesting, value_type) = nesting(field.data_type(), field.is_nullable(), column.column_descr())?;
+    let num_rows = u32::try_from(metadata.num_rows()).ok()?;
+    let (ranges, rows) = match selection {
+        None => (vec![chunk(column)], vec![None]),
+        Some(selection) => match fragment.offset_indexes(row_group) {
+            None => (vec![chunk(column)], vec![None]),
+            Some(indexes) => pages_of(column, indexes.get(leaf)?.page_locations(), selection, num_rows)?,
+        },
+    };
+    Some(ColumnPlan {
+        ranges,
+        rows,
+        codec: Codec::of(column.compression())?,
+        nesting,
+        data_type: field.data_type().clone(),
+        width: width(&value_type, column.column_descr())?,
+        value_type,
+        num_rows,
+        num_levels: u64::try_from(column.num_values()).ok()?,
+        value_bytes: value_bytes(column),
+    })
+}
+
+/// Returns whether pages in an encoding may be known; the levels' are among a chunk's, too.
+fn is_known(encoding: Encoding) -> bool {
+    #[expect(deprecated, reason = "old writers name it for levels that they do not store")]
+    let of_levels = Encoding::BIT_PACKED;
+    encoding == of_levels
+        || matches!(encoding, Encoding::PLAIN | Encoding::RLE | Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY)
+}
+
+fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
+    let (start, len) = column.byte_range();
+    start..start.saturating_add(len)
+}
+
+/// Returns the ranges of a chunk's dictionary and of the pages that hold rows of `selection`, with the rows of each page.
+#[expect(clippy::type_complexity, reason = "two lists of equal length")]
+fn pages_of(
+    column: &ColumnChunkMetaData,
+    locations: &[PageLocation],
+    selection: &RowSelection,
+    num_rows: u32,
+) -> Option<(Vec<Range<u64>>, Vec<Option<Range<u32>>>)> {
+    let first = u64::try_from(locations.first()?.offset).ok()?;
+    let start = chunk(column).start;
+    let (mut ranges, mut rows) = (Vec::new(), Vec::new());
+    if first != start {
+        ranges.push(start..first);
+        rows.push(None);
+    }
+    for range in selection.scan_ranges(locations) {
+        let place = locations.partition_point(|page| u64::try_from(page.offset).is_ok_and(|at| at < range.start));
+        let first_row = |page: &PageLocation| u32::try_from(page.first_row_index).ok();
+        let end = locations.get(place + 1).map_or(Some(num_rows), first_row)?;
+        rows.push(Some(first_row(locations.get(place)?)?..end));
+        ranges.push(range);
+    }
+    Some((ranges, rows))
+}
+
+/// Returns how a column's rows are made of slots, and the type of these.
+fn nesting(data_type: &DataType, is_nullable: bool, column: &ColumnDescriptor) -> Option<(Nesting, DataType)> {
+    let max_def = u8::try_from(column.max_def_level()).ok()?;
+    match (data_type, column.max_rep_level()) {
+        (flat, 0) => (max_def == u8::from(is_nullable)).then(|| (Nesting::Flat { is_nullable }, flat.clone())),
+        (DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, 1..), 1) => {
+            let list = u8::from(is_nullable);
+            let depth = Depth { list, element: list + 1, value: max_def };
+            let is_sound = max_def == depth.element + u8::from(item.is_nullable());
+            is_sound.then(|| (Nesting::List(depth), item.data_type().clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Returns how values are stored whose bits are those of the Arrow type.
+fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
+    match (data_type, column.physical_type()) {
+        (DataType::Int32 | DataType::UInt32 | DataType::Date32, PhysicalType::INT32)
+        | (DataType::Float32, PhysicalType::FLOAT) => Some(Width::Four),
+        (DataType::Int64 | DataType::UInt64, PhysicalType::INT64) | (DataType::Float64, PhysicalType::DOUBLE) => {
+            Some(Width::Eight)
+        }
+        (DataType::Timestamp(unit, _), PhysicalType::INT64) if is_unit(*unit, column) => Some(Width::Eight),
+        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary, PhysicalType::BYTE_ARRAY) => {
+            Some(Width::Any)
+        }
+        _ => None,
+    }
+}
+
+fn is_unit(unit: ArrowUnit, column: &ColumnDescriptor) -> bool {
+    match (unit, column.logical_type_ref(), column.converted_type()) {
+        (_, Some(LogicalType::Timestamp(stored)), _) => matches!(
+            (unit, &stored.unit),
+            (ArrowUnit::Millisecond, TimeUnit::MILLIS)
+                | (ArrowUnit::Microsecond, TimeUnit::MICROS)
+                | (ArrowUnit::Nanosecond, TimeUnit::NANOS)
+        ),
+        (ArrowUnit::Millisecond, None, ConvertedType::TIMESTAMP_MILLIS)
+        | (ArrowUnit::Microsecond, None, ConvertedType::TIMESTAMP_MICROS) => true,
+        _ => false,
+    }
+}
+
+/// Returns about the bytes of a chunk's values of any length: what the writer noted or, where there is no dictionary, what
+/// the pages hold beside lengths.
+fn value_bytes(column: &ColumnChunkMetaData) -> u64 {
+    let noted = column.unencoded_byte_array_data_bytes().and_then(|bytes| u64::try_from(bytes).ok());
+    let plain = || {
+        let lengths = column.num_values().saturating_mul(4);
+        u64::try_from(column.uncompressed_size().saturating_sub(lengths)).unwrap_or(0)
+    };
+    noted.unwrap_or_else(|| if column.dictionary_page_offset().is_none() { plain() } else { 0 })
+}
+
+impl ColumnPlan {
+    /// Returns the byte ranges to fetch.
+    pub(crate) fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// Returns what reads the rows `runs`; `bytes` holds one buffer for each of [`Self::ranges`].
+    pub(crate) fn open(self, runs: Option<&[Range<u32>]>, bytes: Vec<Bytes>, scratch: Scratch) -> Box<dyn Column> {
+        let pieces: Vec<_> = bytes.into_iter().zip(self.rows).map(|(bytes, rows)| Piece { bytes, rows }).collect();
+        let values: Box<dyn Values> = match self.width {
+            Width::Four => Box::new(FixedValues::<u32>::new(self.value_type)),
+            Width::Eight => Box::new(FixedValues::<u64>::new(self.value_type)),
+            Width::Any => Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels))),
+        };
+        let (pages, leaf) = (Pages::new(pieces, self.codec, scratch), Leaf::new(values));
+        let wanted = Rows::new(runs, self.num_rows);
+        match self.nesting {
+            Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, is_nullable)),
+            Nesting::List(depth) => {
+                // All rows, or it is not known how long those are that are wanted.
+                let num_levels = if runs.is_none() { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
+                Box::new(List::new(pages, leaf, wanted, depth, self.data_type, num_levels))
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Compares what is decoded here with what the `parquet` crate makes of the same files.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    BinaryBuilder, FixedSizeListBuilder, Float32Builder, Int32Builder, Int64Builder, LargeListBuilder, ListBuilder,
+    StringBuilder,
+};
+use arrow_array::types::{
+    Date32Type, Float32Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt32Type,
+};
+use arrow_array::{Array, ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, RecordBatch};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::{DataType, Field, Schema};
+use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::properties::{WriterProperties, WriterVersion};
+use proptest::prelude::*;
+
+use super::{Column, Fit, Misfit, Scratch, plan};
+use crate::dataset::{Decoders, Snapshot, Trial};
+use crate::error::Error;
+use crate::io::Io;
+use crate::metrics::Progress;
+use crate::source::recording::Recording;
+use crate::source::{Location, Store, list};
+
+fn open(body: &Bytes) -> Result<Arc<Snapshot>, Error> {
+    Io::current().unwrap().block_on(async {
+        let store = Store::of_client(Recording::of([("x.parquet", body.to_vec())]).await as _);
+        let listed = list(&store.connect()?, &Location::parse("s3://bucket/x.parquet")?).await?;
+        let objects = listed.into_iter().map(|listed| (0, listed.object)).collect();
+        Snapshot::of_objects(vec![store], objects, &Progress::default()).await.map(Arc::new)
+    })
+}
+
+/// Numbers that a seed determines.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 27)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// What a file is like.
+#[derive(Debug, Clone)]
+struct Shape {
+    seed: u64,
+    num_rows: usize,
+    /// Percent.
+    nulls: u64,
+    num_distinct: u64,
+    longest_list: u64,
+    codec: Compression,
+    version: WriterVersion,
+    page_rows: usize,
+    dictionary_bytes: Option<usize>,
+    has_index: bool,
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let codecs = prop_oneof![
+        Just(Compression::UNCOMPRESSED),
+        Just(Compression::SNAPPY),
+        Just(Compression::ZSTD(ZstdLevel::default())),
+        Just(Compression::LZ4_RAW),
+        Just(Compression::GZIP(parquet::basic::GzipLevel::default())),
+    ];
+    let versions = prop_oneof![Just(WriterVersion::PARQUET_1_0), Just(WriterVersion::PARQUET_2_0)];
+    let values = (any::<u64>(), 1_usize..600, prop_oneof![Just(0), Just(3), Just(60), Just(100)]);
+    let lists =
+        (prop_oneof![Just(1_u64), Just(7), Just(300), Just(100_000)], prop_oneof![Just(0_u64), Just(3), Just(40)]);
+    let pages = (prop_oneof![Just(1_usize), Just(20), Just(200), Just(10_000)], prop::option::of(1_usize..4000));
+    (values, lists, codecs, versions, pages, any::<bool>()).prop_map(
+        |(
+            (seed, num_rows, nulls),
+            (num_distinct, longest_list),
+            codec,
+            version,
+            (page_rows, dictionary_bytes),
+            has_index,
+        )| Shape {
+            seed,
+            num_rows,
+            nulls,
+            num_distinct,
+            longest_list,
+            codec,
+            version,
+            page_rows,
+            dictionary_bytes,
+            has_index,
+        },
+    )
+}
+
+impl Shape {
+    fn value(&self, noise: &mut Noise) -> Option<i64> {
+        let value = i64::try_from(noise.below(self.num_distinct) * 2_654_435_761 % (1 << 31)).unwrap();
+        (noise.below(100) >= self.nulls).then_some(value)
+    }
+
+    fn numbers<T: arrow_array::ArrowPrimitiveType>(
+        &self,
+        noise: &mut Noise,
+        of: impl Fn(i64) -> T::Native,
+    ) -> ArrayRef {
+        Arc::new((0..self.num_rows).map(|_| self.value(noise).map(&of)).collect::<PrimitiveArray<T>>())
+    }
+
+    fn text(&self, noise: &mut Noise) -> Option<String> {
+        self.value(noise).map(|value| {
+            if value % 5 == 0 {
+                String::new()
+            } else {
+                format!("wört {value}").repeat(usize::try_from(value % 3).unwrap())
+            }
+        })
+    }
+
+    /// Columns of all kinds, nullable and not.
+    fn batch(&self) -> RecordBatch {
+        let mut noise = Noise(self.seed);
+        let noise = &mut noise;
+        let narrow = |value: i64| i32::try_from(value).unwrap();
+        let required: ArrayRef = Arc::new(
+            (0..self.num_rows)
+                .map(|_| i64::try_from(noise.below(self.num_distinct)).unwrap())
+                .collect::<PrimitiveArray<Int64Type>>(),
+        );
+        let mut columns: Vec<(&str, ArrayRef, bool)> = vec![
+            ("required", required, false),
+            ("int32", self.numbers::<Int32Type>(noise, narrow), true),
+            ("uint32", self.numbers::<UInt32Type>(noise, |value| u32::try_from(value).unwrap() + (1 << 31)), true),
+            ("int64", self.numbers::<Int64Type>(noise, |value| value << 20), true),
+            ("float32", self.numbers::<Float32Type>(noise, |value| value as f32), true),
+            ("float64", self.numbers::<Float64Type>(noise, |value| value as f64), true),
+            ("date", self.numbers::<Date32Type>(noise, narrow), true),
+            ("when", self.numbers::<TimestampMicrosecondType>(noise, |value| value), true),
+            (
+                "flag",
+                Arc::new(
+                    (0..self.num_rows).map(|_| self.value(noise).map(|value| value % 2 == 0)).collect::<BooleanArray>(),
+                ),
+                true,
+            ),
+        ];
+        let (mut texts, mut bytes) = (StringBuilder::new(), BinaryBuilder::new());
+        for _ in 0..self.num_rows {
+            texts.append_option(self.text(noise));
+            bytes.append_option(self.text(noise));
+        }
+        let large: LargeStringArray = (0..self.num_rows).map(|_| self.text(noise)).collect();
+        columns.extend([
+            ("text", Arc::new(texts.finish()) as ArrayRef, true),
+            ("bytes", Arc::new(bytes.finish()), true),
+            ("large", Arc::new(large), true),
+        ]);
+        columns.extend(self.lists(noise));
+        let field = |(name, array, is_nullable): &(&str, ArrayRef, bool)| {
+            Field::new(*name, array.data_type().clone(), *is_nullable)
+        };
+        let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+        RecordBatch::try_new(Arc::new(schema), columns.into_iter().map(|column| column.1).collect()).unwrap()
+    }
+
+    fn lists(&self, noise: &mut Noise) -> Vec<(&'static str, ArrayRef, bool)> {
+        let item = Arc::new(Field::new("element", DataType::Int32, false));
+        let mut tokens = ListBuilder::new(Int32Builder::new()).with_field(item);
+        let mut sparse = ListBuilder::new(Int64Builder::new());
+        let mut large = LargeListBuilder::new(Float32Builder::new());
+        let mut fixed = FixedSizeListBuilder::new(Float32Builder::new(), 3);
+        let mut texts = ListBuilder::new(StringBuilder::new());
+        let even = self.seed.is_multiple_of(2);
+        for _ in 0..self.num_rows {
+            let len = |noise: &mut Noise| if even { self.longest_list } else { noise.below(self.longest_list + 1) };
+            for _ in 0..len(noise) {
+                tokens.values().append_value(i32::try_from(noise.below(self.num_distinct)).unwrap());
+            }
+            tokens.append(true);
+            let is_there = noise.below(100) >= self.nulls / 4;
+            for _ in 0..if is_there { len(noise) } else { 0 } {
+                sparse.values().append_option(self.value(noise));
+                texts.values().append_option(self.text(noise));
+            }
+            sparse.append(is_there);
+            texts.append(is_there);
+            for _ in 0..len(noise) {
+                large.values().append_value(noise.below(self.num_distinct) as f32);
+            }
+            large.append(true);
+            for _ in 0..3 {
+                fixed.values().append_option(self.value(noise).map(|value| value as f32));
+            }
+            fixed.append(true);
+        }
+        vec![
+            ("tokens", Arc::new(tokens.finish()), false),
+            ("sparse", Arc::new(sparse.finish()), true),
+            ("large_list", Arc::new(large.finish()), true),
+            ("fixed", Arc::new(fixed.finish()), true),
+            ("texts", Arc::new(texts.finish()), true),
+        ]
+    }
+
+    fn write(&self) -> Bytes {
+        let mut properties = WriterProperties::builder()
+            .set_compression(self.codec)
+            .set_writer_version(self.version)
+            .set_data_page_row_count_limit(self.page_rows)
+            .set_write_batch_size(self.page_rows.min(64))
+            .set_encoding(Encoding::PLAIN)
+            .set_offset_index_disabled(!self.has_index)
+            .set_dictionary_enabled(self.dictionary_bytes.is_some());
+        if !self.has_index {
+            properties = properties.set_statistics_enabled(parquet::file::properties::EnabledStatistics::Chunk);
+        }
+        if let Some(bytes) = self.dictionary_bytes {
+            properties = properties.set_dictionary_page_size_limit(bytes);
+        }
+        let batch = self.batch();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
+        writer.write(&batch).unwrap();
+        writer.into_inner().unwrap().into()
+    }
+}
+
+/// Rows of which some are wanted: ascending runs below `num_rows`.
+fn runs_of(cuts: &[prop::sample::Index], num_rows: usize) -> Vec<Range<u32>> {
+    let mut cuts: Vec<u32> = cuts.iter().map(|cut| u32::try_from(cut.index(num_rows + 1)).unwrap()).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+/// Reads a column by the decoders here alone, in steps; `None` where it is not for them by its footer.
+fn read_own(
+    snapshot: &Snapshot,
+    root: usize,
+    body: &Bytes,
+    runs: Option<&[Range<u32>]>,
+    step: usize,
+) -> Option<Fit<Vec<ArrayRef>>> {
+    let row_group = snapshot.row_groups[0];
+    let num_rows = row_group.num_rows;
+    let wanted = runs.map_or(num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
+    let selection = runs.map(|runs| {
+        let runs = runs.iter().map(|run| run.start as usize..run.end as usize);
+        parquet::arrow::arrow_reader::RowSelection::from_consecutive_ranges(runs, num_rows as usize)
+    });
+    let plan = plan(snapshot.fragment(row_group), 0, root, selection.as_ref())?;
+    let bytes = plan.ranges().iter().map(|range| {
+        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        (range.end <= body.len() && range.start <= range.end).then(|| body.slice(range))
+    });
+    let Some(bytes) = bytes.collect() else { return Some(Err(Misfit("ranges outside of the object"))) };
+    let mut column: Box<dyn Column> = plan.open(runs, bytes, Scratch::default());
+    let steps = (0..wanted).step_by(step.max(1)).map(|start| step.min(wanted - start));
+    Some(steps.map(|num_rows| column.read(num_rows)).collect())
+}
+
+fn read_parquet(
+    snapshot: &Arc<Snapshot>,
+    root: usize,
+    body: &Bytes,
+    runs: Option<&[Range<u32>]>,
+) -> Result<ArrayRef, Error> {
+    let batch = Trial::new(snapshot, 0, body, runs).unwrap().of_column(root).at_once(Decoders::Parquet)?;
+    Ok(Arc::clone(batch.column(0)))
+}
+
+/// Returns whether arrays hold the same, any NaN for any other.
+fn are_same(left: &dyn Array, right: &dyn Array) -> bool {
+    if left.to_data() == right.to_data() {
+        return true;
+    }
+    let options = FormatOptions::new().with_null("∅");
+    let (a, b) = (ArrayFormatter::try_new(left, &options).unwrap(), ArrayFormatter::try_new(right, &options).unwrap());
+    left.data_type() == right.data_type()
+        && left.len() == right.len()
+        && (0..left.len()).all(|row| a.value(row).to_string() == b.value(row).to_string())
+}
+
+const OTHERS: [&str; 1] = ["flag"];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn columns_are_those_of_the_parquet_crate(
+        shape in shapes(), cuts in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 2..12)),
+        step in prop_oneof![1_usize..100, Just(10_000)],
+    ) {
+        let body = shape.write();
+        let snapshot = open(&body).unwrap();
+        let runs = cuts.map(|cuts| runs_of(&cuts, shape.num_rows)).filter(|runs| !runs.is_empty());
+        for (root, field) in snapshot.schema.fields().iter().enumerate() {
+            let own = read_own(&snapshot, root, &body, runs.as_deref(), step);
+            let is_known = !OTHERS.contains(&field.name().as_str()) && !matches!(shape.codec, Compression::GZIP(_));
+            prop_assert_eq!(own.is_some(), is_known, "{}", field);
+            let Some(own) = own else { continue };
+            let parts = own.map_err(|misfit| TestCaseError::fail(format!("{field}: {misfit:?}")))?;
+            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+            let own = arrow_select::concat::concat(&parts).unwrap();
+            let expected = read_parquet(&snapshot, root, &body, runs.as_deref()).unwrap();
+            prop_assert!(are_same(&own, &expected), "{field}: {own:?} instead of {expected:?}");
+        }
+    }
+
+    #[test]
+    fn whole_reads_are_those_of_the_parquet_crate(
+        shape in shapes(), cuts in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 2..12)),
+        batch_rows in 1_usize..200,
+    ) {
+        let body = shape.write();
+        let snapshot = open(&body).unwrap();
+        let runs = cuts.map(|cuts| runs_of(&cuts, shape.num_rows)).filter(|runs| !runs.is_empty());
+        let trial = Trial::new(&snapshot, 0, &body, runs.as_deref()).unwrap().with_batch_rows(batch_rows);
+        prop_assert_eq!(trial.at_once(Decoders::Own).unwrap(), trial.at_once(Decoders::Parquet).unwrap());
+        let (own, parquet) = (trial.batches(Decoders::Own).unwrap(), trial.batches(Decoders::Parquet).unwrap());
+        prop_assert!(own.iter().all(|batch| batch.num_rows() <= batch_rows));
+        let all = |batches: &[RecordBatch]| arrow_select::concat::concat_batches(&batches[0].schema(), batches).unwrap();
+        prop_assert_eq!(all(&own), all(&parquet));
+    }
+
+    #[test]
+    fn damaged_pages_are_what_the_parquet_crate_makes_of_them_or_left_to_it(
+        shape in shapes(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        in_header in any::<bool>(),
+    ) {
+        let mut body = shape.write().to_vec();
+        let length = u32::from_le_bytes(*body[..body.len() - 4].last_chunk().unwrap());
+        let pages = 4..body.len() - 8 - length as usize;
+        let snapshot = open(&body.clone().into()).unwrap();
+        let starts: Vec<usize> = snapshot.fragment(snapshot.row_groups[0]).row_group(0).columns().iter()
+            .map(|column| usize::try_from(column.byte_range().0).unwrap()).collect();
+        for (place, value) in damage {
+            let place = if in_header { starts[place.index(starts.len())] + place.index(40) } else { pages.start + place.index(pages.len()) };
+            body[place] = value;
+        }
+        let body = Bytes::from(body);
+        for (root, field) in snapshot.schema.fields().iter().enumerate() {
+            let Some(Ok(parts)) = read_own(&snapshot, root, &body, None, 10_000) else { continue };
+            let expected = read_parquet(&snapshot, root, &body, None);
+            let expected = expected.map_err(|error| TestCaseError::fail(format!("{field}: only the parquet crate says {error}")))?;
+            prop_assert!(are_same(&parts[0], &expected), "{field}: {:?} instead of {expected:?}", parts[0]);
+        }
+    }
+}

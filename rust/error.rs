@@ -388,6 +388,20 @@ fn near_names(near: &[String], available: &[String]) -> String {
 }
 
 impl Error {
+    /// Returns the message with what its causes say, for where nothing shows a chain.
+    pub fn describe(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(source) = cause {
+            let said = source.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
+            cause = source.source();
+        }
+        text
+    }
+
     /// Returns the error for a panic caught at a thread's end.
     pub(crate) fn internal(panic: &(dyn std::any::Any + Send)) -> Self {
         Self::Internal { reason: crate::panics::message(panic) }

@@ -58,6 +58,11 @@ impl Io {
         Self::start("forebay-query", config::num_threads())
     }
 
+    /// Starts a runtime for what one scan of another engine waits for, which ends with it.
+    pub(crate) fn for_scan() -> Result<Self> {
+        Self::start("forebay-scan", 1)
+    }
+
     fn start(thread_name: &str, num_threads: usize) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(num_threads)

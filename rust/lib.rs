@@ -54,5 +54,5 @@ pub use crate::query::{Answer, Dataset, Reading};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
 pub use crate::source::{Connection, Known, Object, Store, WholeObject};
-pub use crate::sql::{Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
+pub use crate::sql::{DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
 pub use crate::stream::{BatchStream, Cause, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

@@ -17,6 +17,13 @@ impl<T> OfProcess<T> {
         Self { process: std::process::id(), value: ManuallyDrop::new(value) }
     }
 
+    /// Returns the value as a forked child has it.
+    #[cfg(test)]
+    pub(crate) fn into_other_process(mut self) -> Self {
+        self.process = 0;
+        self
+    }
+
     fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }

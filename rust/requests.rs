@@ -163,3 +163,26 @@ fn an_explanation_foretells_the_requests() {
         assert!(explanation.payload_bytes <= fetched && fetched <= explanation.payload_bytes * 6 / 5, "{filter}");
     }
 }
+
+#[test]
+fn another_engine_has_the_pages_read_that_it_needs_and_no_others() {
+    let lake = Lake::open(&[("a.parquet", parquet(true))]);
+    let read = |sql: &str| {
+        lake.recording.take();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let batches = runtime.block_on(async {
+            let session = datafusion::prelude::SessionContext::new();
+            session.register_table("t", lake.dataset.table_provider()).unwrap();
+            session.sql(sql).await.unwrap().collect().await.unwrap()
+        });
+        let mut requests = lake.recording.take();
+        requests.sort_by_key(|request| range_of(request));
+        (batches.iter().map(RecordBatch::num_rows).sum::<usize>(), requests)
+    };
+    // Statistics of row groups and pages leave one page of each column.
+    let first = |column| get(&lake.pages(0, 0, column, 0..1), "a.parquet");
+    assert_eq!(read("SELECT text FROM t WHERE id < 10"), (10, vec![first(0), first(1)]));
+    assert_eq!(read("SELECT id FROM t LIMIT 5"), (5, vec![get(&lake.pages(0, 0, 0, 0..1), "a.parquet")]));
+    assert_eq!(read("SELECT count(*) FROM t"), (1, Vec::new()));
+    assert_eq!(read("SELECT text FROM t WHERE id > 5000"), (0, Vec::new()));
+}

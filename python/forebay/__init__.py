@@ -33,6 +33,7 @@ from forebay.exceptions import (
     StoreError,
     StoreTimeoutError,
     TensorError,
+    VersionError,
 )
 from forebay.loader import Stream, cursor
 from forebay.options import ReadOptions, ShuffleOptions
@@ -71,6 +72,7 @@ __all__ = [
     "StoreTimeoutError",
     "Stream",
     "TensorError",
+    "VersionError",
     "__version__",
     "cursor",
     "list_queries",

@@ -2,6 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, final
 
 __all__ = [
+    "DATAFUSION_VERSION",
     "Batch",
     "Column",
     "Dataset",
@@ -18,6 +19,7 @@ __all__ = [
     "save_manifest",
 ]
 __version__: str
+DATAFUSION_VERSION: str
 
 @final
 class Dataset:
@@ -93,6 +95,7 @@ class Dataset:
     def shard(self, index: int, num_shards: int) -> Dataset: ...
     def gather(self, indices: Sequence[int], memory_limit: int) -> Batch: ...
     def __arrow_c_schema__(self) -> object: ...
+    def __datafusion_table_provider__(self) -> object: ...
     @staticmethod
     def reopen(
         snapshot: bytes,

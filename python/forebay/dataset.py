@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from forebay import _lib, display
 from forebay.access import is_number, row_numbers
 from forebay.distributed import current_world
+from forebay.engines import check_datafusion
 from forebay.exceptions import DataError, PerformanceWarning, SettingError
 from forebay.explain import Explanation
 from forebay.formats import check_forms, make_format
@@ -708,6 +709,25 @@ class Dataset:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one)."""
         return self.batches(ROWS_PER_READ * 8, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
+
+    def __datafusion_table_provider__(self, session: Any = None) -> object:
+        """Hands the dataset to `datafusion` as a table, which is read as far as a query needs it.
+
+        Columns, limits and filters on the dataset's own columns are pushed down into the read. Rows come in the order
+        of the dataset, also of a shuffled one.
+
+        Raises:
+            VersionError: the major version of `datafusion` is not that of the DataFusion that Forebay is built with.
+
+        Example:
+            >>> import datafusion
+            >>> ctx = datafusion.SessionContext()
+            >>> ctx.register_table("files", ds)
+            >>> ctx.sql("SELECT count(*) AS n FROM files WHERE size < 10").to_pydict()
+            {'n': [4]}
+        """
+        check_datafusion(session)
+        return self._native.__datafusion_table_provider__()
 
     def __repr__(self) -> str:
         return display.dataset_text(self)

@@ -97,5 +97,9 @@ class ClosedError(ForebayError, ValueError):
     """A stream was closed, or belongs to another process."""
 
 
+class VersionError(ForebayError, ImportError):
+    """A library beside Forebay has another version than the one that it works with."""
+
+
 class PerformanceWarning(UserWarning):
     """A dataset streams, but its files make it slow or the shuffle coarse; the message says what they need."""

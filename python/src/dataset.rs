@@ -14,6 +14,7 @@ use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::to_schema_pycapsule;
 
 use crate::batch::PyBatch;
+use crate::datafusion::table_capsule;
 use crate::error::to_py;
 use crate::explain::explanation_dict;
 use crate::reader::PyReader;
@@ -401,6 +402,14 @@ impl PyDataset {
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyArrowResult<Bound<'py, PyCapsule>> {
         to_schema_pycapsule(py, self.dataset.schema().as_ref())
+    }
+
+    /// The rows as a table of `datafusion`, of the version that this library is built with.
+    fn __datafusion_table_provider__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        // Filters and connections are prepared under process-wide locks, which must not be held across a fork: keep the GIL.
+        Dataset::prepare_filters();
+        self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
+        table_capsule(py, self.dataset.table_provider())
     }
 }
 

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 /// Returns the Python exception for `error`: the class says what kind, the text says what, where and why.
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
-        let raised = raise(py, class_of(error), describe(error));
+        let raised = raise(py, class_of(error), error.describe());
         raised.set_cause(py, error.source().map(|cause| cause_to_py(py, cause)));
         raised
     })
@@ -63,18 +63,4 @@ fn class_of(error: &Error) -> &'static str {
         Error::Closed { .. } => "ClosedError",
         _ => "ForebayError",
     }
-}
-
-/// Returns the message with what its causes say, since logs and Arrow's streams show no chain.
-pub(crate) fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        let said = source.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = source.source();
-    }
-    text
 }

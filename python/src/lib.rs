@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 mod alloc;
 mod batch;
+mod datafusion;
 mod dataset;
 mod dlpack;
 mod error;
@@ -26,6 +27,7 @@ static ALLOCATOR: alloc::LargeBlocks = alloc::LargeBlocks;
 #[pymodule]
 fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("DATAFUSION_VERSION", forebay::DATAFUSION_VERSION)?;
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<reader::PyReader>()?;
     module.add_class::<selection::PySelection>()?;

@@ -14,7 +14,7 @@ use pyo3_arrow::error::PyArrowResult;
 use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
 use crate::batch::{PyBatch, conversion, struct_array, struct_field};
-use crate::error::{describe, to_py};
+use crate::error::to_py;
 use crate::runtime::TICK;
 
 /// Batches in order, with the position of the next one.
@@ -165,7 +165,7 @@ pub(crate) fn arrow_stream<'py>(
             Some(conversion) => conversion.convert(&batch),
         });
         // As C text, which ends at a zero.
-        let failed = |error| describe(&error).replace('\0', "\\0");
+        let failed = |error: forebay::Error| error.describe().replace('\0', "\\0");
         converted.map(struct_array).map_err(|error| arrow_schema::ArrowError::ExternalError(failed(error).into()))
     });
     to_stream_pycapsule(py, Box::new(ArrayIterator::new(arrays, field)), None)

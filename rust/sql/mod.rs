@@ -10,10 +10,12 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
+//! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod carry;
 mod function;
 mod plan;
+mod provider;
 mod run;
 mod sample;
 mod scan;
@@ -32,6 +34,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
 pub use self::function::{Function, FunctionBody};
+pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
 use self::trace::{trace, trace_expr};

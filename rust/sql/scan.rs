@@ -35,12 +35,13 @@ pub(super) struct Scanned {
     pub(super) rows: Option<UInt64Array>,
 }
 
-/// Evaluates the selection of `dataset` and begins to read it.
+/// Evaluates the selection of `dataset` and begins to read it, or its first `limit` rows.
 pub(super) async fn open(
     dataset: Dataset,
     sample: Option<Sample>,
     scanning: Arc<Scanning>,
     with_rows: bool,
+    limit: Option<u64>,
 ) -> Result<stream::BoxStream<'static, Result<Scanned>>> {
     let io = Io::current()?;
     let connections = dataset.connect(&scanning.metrics)?;
@@ -66,11 +67,12 @@ pub(super) async fn open(
         );
     }
     let numbers = with_rows.then(|| answer.row_numbers(dataset.snapshot()));
+    let num_rows = answer.num_rows().min(limit.unwrap_or(u64::MAX));
     if dataset.schema().fields().is_empty() {
-        return Ok(numbers_alone(answer.num_rows(), numbers).boxed());
+        return Ok(numbers_alone(num_rows, numbers).boxed());
     }
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
-    let share = Share::whole(reader.num_rows(), reader.fitting_batch_rows());
+    let share = Share::whole(num_rows, reader.fitting_batch_rows());
     let options = StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads };
     let reading = BatchStream::start_counted(&Arc::new(reader), 0, share, options, Some(&scanning.metrics))?;
     Ok(batches(reading, numbers).boxed())

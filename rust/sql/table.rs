@@ -93,7 +93,7 @@ impl DatasetTable {
     }
 
     /// Returns a filter of a scan over the columns of the snapshot; `None` where it is not one of the row's own columns.
-    fn pushed_down(&self, filter: &Expr) -> PlanResult<Option<Expr>> {
+    pub(super) fn pushed_down(&self, filter: &Expr) -> PlanResult<Option<Expr>> {
         // The first rows of a sample, and of another query, are those before the filter.
         let is_fixed = matches!(self.sample, Some(Sample { size: Size::Rows(_), .. }));
         if is_fixed || self.dataset.query().is_some() || !trace::is_of_the_row(filter)? {
@@ -230,7 +230,7 @@ impl ExecutionPlan for DatasetScan {
         let scanning = context.session_config().get_extension::<Scanning>();
         let scanning = scanning.ok_or_else(|| DataFusionError::Internal("a scan outside of a query".into()))?;
         let (schema, row_place) = (Arc::clone(&self.schema), self.row_place);
-        let opening = scan::open(self.dataset.clone(), self.sample, scanning, row_place.is_some());
+        let opening = scan::open(self.dataset.clone(), self.sample, scanning, row_place.is_some(), None);
         let batches = stream::once(opening).flat_map(move |opened| match opened {
             Ok(batches) => batches.boxed(),
             Err(error) => stream::once(async move { Err(error) }).boxed(),

@@ -11,8 +11,10 @@ import threading
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import data
+import datafusion
 import hostile
 import pyarrow as pa
 import pytest
@@ -722,6 +724,13 @@ QUERIES = {
     ),
 }
 
+
+def for_another_datafusion(folder: Path) -> object:
+    """Registers a table where another version of datafusion is installed."""
+    with mock.patch("datafusion.__version__", "7.1.0"):
+        return datafusion.SessionContext().register_table("t", opened(folder))
+
+
 SETTINGS = {
     "a batch of nothing": Case(
         lambda folder: opened(folder).batches(0), fb.SettingError, ValueError, ("batch_size", "got 0")
@@ -766,6 +775,15 @@ SETTINGS = {
         fb.TensorError,
         TypeError,
         ("column `n`", "List(Int64", "cannot become a tensor"),
+    ),
+    "a table for what is no session": Case(
+        lambda folder: opened(folder).__datafusion_table_provider__(7),
+        fb.SettingError,
+        ValueError,
+        ("session", "got int", "register_table"),
+    ),
+    "a table for another datafusion": Case(
+        for_another_datafusion, fb.VersionError, ImportError, ("datafusion 7.1.0", "DataFusion 55", "from_arrow")
     ),
     "a state of nothing": Case(with_state(lambda _: {}), fb.StateError, ValueError, ("not a Forebay state",)),
     "a state of another dataset": Case(

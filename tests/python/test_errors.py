@@ -36,6 +36,7 @@ MIXED_IN = {
     fb.AgreementError: ValueError,
     fb.SelectionError: ValueError,
     fb.RowIndexError: IndexError,
+    fb.VersionError: ImportError,
 }
 
 

@@ -1,0 +1,329 @@
+//! A dataset as a table of another engine: DataFusion in another library, or in a program that uses this crate.
+//!
+//! The engine plans, and asks for columns, rows and how many of them; reading is ours, on threads of our own, so it matters
+//! neither which runtime nor which library polls. A stream that is dropped ends what it has begun.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, Statistics};
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
+    StatisticsArgs,
+};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinHandle;
+
+use super::plan;
+use super::scan::{self, Scanning};
+use super::table::DatasetTable;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::io::Io;
+use crate::panics;
+use crate::process::OfProcess;
+use crate::query::Dataset;
+use crate::selection::{Filter, floats, sql};
+use crate::stream::OF_ANOTHER_PROCESS;
+
+/// Batches that wait for the engine.
+const READY_BATCHES: usize = 2;
+
+/// Version of DataFusion that [`Dataset::table_provider`] is of.
+pub const DATAFUSION_VERSION: &str = datafusion::DATAFUSION_VERSION;
+
+/// A dataset as a table that any session may read.
+#[derive(Debug)]
+struct SharedTable {
+    dataset: Dataset,
+    table: DatasetTable,
+}
+
+impl Dataset {
+    /// Returns the dataset as a table of DataFusion, of the version of [`DATAFUSION_VERSION`].
+    ///
+    /// Its rows come in the dataset's order, read as far as a query needs them: columns, limits and filters on the row's own
+    /// columns are pushed down, and the number of rows is exact where it is known. A filter of the dataset itself is
+    /// evaluated when the table is first read, if that has not been done.
+    pub fn table_provider(&self) -> Arc<dyn TableProvider> {
+        Arc::new(SharedTable { dataset: self.clone(), table: DatasetTable::new(self, false) })
+    }
+}
+
+impl SharedTable {
+    /// Returns filters of the engine as the dataset's; `None` where the engine is to evaluate one itself.
+    fn filters(&self, exprs: &[&Expr]) -> Vec<Option<Filter>> {
+        let made = || Ok(exprs.iter().map(|expr| self.filter(expr)).collect());
+        // The engine's threads have ordinary stacks.
+        sql::with_large_stack("", made).unwrap_or_else(|_| vec![None; exprs.len()])
+    }
+
+    fn filter(&self, expr: &Expr) -> Option<Filter> {
+        if sql::depth(expr) > sql::MAX_DEPTH || !is_plain(expr) {
+            return None;
+        }
+        let snapshot = self.dataset.snapshot();
+        let exact = || {
+            let schema = DFSchema::try_from(Arc::clone(&snapshot.schema))?;
+            let Some(pushed) = self.table.pushed_down(&sql::balance(expr.clone()))? else { return Ok(None) };
+            floats::canonical_comparisons(sql::keep_cases(pushed)?, &schema).map(Some)
+        };
+        let exact: PlanResult<Option<Expr>> = exact();
+        Filter::try_from_expr(expr.to_string(), plan::simple(exact.ok()??, snapshot), snapshot).ok()
+    }
+}
+
+/// Returns whether an expression is made of what filters of our own are made of.
+fn is_plain(expr: &Expr) -> bool {
+    let is_foreign = expr.exists(|node| {
+        Ok(matches!(
+            node,
+            Expr::HigherOrderFunction(_)
+                | Expr::Lambda(_)
+                | Expr::LambdaVariable(_)
+                | Expr::Placeholder(_)
+                | Expr::ScalarVariable(..)
+                | Expr::SetComparison(_)
+                | Expr::GroupingSet(_)
+        ))
+    });
+    is_foreign.is_ok_and(|is_foreign| !is_foreign)
+}
+
+#[async_trait]
+impl TableProvider for SharedTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(self.dataset.schema())
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        Some(statistics(&self.dataset, None))
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> PlanResult<Vec<TableProviderFilterPushDown>> {
+        let support = |filter: Option<Filter>| match filter {
+            Some(_) => TableProviderFilterPushDown::Exact,
+            None => TableProviderFilterPushDown::Unsupported,
+        };
+        caught(|| Ok(self.filters(filters).into_iter().map(support).collect()))
+    }
+
+    async fn scan(
+        &self,
+        _state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        caught(|| {
+            let kept = self.filters(&filters.iter().collect::<Vec<_>>());
+            let filters = kept.into_iter().zip(filters).map(|(kept, filter)| {
+                let refused =
+                    || DataFusionError::Internal(format!("the filter `{filter}` is not one of the dataset's"));
+                kept.ok_or_else(refused)
+            });
+            let filters = filters.collect::<PlanResult<Vec<_>>>()?;
+            let mut dataset = self.dataset.with_filters(filters);
+            if let Some(columns) = projection {
+                dataset = dataset.project(columns);
+            }
+            let scan: Arc<dyn ExecutionPlan> = Arc::new(SharedScan::new(dataset, limit));
+            Ok(scan)
+        })
+    }
+}
+
+/// Returns what is known of the rows of `dataset`, of which the first `limit` are read.
+fn statistics(dataset: &Dataset, limit: Option<usize>) -> Statistics {
+    let narrow = |num_rows: u64| usize::try_from(num_rows).unwrap_or(usize::MAX).min(limit.unwrap_or(usize::MAX));
+    let num_rows = match dataset.known_answer() {
+        Some(answer) => Precision::Exact(narrow(answer.num_rows())),
+        None => Precision::Inexact(narrow(dataset.snapshot().num_rows)),
+    };
+    Statistics::new_unknown(dataset.schema()).with_num_rows(num_rows)
+}
+
+/// A scan of some columns and rows of a dataset, for another engine.
+#[derive(Debug)]
+struct SharedScan {
+    dataset: Dataset,
+    limit: Option<usize>,
+    properties: Arc<PlanProperties>,
+}
+
+impl SharedScan {
+    fn new(dataset: Dataset, limit: Option<usize>) -> Self {
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(dataset.schema())),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        Self { dataset, limit, properties: Arc::new(properties) }
+    }
+}
+
+impl DisplayAs for SharedScan {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns: Vec<&str> = self.dataset.schema().fields().iter().map(|field| field.name().as_str()).collect();
+        let filters = self.dataset.filter_texts();
+        write!(f, "ForebayScan: columns=[{}]", columns.join(", "))?;
+        if !filters.is_empty() {
+            write!(f, ", rows where {}", filters.join(" AND "))?;
+        }
+        self.limit.map_or(Ok(()), |limit| write!(f, ", first {limit}"))
+    }
+}
+
+impl ExecutionPlan for SharedScan {
+    fn name(&self) -> &'static str {
+        "ForebayScan"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> PlanResult<TreeNodeRecursion>,
+    ) -> PlanResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> PlanResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], _: &StatisticsArgs) -> PlanResult<Arc<Statistics>> {
+        Ok(Arc::new(statistics(&self.dataset, self.limit)))
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> PlanResult<SendableRecordBatchStream> {
+        let (dataset, limit) = (self.dataset.clone(), self.limit);
+        // Nothing begins before the first batch is asked for: the engine may read another table first.
+        let batches = stream::once(async move { Reading::start(dataset, limit) }).try_flatten();
+        let batches = batches.map_err(|error| DataFusionError::External(Box::new(Told(error))));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.dataset.schema()), batches)))
+    }
+}
+
+/// The batches of one scan, as our own threads bring them.
+struct Reading(OfProcess<Running>);
+
+/// What brings the batches.
+struct Running {
+    batches: Receiver<Result<RecordBatch>>,
+    task: JoinHandle<()>,
+    /// Ends the threads.
+    _io: Io,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Reading {
+    fn start(dataset: Dataset, limit: Option<usize>) -> Result<Self> {
+        let io = Io::for_scan()?;
+        let (sender, batches) = channel(READY_BATCHES);
+        let task = io.spawn(async move {
+            let delivered = AssertUnwindSafe(deliver(dataset, limit, &sender)).catch_unwind().await;
+            let failed = match delivered {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error,
+                Err(panic) => Error::internal(panic.as_ref()),
+            };
+            // Nobody wants it where nobody reads any more.
+            drop(sender.send(Err(failed)).await);
+        });
+        Ok(Self(OfProcess::new(Running { batches, task, _io: io })))
+    }
+}
+
+impl Stream for Reading {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.0.get_mut() {
+            Some(running) => running.batches.poll_recv(context),
+            None => Poll::Ready(Some(Err(Error::Closed { reason: OF_ANOTHER_PROCESS }))),
+        }
+    }
+}
+
+/// Hands over the batches of a scan until nobody wants more.
+async fn deliver(dataset: Dataset, limit: Option<usize>, sender: &Sender<Result<RecordBatch>>) -> Result<()> {
+    let scanning = Scanning {
+        // As much as scans of a query of our own may hold.
+        memory_limit: config::QUERY_MEMORY_BYTES / 2,
+        num_threads: config::num_threads(),
+        metrics: Arc::default(),
+        progress: Arc::default(),
+    };
+    let limit = limit.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX));
+    let mut batches = scan::open(dataset, None, Arc::new(scanning), false, limit).await?;
+    while let Some(scanned) = batches.next().await {
+        if sender.send(Ok(scanned?.batch)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a call of another library, where a panic would end the process.
+fn caught<T>(work: impl FnOnce() -> PlanResult<T>) -> PlanResult<T> {
+    panics::caught(work).unwrap_or_else(|reason| Err(DataFusionError::Internal(reason)))
+}
+
+/// An error that says what its causes are: nothing but its text crosses to another library.
+#[derive(Debug)]
+struct Told(Error);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.describe())
+    }
+}
+
+impl std::error::Error for Told {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

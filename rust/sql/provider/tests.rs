@@ -1,4 +1,3 @@
-use std::error::Error as _;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;

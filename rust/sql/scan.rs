@@ -49,7 +49,7 @@ pub(super) async fn open(
     // Requests are made on their own runtime.
     let answering = {
         let (dataset, scanning) = (dataset.clone(), Arc::clone(&scanning));
-        let reading = if sample.is_some() { Reading::Later } else { Reading::InOrder };
+        let reading = if sample.is_some() || limit.is_some() { Reading::Later } else { Reading::InOrder };
         let limit = Some(scanning.memory_limit);
         io.spawn(async move { dataset.answer(connections, limit, reading, &scanning.progress).await })
     };

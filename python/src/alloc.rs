@@ -21,9 +21,6 @@ const LARGE_BYTES: usize = 64 << 10;
 /// Mapped blocks begin at a page.
 const PAGE_BYTES: usize = 4096;
 
-/// The pages that larger blocks are asked for in: one of them is faulted in at a time, not 512 small ones.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 /// The part of a memory limit that freed blocks may take in any case.
 const KEPT_SHARE: usize = 16;
 
@@ -223,27 +220,6 @@ fn class_of(len: usize) -> usize {
 }
 
 fn map(len: usize) -> *mut u8 {
-    if len < HUGE_PAGE_BYTES {
-        return map_pages(len);
-    }
-    // Longer by a huge page, of which what lies before and behind a block that begins at one is given back.
-    let block = map_pages(len + HUGE_PAGE_BYTES);
-    if block.is_null() {
-        return block;
-    }
-    let before = block.align_offset(HUGE_PAGE_BYTES);
-    let start = block.expose_provenance();
-    if before > 0 {
-        unmap(start, before);
-    }
-    unmap(start + before + len, HUGE_PAGE_BYTES - before);
-    let block = with_exposed_provenance_mut(start + before);
-    // SAFETY: the mapping is ours; a system that has no such pages goes on with small ones.
-    unsafe { libc::madvise(block, len, libc::MADV_HUGEPAGE) };
-    block.cast()
-}
-
-fn map_pages(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
     let block = unsafe {

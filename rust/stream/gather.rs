@@ -1,25 +1,22 @@
 //! Copies the rows of a batch together: the one copy between decoding and the consumer.
 //!
-//! Fixed-width values, fixed-size lists, lists of fixed-width values, strings and binary without nulls
-//! have kernels here, which size the destination exactly and copy row by row into a fresh, 64-byte
-//! aligned buffer. Everything else goes through arrow's [`MutableArrayData`].
+//! Numbers, Booleans, strings, binary, lists, maps and structs of them are copied by the kernels of [`copies`](super::copies),
+//! which size the destination exactly, into fresh buffers aligned to 64 bytes. Whether a value is NULL is copied beside
+//! it, as one bit. Everything else goes through arrow's [`MutableArrayData`].
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
-use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer};
 use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
+use super::copies::{SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of};
 use super::dictionary::{has_dictionary, with_unique_values};
 
 /// One row: which source, and which row of it.
 pub(crate) type SourceRow = (u32, u32);
-
-/// A range of values: which source, and which of its values.
-type SourceRange = (u32, Range<usize>);
 
 /// Returns `rows` of `sources` as one batch of `schema`.
 ///
@@ -35,7 +32,7 @@ pub(crate) fn gather(
 ) -> Result<RecordBatch, ArrowError> {
     let columns = (0..schema.fields().len()).map(|column| {
         let arrays: Vec<ArrayData> = sources.iter().map(|source| source.column(column).to_data()).collect();
-        gather_array(&arrays, rows).map_err(|error| {
+        gather_array(&arrays, rows).map(make_array).map_err(|error| {
             let name = schema.field(column).name();
             ArrowError::ComputeError(format!("column `{name}`: {error}"))
         })
@@ -65,180 +62,139 @@ pub(super) fn compact(batch: &RecordBatch, keep: &[u32]) -> Result<RecordBatch, 
     gather(&batch.schema(), std::slice::from_ref(batch), &rows)
 }
 
-fn gather_array(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayRef, ArrowError> {
+/// Returns `rows` of arrays of one type.
+fn gather_array(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
     let Some(first) = sources.first() else {
         return Err(ArrowError::InvalidArgumentError("no sources to gather from".into()));
     };
-    let has_nulls = sources.iter().any(|source| source.null_count() > 0);
-    let data = match first.data_type() {
-        data_type if has_nulls => generic(sources, rows, data_type)?,
-        DataType::FixedSizeList(field, len) => match field.data_type().primitive_width() {
-            Some(width) if sources.iter().all(|source| source.child_data()[0].null_count() == 0) => {
-                let width = width * usize::try_from(*len).unwrap_or(0);
-                let children: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
-                fixed_size_lists(sources, &children, rows, width)?
-            }
-            _ => generic(sources, rows, first.data_type())?,
-        },
-        DataType::FixedSizeBinary(len) => {
-            fixed_width(sources, rows, usize::try_from(*len).unwrap_or(0), first.data_type())?
+    let data_type = first.data_type();
+    if has_dictionary(data_type) {
+        return interleaved(sources, rows);
+    }
+    let values = match data_type {
+        DataType::Boolean => {
+            let bits: Vec<_> = sources.iter().map(bits_of).collect();
+            Some(ArrayData::builder(data_type.clone()).add_buffer(copy_bits(&bits, rows).into_inner()))
         }
-        DataType::Utf8 | DataType::Binary => bytes::<i32>(sources, rows, first.data_type())?,
-        DataType::LargeUtf8 | DataType::LargeBinary => bytes::<i64>(sources, rows, first.data_type())?,
-        DataType::List(field) => lists::<i32>(sources, rows, field.data_type())?,
-        DataType::LargeList(field) => lists::<i64>(sources, rows, field.data_type())?,
-        data_type => match data_type.primitive_width() {
-            Some(width) => fixed_width(sources, rows, width, data_type)?,
-            None => generic(sources, rows, data_type)?,
-        },
+        DataType::FixedSizeBinary(len) => Some(fixed_width(sources, rows, usize::try_from(*len).unwrap_or(0))),
+        DataType::FixedSizeList(_, len) => fixed_size_lists(sources, rows, usize::try_from(*len).unwrap_or(0))?,
+        DataType::Utf8 | DataType::Binary => Some(bytes::<i32>(sources, rows)?),
+        DataType::LargeUtf8 | DataType::LargeBinary => Some(bytes::<i64>(sources, rows)?),
+        DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows)?,
+        DataType::LargeList(_) => lists::<i64>(sources, rows)?,
+        DataType::Struct(fields) => Some(structs(sources, rows, fields.len())?),
+        other => other.primitive_width().map(|width| fixed_width(sources, rows, width)),
     };
-    Ok(make_array(data))
+    let Some(values) = values else { return generic(sources, rows) };
+    Ok(trusted(values.len(rows.len()).nulls(validity(sources, rows))))
 }
 
-fn fixed_width(
-    sources: &[ArrayData],
-    rows: &[SourceRow],
-    width: usize,
-    data_type: &DataType,
-) -> Result<ArrayData, ArrowError> {
-    let values = |source: &ArrayData| source.offset() * width;
-    let buffer = copy_fixed(sources.iter().map(|s| &s.buffers()[0].as_slice()[values(s)..]), rows, width);
-    ArrayDataBuilder::new(data_type.clone()).len(rows.len()).add_buffer(buffer).build()
+/// Returns which of the rows are not NULL, if any is.
+fn validity(sources: &[ArrayData], rows: &[SourceRow]) -> Option<NullBuffer> {
+    if sources.iter().all(|source| source.null_count() == 0) {
+        return None;
+    }
+    let all_valid = |source: &ArrayData| BooleanBuffer::new_set(source.len());
+    let bits = |source: &ArrayData| source.nulls().map_or_else(|| all_valid(source), |nulls| nulls.inner().clone());
+    let valid = NullBuffer::new(copy_bits(&sources.iter().map(bits).collect::<Vec<_>>(), rows));
+    (valid.null_count() > 0).then_some(valid)
 }
 
+fn bits_of(source: &ArrayData) -> BooleanBuffer {
+    BooleanBuffer::new(source.buffers()[0].clone(), source.offset(), source.len())
+}
+
+fn fixed_width(sources: &[ArrayData], rows: &[SourceRow], width: usize) -> ArrayDataBuilder {
+    let values = sources.iter().map(|source| &source.buffers()[0].as_slice()[source.offset() * width..]);
+    ArrayData::builder(sources[0].data_type().clone()).add_buffer(copy_fixed(values, rows, width))
+}
+
+/// Gathers lists of `len` items each; those of numbers in one copy a row.
 fn fixed_size_lists(
     sources: &[ArrayData],
-    children: &[&ArrayData],
     rows: &[SourceRow],
-    width: usize,
-) -> Result<ArrayData, ArrowError> {
-    let child_width = children[0].data_type().primitive_width().unwrap_or(0);
-    let starts = sources.iter().zip(children).map(|(source, child)| {
-        &child.buffers()[0].as_slice()[child.offset() * child_width + source.offset() * width..]
-    });
-    let buffer = copy_fixed(starts, rows, width);
-    let len = buffer.len() / child_width.max(1);
-    let child = ArrayDataBuilder::new(children[0].data_type().clone()).len(len).add_buffer(buffer).build()?;
-    ArrayDataBuilder::new(sources[0].data_type().clone()).len(rows.len()).add_child_data(child).build()
-}
-
-/// Copies `width` bytes for each row; `values` starts at each source's row 0.
-fn copy_fixed<'a>(values: impl Iterator<Item = &'a [u8]>, rows: &[SourceRow], width: usize) -> Buffer {
-    let values: Vec<&[u8]> = values.collect();
-    match width {
-        1 => copy_words::<1>(&values, rows),
-        2 => copy_words::<2>(&values, rows),
-        4 => copy_words::<4>(&values, rows),
-        8 => copy_words::<8>(&values, rows),
-        16 => copy_words::<16>(&values, rows),
-        _ => {
-            let mut out = MutableBuffer::with_capacity(rows.len() * width);
-            for &(source, row) in rows {
-                let start = row as usize * width;
-                out.extend_from_slice(&values[source as usize][start..start + width]);
-            }
-            out.into()
-        }
+    len: usize,
+) -> Result<Option<ArrayDataBuilder>, ArrowError> {
+    let items: Vec<ArrayData> = sources.iter().map(|source| source.child_data()[0].clone()).collect();
+    let builder = ArrayData::builder(sources[0].data_type().clone());
+    let of_numbers = items[0].data_type().primitive_width();
+    if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
+        let starts = sources
+            .iter()
+            .zip(&items)
+            .map(|(source, items)| &items.buffers()[0].as_slice()[(items.offset() + source.offset() * len) * width..]);
+        let buffer = copy_fixed(starts, rows, len * width);
+        let child = ArrayData::builder(items[0].data_type().clone()).len(rows.len() * len).add_buffer(buffer);
+        return Ok(Some(builder.add_child_data(trusted(child))));
     }
-}
-
-/// Copies `N` bytes for each row, which the compiler turns into one load and one store.
-fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow]) -> Buffer {
-    let values: Vec<&[[u8; N]]> = values.iter().map(|source| source.as_chunks::<N>().0).collect();
-    let mut out = MutableBuffer::from_len_zeroed(rows.len() * N);
-    for (slot, &(source, row)) in out.as_slice_mut().as_chunks_mut::<N>().0.iter_mut().zip(rows) {
-        *slot = values[source as usize][row as usize];
-    }
-    out.into()
+    let range = |&(source, row): &SourceRow| {
+        let start = (sources[source as usize].offset() + row as usize) * len;
+        (source, start..start + len)
+    };
+    let ranges: Vec<SourceRange> = rows.iter().map(range).collect();
+    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
 }
 
 /// Gathers strings or binary.
-fn bytes<O: ArrowNativeType>(
-    sources: &[ArrayData],
-    rows: &[SourceRow],
-    data_type: &DataType,
-) -> Result<ArrayData, ArrowError> {
+fn bytes<O: ArrowNativeType>(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayDataBuilder, ArrowError> {
     let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
     let (offsets, ranges) = offsets_of(&offsets, rows, 1)?;
     let values: Vec<&[u8]> = sources.iter().map(|source| source.buffers()[1].as_slice()).collect();
-    let builder = ArrayDataBuilder::new(data_type.clone()).len(rows.len());
-    let data = builder.add_buffer(offsets).add_buffer(copy_ranges(&values, &ranges, 1));
-    // The values were valid in the sources, and rows are copied whole.
-    Ok(trusted(data))
+    let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
+    Ok(builder.add_buffer(copy_ranges(&values, &ranges, 1)))
 }
 
-/// Gathers lists; those of fixed-width values without nulls in one copy a row.
+/// Gathers lists and maps.
 fn lists<O: ArrowNativeType>(
     sources: &[ArrayData],
     rows: &[SourceRow],
-    item: &DataType,
-) -> Result<ArrayData, ArrowError> {
-    let has_nulls = sources.iter().any(|source| source.child_data()[0].null_count() > 0);
-    let Some(width) = item.primitive_width().filter(|_| !has_nulls) else {
-        return generic(sources, rows, sources[0].data_type());
-    };
+) -> Result<Option<ArrayDataBuilder>, ArrowError> {
+    let items: Vec<ArrayData> = sources.iter().map(|source| source.child_data()[0].clone()).collect();
     let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
-    let (offsets, ranges) = offsets_of(&offsets, rows, width)?;
-    let values: Vec<&[u8]> = sources
-        .iter()
-        .map(|source| &source.child_data()[0])
-        .map(|child| &child.buffers()[0].as_slice()[child.offset() * width..])
-        .collect();
-    let buffer = copy_ranges(&values, &ranges, width);
-    let child = ArrayDataBuilder::new(item.clone()).len(buffer.len() / width.max(1)).add_buffer(buffer).build()?;
-    let data_type = sources[0].data_type().clone();
-    Ok(trusted(ArrayDataBuilder::new(data_type).len(rows.len()).add_buffer(offsets).add_child_data(child)))
+    let (offsets, ranges) = offsets_of(&offsets, rows, items[0].data_type().primitive_width().unwrap_or(1))?;
+    let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
+    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
 }
 
-/// Returns the new offsets, and for each row the source and the range of its values there.
-fn offsets_of<O: ArrowNativeType>(
-    offsets: &[&[O]],
-    rows: &[SourceRow],
-    width: usize,
-) -> Result<(Buffer, Vec<SourceRange>), ArrowError> {
-    let mut out = MutableBuffer::with_capacity((rows.len() + 1) * size_of::<O>());
-    out.push(O::default());
-    let mut ranges = Vec::with_capacity(rows.len());
-    let mut total = 0_usize;
-    for &(source, row) in rows {
-        let of = offsets[source as usize];
-        let range = of[row as usize].as_usize()..of[row as usize + 1].as_usize();
-        total += range.len();
-        let end = O::from_usize(total).filter(|end| end.as_usize() == total && total <= max_offset::<O>());
-        out.push(end.ok_or_else(|| {
-            let bytes = total * width;
-            ArrowError::ComputeError(format!("{bytes} bytes do not fit one batch; use a smaller batch size"))
-        })?);
-        ranges.push((source, range));
+/// Gathers ranges of items, numbers in one copy a range; `None` where they have too large numbers.
+fn gather_items(items: &[ArrayData], ranges: &[SourceRange]) -> Result<Option<ArrayData>, ArrowError> {
+    let of_numbers = items[0].data_type().primitive_width();
+    if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
+        let values = items.iter().map(|items| &items.buffers()[0].as_slice()[items.offset() * width..]);
+        let buffer = copy_ranges(&values.collect::<Vec<_>>(), ranges, width);
+        let data = ArrayData::builder(items[0].data_type().clone()).len(buffer.len() / width.max(1));
+        return Ok(Some(trusted(data.add_buffer(buffer))));
     }
-    Ok((out.into(), ranges))
-}
-
-fn max_offset<O>() -> usize {
-    if size_of::<O>() == 4 { i32::MAX as usize } else { isize::MAX as usize }
-}
-
-fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
-    let total: usize = ranges.iter().map(|(_, range)| range.len() * width).sum();
-    let mut out = MutableBuffer::with_capacity(total);
-    for (source, range) in ranges {
-        out.extend_from_slice(&values[*source as usize][range.start * width..range.end * width]);
+    if items.iter().any(|items| u32::try_from(items.len()).is_err()) {
+        return Ok(None);
     }
-    out.into()
+    let rows_of = |(source, range): &SourceRange| {
+        let source = *source;
+        range.clone().map(move |row| (source, u32::try_from(row).unwrap_or(u32::MAX)))
+    };
+    let rows: Vec<SourceRow> = ranges.iter().flat_map(rows_of).collect();
+    gather_array(items, &rows).map(Some)
+}
+
+fn structs(sources: &[ArrayData], rows: &[SourceRow], num_fields: usize) -> Result<ArrayDataBuilder, ArrowError> {
+    let mut builder = ArrayData::builder(sources[0].data_type().clone());
+    for field in 0..num_fields {
+        let of_field = |source: &ArrayData| source.child_data()[field].slice(source.offset(), source.len());
+        builder = builder.add_child_data(gather_array(&sources.iter().map(of_field).collect::<Vec<_>>(), rows)?);
+    }
+    Ok(builder)
 }
 
 #[expect(unsafe_code, reason = "validating UTF-8 and offsets again would cost more than the copy")]
 fn trusted(builder: ArrayDataBuilder) -> ArrayData {
-    // SAFETY: offsets ascend from 0 to the length of the values, which is their sum; strings are whole strings of
-    // valid sources, so every boundary is a character boundary.
+    // SAFETY: buffers hold as many values as the length says, children as many as offsets or widths say, and there is a
+    // bit of validity for each row. Offsets ascend from 0 to the length of the values, which is their sum; strings are
+    // whole strings of valid sources, so every boundary is a character boundary.
     unsafe { builder.build_unchecked() }
 }
 
 /// Gathers any type by arrow's own copier, run by run.
-fn generic(sources: &[ArrayData], rows: &[SourceRow], data_type: &DataType) -> Result<ArrayData, ArrowError> {
-    if has_dictionary(data_type) {
-        return interleaved(sources, rows);
-    }
+fn generic(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
     let mut out = MutableArrayData::with_capacities(sources.iter().collect(), true, Capacities::Array(rows.len()));
     let mut rows = rows.iter().copied().peekable();
     while let Some((source, start)) = rows.next() {
@@ -260,4 +216,111 @@ fn interleaved(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, A
     let indices: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
     let gathered = arrow_select::interleave::interleave(&arrays, &indices)?.to_data();
     if sources.len() == 1 { Ok(gathered) } else { with_unique_values(gathered) }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::{Int32Type, Int64Type};
+    use arrow_array::{
+        BooleanArray, FixedSizeListArray, Float64Array, Int32Array, LargeListArray, LargeStringArray, ListArray,
+        StringArray, StructArray,
+    };
+    use arrow_buffer::OffsetBuffer;
+    use arrow_schema::{Field, Fields};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A number for each row, and whether it is NULL; everything else is made of these.
+    type Seeds = Vec<Option<i32>>;
+
+    fn item(data_type: DataType) -> Arc<Field> {
+        Arc::new(Field::new("item", data_type, true))
+    }
+
+    fn texts(seeds: &Seeds) -> Vec<Option<String>> {
+        seeds.iter().map(|seed| seed.map(|n| format!("{n}").repeat(n.unsigned_abs() as usize % 4))).collect()
+    }
+
+    /// Returns lists of the items that `of` makes, which may be NULL and empty.
+    fn list_of(seeds: &Seeds, of: impl Fn(&Seeds) -> ArrayRef) -> ArrayRef {
+        let lengths: Vec<usize> = seeds.iter().map(|seed| seed.map_or(0, |n| n.unsigned_abs() as usize % 4)).collect();
+        let items: Seeds = (0..i32::try_from(lengths.iter().sum::<usize>()).unwrap())
+            .map(|n| (n % 5 != 3 || seeds[0].is_some()).then_some(n))
+            .collect();
+        let values = of(&items);
+        let nulls = NullBuffer::from_iter(seeds.iter().map(Option::is_some));
+        let field = item(values.data_type().clone());
+        Arc::new(ListArray::new(field, OffsetBuffer::from_lengths(lengths), values, Some(nulls)))
+    }
+
+    /// Returns rows of one of many types.
+    fn array(kind: usize, seeds: &Seeds) -> ArrayRef {
+        let numbers = || -> ArrayRef { Arc::new(Int32Array::from(seeds.clone())) };
+        let nulls = || NullBuffer::from_iter(seeds.iter().map(Option::is_some));
+        match kind {
+            0 => numbers(),
+            1 => Arc::new(Float64Array::from_iter(seeds.iter().map(|seed| seed.map(f64::from)))),
+            2 => Arc::new(BooleanArray::from_iter(seeds.iter().map(|seed| seed.map(|n| n % 2 == 0)))),
+            3 => Arc::new(StringArray::from_iter(texts(seeds))),
+            4 => Arc::new(LargeStringArray::from_iter(texts(seeds))),
+            5 => list_of(seeds, |items| Arc::new(Int32Array::from(items.clone()))),
+            6 => list_of(seeds, |items| Arc::new(StringArray::from_iter(texts(items)))),
+            7 => list_of(seeds, |items| list_of(items, |inner| Arc::new(Int32Array::from(inner.clone())))),
+            8 => {
+                let lists = seeds.iter().map(|seed| seed.map(|n| vec![Some(i64::from(n)), None]));
+                Arc::new(LargeListArray::from_iter_primitive::<Int64Type, _, _>(lists))
+            }
+            9 => {
+                let lists = seeds.iter().map(|seed| seed.map(|n| [Some(n), (n % 3 > 0).then_some(1), Some(7)]));
+                Arc::new(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(lists, 3))
+            }
+            10 => {
+                let values: ArrayRef = Arc::new(Int32Array::from_iter_values((0..).take(seeds.len() * 2)));
+                Arc::new(FixedSizeListArray::new(item(DataType::Int32), 2, values, Some(nulls())))
+            }
+            11 => {
+                let names = Fields::from(vec![
+                    Field::new("number", DataType::Int32, true),
+                    Field::new("text", DataType::Utf8, true),
+                ]);
+                let text: ArrayRef = Arc::new(StringArray::from_iter(texts(seeds)));
+                Arc::new(StructArray::new(names, vec![numbers(), text], Some(nulls())))
+            }
+            _ => list_of(seeds, |items| array(11, items)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_those_that_arrow_interleaves(
+            kind in 0_usize..13,
+            seeds in prop::collection::vec(prop::collection::vec(prop::option::weighted(0.8, -50_i32..50), 1..40), 1..4),
+            has_nulls in any::<bool>(),
+            cut in 0_usize..3,
+            picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..100),
+        ) {
+            let sources: Vec<ArrayRef> = seeds.iter().map(|seeds| {
+                let seeds = seeds.iter().map(|seed| if has_nulls { *seed } else { seed.or(Some(3)) }).collect();
+                let whole = array(kind, &seeds);
+                // Rows of a source need not begin where its buffers do.
+                let from = cut.min(whole.len() - 1);
+                whole.slice(from, whole.len() - from)
+            }).collect();
+            let rows: Vec<SourceRow> = picks.iter().map(|(source, row)| {
+                let source = source.index(sources.len());
+                (u32::try_from(source).unwrap(), u32::try_from(row.index(sources[source].len())).unwrap())
+            }).collect();
+            let data: Vec<ArrayData> = sources.iter().map(|source| source.to_data()).collect();
+            let gathered = gather_array(&data, &rows).unwrap();
+            gathered.validate_full().unwrap();
+            let arrays: Vec<&dyn Array> = sources.iter().map(AsRef::as_ref).collect();
+            let picked: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
+            let expected = match picked.is_empty() {
+                true => arrow_array::new_empty_array(sources[0].data_type()),
+                false => arrow_select::interleave::interleave(&arrays, &picked).unwrap(),
+            };
+            prop_assert_eq!(make_array(gathered).as_ref(), expected.as_ref());
+        }
+    }
 }

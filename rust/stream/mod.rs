@@ -11,6 +11,7 @@
 //! process's IO runtime. Nothing outlives the stream.
 
 mod budget;
+mod copies;
 mod dictionary;
 mod gather;
 mod piece;

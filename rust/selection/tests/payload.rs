@@ -58,7 +58,8 @@ impl Bucket {
 
     /// Returns the requests since the last call, sorted.
     fn requests(&self) -> Vec<String> {
-        let mut requests = self.recording.take();
+        let requests = self.recording.take();
+        let mut requests: Vec<_> = requests.iter().map(|request| request.replace(" if unchanged", "")).collect();
         requests.sort_unstable();
         requests
     }
@@ -112,9 +113,9 @@ fn shuffled_rows_are_read_only_where_all_of_them_fit() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..3000), properties())], true).await;
         let terms = Terms { max_bytes: 20_000, ..IN_ORDER };
-        let shuffled = bucket.begin("sorted >= 10", &[1], Terms { is_in_order: false, ..terms }).await;
+        let shuffled = bucket.begin("sorted >= 10", &[2], Terms { is_in_order: false, ..terms }).await;
         assert_eq!(shuffled.ahead.room(), 20_000);
-        let in_order = bucket.begin("sorted >= 10", &[1], terms).await;
+        let in_order = bucket.begin("sorted >= 10", &[2], terms).await;
         assert!(in_order.ahead.room() < 20_000);
     });
 }

@@ -12,7 +12,8 @@ PYTHON ?= python3
 CARGO_FLAGS := --release --locked
 # Further arguments, as in `make test PYTEST_FLAGS="-k resume"`.
 PYTEST_FLAGS ?=
-BENCH_FLAGS ?=
+# Arguments of benches/python/run.py, as in `make bench BENCH_FLAGS="--only tokens text"`.
+BENCH_FLAGS ?= --write-docs
 
 BIN := .venv/bin
 REQUIREMENTS := python/requirements
@@ -56,12 +57,15 @@ test-python: ext ## Run the Python tests alone
 # An incremental build is optimised less.
 .PHONY: bench
 bench: export CARGO_INCREMENTAL := 0
-bench: .venv/bench .venv-duckdb/done ## Measure Forebay beside other readers and write docs/benchmarks.md
+bench: .venv/bench .venv-duckdb/done .venv-mosaicml/done ## Measure Forebay beside other readers and write docs/benchmarks.md
 	$(SAY) "bench: Rust"
 	@cargo bench --locked --workspace
 	$(SAY) "bench: Python, beside other loaders"
 	@$(MAKE) --no-print-directory ext
 	@$(BIN)/python benches/python/run.py $(BENCH_FLAGS)
+
+.PHONY: bench-env
+bench-env: .venv/bench .venv-duckdb/done .venv-mosaicml/done ## Install the readers that are measured, and measure nothing
 
 .PHONY: lint
 lint: ext ## Check formatting, lints and types of all code
@@ -118,6 +122,7 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
 	@$(COMPILE) pyproject.toml --group bench --constraints requirements/dev.txt --output-file requirements/bench.txt
 	@$(COMPILE) pyproject.toml --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
+	@$(COMPILE) requirements/mosaicml.in --overrides requirements/overrides.txt --output-file requirements/mosaicml.txt
 	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
 
 # Stamps: files in the environments that tell what these hold. Packages are compiled when they are installed, because the
@@ -144,6 +149,13 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	$(SAY) "setting up .venv-duckdb from $<"
 	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-duckdb
 	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-duckdb -r $<
+	@touch $@
+
+# MosaicML's loader cannot be installed beside the datasets of the tests.
+.venv-mosaicml/done: $(REQUIREMENTS)/mosaicml.txt .venv/dev
+	$(SAY) "setting up .venv-mosaicml from $<"
+	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-mosaicml
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-mosaicml -r $<
 	@touch $@
 
 .venv-uv/bin/uv:

@@ -3,8 +3,14 @@
     tokens          131,072 rows of list<int32>[2048], 50,000 ids with the frequencies of words (Zipf), zstd,
                     row groups of 1000 rows, 8 objects, as pyarrow writes by default: without a page index
     tokens-indexed  the same rows with a page index
-    text            200,000 rows of text (about 1.2 kB), a language, a score and an id, zstd, row groups of 5000 rows
+    tokens-plain    the same rows, neither compressed nor with a dictionary, with a page index
+    embeddings      360,448 rows of fixed_size_list<float32>[768], snappy, row groups of 8192 rows, 8 objects
+    text            880,000 rows of text (about 1.2 kB), a language, a score and an id, zstd, row groups of 5000 rows
+    tabular         1,800,000 rows of 100 numbers of which some are NULL, snappy, row groups of 100,000 rows
     labels          1,000,000 rows sorted by label, for checks of the shuffle
+
+Each is a gigabyte or more in memory, but for the labels. Two smaller sizes of each have other folders: `quick` has a
+sixteenth of the rows, `tiny` some hundreds, on which readers are checked against each other.
 
 `large_row_group` writes one row group of 2 GiB, of a kind of scripts/large_row_groups.py.
 `repeated` makes a longer data set of one of these by hard links, which costs no room on disk or in the page cache.
@@ -20,39 +26,38 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Size = Literal["full", "quick", "tiny"]
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 SEED = 20_260_701
-VERSION = 1
+VERSION = 2
 """Part of the mark of a complete data set: change it with anything that changes the bytes."""
 
-NUM_TOKENS = 2048
-TOKEN_ROWS = 131_072
-TOKEN_OBJECTS = 8
-VOCABULARY = 50_000
-
-TEXT_ROWS = 200_000
-TEXT_OBJECTS = 4
-LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt")
+QUICK_SHARE = 16
+TINY_OBJECTS = 2
 
 ROW_GROUP_BYTES = 2 << 30
-
-LABEL_ROWS = 1_000_000
-LABEL_OBJECTS = 4
-ROWS_PER_LABEL = 1_000
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """How to write one data set: its objects' tables, one by one, and the settings of the writer."""
+    """How to write one data set."""
 
-    tables: Callable[[], Iterator[Any]]
+    tables: str
+    """The function of `tables` that makes its content."""
+    num_rows: int
+    num_objects: int
+    tiny_rows: int
+    """Rows of the tiny size: two objects of two row groups."""
+    row_group_size: int
     settings: dict[str, Any]
+    """Further settings of the writer."""
 
 
 def default_folder() -> Path:
@@ -60,28 +65,39 @@ def default_folder() -> Path:
     return Path(os.environ.get("FOREBAY_BENCH_DATA", ROOT / "target" / "bench-data"))
 
 
-def make(name: str, folder: Path) -> Path:
+def make(name: str, folder: Path, size: Size = "full") -> Path:
     """Writes the data set `name` below `folder` unless it is there, and returns its own folder."""
-    import pyarrow.parquet as pq
-
-    target = folder / name
+    target = folder / (name if size == "full" else f"{name}-{size}")
     mark = target / f"_complete-{VERSION}"
     if mark.exists():
         return target
-    print(f"writing {name} into {target}", flush=True)
+    # Not at the top: numpy and pyarrow take a while, and most programs find what they need written.
+    import pyarrow.parquet as pq
+    import tables
+
+    data_set = DATA_SETS[name]
+    num_rows, num_objects, row_group_size = data_set.num_rows, data_set.num_objects, data_set.row_group_size
+    if size == "quick":
+        num_rows //= QUICK_SHARE
+        row_group_size = min(row_group_size, num_rows // num_objects // 2)
+    elif size == "tiny":
+        num_rows, num_objects = data_set.tiny_rows, TINY_OBJECTS
+        row_group_size = num_rows // TINY_OBJECTS // 2
+    print(f"writing {target.name} into {folder}", flush=True)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    data_set = DATA_SETS[name]
-    for index, table in enumerate(data_set.tables()):
-        pq.write_table(table, target / f"part-{index}.parquet", **data_set.settings)
+    content: Callable[[int, int], Iterator[Any]] = getattr(tables, data_set.tables)
+    settings = {"row_group_size": row_group_size, **data_set.settings}
+    for index, table in enumerate(content(num_rows, num_objects)):
+        pq.write_table(table, target / f"part-{index}.parquet", **settings)
     mark.touch()
     return target
 
 
-def repeated(name: str, folder: Path, times: int) -> Path:
+def repeated(name: str, folder: Path, times: int, size: Size = "full") -> Path:
     """Returns a folder that holds the objects of the data set `name` so many times over."""
-    source = make(name, folder)
-    target = folder / f"{name}-x{times}"
+    source = make(name, folder, size)
+    target = folder / f"{source.name}-x{times}"
     target.mkdir(exist_ok=True)
     for path in source.glob("*.parquet"):
         for index in range(times):
@@ -107,71 +123,17 @@ def large_row_group(kind: str, folder: Path) -> Path:
     return path
 
 
-def token_tables() -> Iterator[Any]:
-    """Yields one table of tokens for each object."""
-    import numpy as np
-    import pyarrow as pa
-
-    ids = np.random.default_rng(SEED).permutation(VOCABULARY).astype(np.int32)
-    num_rows = TOKEN_ROWS // TOKEN_OBJECTS
-    offsets = np.arange(num_rows + 1, dtype=np.int32) * NUM_TOKENS
-    for index in range(TOKEN_OBJECTS):
-        uniform = np.random.default_rng((SEED, index)).random(num_rows * NUM_TOKENS, dtype=np.float32)
-        # The rank of a word is log-uniform: the k-th is seen in proportion to 1/k.
-        ranks = np.exp(uniform * np.float32(np.log(VOCABULARY))).astype(np.int32) - 1
-        tokens = ids[np.clip(ranks, 0, VOCABULARY - 1)]
-        yield pa.table({"tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))})
-
-
-def text_tables() -> Iterator[Any]:
-    """Yields one table of text, language, score and id for each object."""
-    import numpy as np
-    import pyarrow as pa
-
-    num_rows = TEXT_ROWS // TEXT_OBJECTS
-    words = _words()
-    for index in range(TEXT_OBJECTS):
-        random = np.random.default_rng((SEED, 1, index))
-        lengths = random.integers(50, 350, num_rows)
-        ranks = np.exp(random.random(int(lengths.sum())) * np.log(len(words))).astype(np.int64) - 1
-        ends = np.cumsum(lengths)
-        texts = [
-            " ".join(words[rank] for rank in ranks[end - length : end])
-            for end, length in zip(ends, lengths, strict=True)
-        ]
-        yield pa.table(
-            {
-                "id": pa.array(np.arange(num_rows) + index * num_rows),
-                "lang": pa.array(random.choice(LANGUAGES, num_rows)),
-                "score": pa.array(random.random(num_rows)),
-                "text": pa.array(texts),
-            }
-        )
-
-
-def _words() -> list[str]:
-    """Returns made-up words of 2 to 11 letters."""
-    import numpy as np
-
-    random = np.random.default_rng((SEED, 2))
-    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
-    return ["".join(random.choice(letters, length)) for length in random.integers(2, 12, 20_000)]
-
-
-def label_tables() -> Iterator[Any]:
-    """Yields one table of sorted labels for each object."""
-    import numpy as np
-    import pyarrow as pa
-
-    for rows in np.split(np.arange(LABEL_ROWS), LABEL_OBJECTS):
-        yield pa.table({"row": pa.array(rows), "label": pa.array((rows // ROWS_PER_LABEL).astype(np.int32))})
-
+ZSTD = {"compression": "zstd"}
+INDEX = {"write_page_index": True}
 
 DATA_SETS = {
-    "tokens": DataSet(token_tables, {"compression": "zstd", "row_group_size": 1000}),
-    "tokens-indexed": DataSet(token_tables, {"compression": "zstd", "row_group_size": 1000, "write_page_index": True}),
-    "text": DataSet(text_tables, {"compression": "zstd", "row_group_size": 5000}),
-    "labels": DataSet(label_tables, {"compression": "zstd", "row_group_size": 10_000}),
+    "tokens": DataSet("tokens", 131_072, 8, 1024, 1000, ZSTD),
+    "tokens-indexed": DataSet("tokens", 131_072, 8, 1024, 1000, ZSTD | INDEX),
+    "tokens-plain": DataSet("tokens", 131_072, 8, 1024, 1000, {"compression": "none", "use_dictionary": False} | INDEX),
+    "embeddings": DataSet("embeddings", 360_448, 8, 2048, 8192, {"compression": "snappy"}),
+    "text": DataSet("text", 880_000, 8, 2048, 5000, ZSTD),
+    "tabular": DataSet("tabular", 1_800_000, 6, 8192, 100_000, {"compression": "snappy"}),
+    "labels": DataSet("labels", 1_000_000, 4, 4000, 1000, ZSTD),
 }
 
 
@@ -180,9 +142,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(DATA_SETS)}; all by default")
     parser.add_argument("--data", type=Path, default=default_folder(), help="the folder to write into")
+    parser.add_argument("--size", choices=("full", "quick", "tiny"), default="full", help="how many rows")
     arguments = parser.parse_args()
     for name in arguments.names or DATA_SETS:
-        make(name, arguments.data)
+        make(name, arguments.data, arguments.size)
 
 
 if __name__ == "__main__":

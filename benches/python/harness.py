@@ -1,37 +1,54 @@
 """Runs what is measured: each reader in an interpreter of its own, in turns, on the same objects and cores.
 
-A reader is a function that returns an iterator of batches as tensors. What is timed is the epoch after the first batch,
-and the whole of it beside that, because a reader can do half of its work before it gives out anything.
+A reader is a function that returns an iterable of batches in the form of its case. It first reads a tiny data set,
+which imports all that it needs, and whose every value is compared between the readers; then it is timed. What is
+timed is the epoch after the first batch, and the whole of it beside that, because a reader can do half of its work
+before it gives out anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import torch
+    from cases import Task
 
-    Reader = Callable[[Path], Iterator[torch.Tensor]]
+    Reader = Callable[[Task], Iterable[dict[str, Any]]]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MIB = 1 << 20
-CHECKED_STRIDE = 64
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+SECONDS_OF_A_READER = 300
+"""After which a reader is given up."""
 
 
 class FailedError(Exception):
     """A program that was to be measured failed; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a reader delivered of the tiny data set."""
+
+    rows: int
+    digest: str
+    """Of all values of all rows, in no order."""
 
 
 @dataclass(frozen=True)
@@ -48,72 +65,164 @@ class Measurement:
     """After the first batch, whose rows do not count."""
     rows_per_second_of_all: float
     """From the call on."""
+    rows_per_second_late: float
+    """Of the second half of the rows: far from the rate of all where a reader is not steady."""
     cpu_seconds: float
-    """Of all threads and ended worker processes, from the call to the last batch: hardly moved by other programs."""
+    """Of all threads and worker processes, from the call to the last batch: hardly moved by other programs."""
     peak_bytes: int
-    """Resident memory of the process at its highest, less what it held before the call."""
+    """Resident memory of the process at its highest, beyond what it held before the reader was first called."""
+    workers_bytes: int
+    """Memory of its worker processes at the end."""
     checksum: int
     """Sum of some values of each row: two readers that read whole epochs must agree."""
     is_whole: bool
-    """Whether the epoch ended before the rows did."""
+    """Whether the epoch ended before the time did."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """What a stream of Forebay says of itself at the end."""
 
 
-def measure(reader: Reader, folder: Path, max_rows: int | None) -> Measurement:
-    """Runs a reader in this process."""
-    held_before = peak_bytes()
-    num_rows = 0
-    checksum = 0
-    first_rows = 0
-    first_batch_seconds = 0.0
+def check(reader: Reader, task: Task) -> Checked:
+    """Reads a tiny data set to its end and digests all of it."""
+    import forms
+
+    global held_bytes
+    held_bytes = _status("VmRSS")
+    rows, digests = 0, []
+    with _awake():
+        for batch in reader(task):
+            rows += forms.num_rows(batch)
+            digests.append(forms.digests(batch, task.case))
+    return Checked(rows, forms.of_rows(digests))
+
+
+@contextlib.contextmanager
+def _awake() -> Iterator[None]:
+    """Has `datasets` not sleep for five seconds at the end of an epoch; where that is timed it does."""
+    if find_spec("datasets") is None:
+        yield
+        return
+    from datasets import config
+
+    seconds = config.SLEEP_TIME_ON_THREADS_SHUTDOWN
+    config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
+    yield
+    config.SLEEP_TIME_ON_THREADS_SHUTDOWN = seconds
+
+
+held_bytes = 0
+"""What the process held before a reader was called."""
+
+
+def measure(reader: Reader, task: Task, max_seconds: float | None) -> Measurement:
+    """Runs a reader in this process, to the end or until so long after its first batch."""
+    import forms
+
+    # The peak is counted anew.
+    Path("/proc/self/clear_refs").write_text("5")
+    checksum = num_rows = 0
+    marks: list[tuple[float, int]] = []
     is_whole = True
     cpu_before = _cpu_seconds()
     started = time.perf_counter()
-    # Bound to a name, so that leaving the loop does not close it: `datasets` then sleeps for five seconds.
-    batches = reader(folder)
-    for batch in batches:
-        # A reader that hands out promises must keep them; a sum of every value would cost as much as the reading.
-        checksum += int(batch[:, ::CHECKED_STRIDE].sum())
-        num_rows += len(batch)
-        if not first_rows:
-            first_rows = num_rows
-            first_batch_seconds = time.perf_counter() - started
-        if max_rows is not None and num_rows >= max_rows:
+    # Bound to names, so that leaving the loop does not close them: `datasets` then sleeps for five seconds.
+    batches = reader(task)
+    iterator = iter(batches)
+    for batch in iterator:
+        checksum += forms.checksum(batch, task.case)
+        num_rows += forms.num_rows(batch)
+        marks.append((time.perf_counter() - started, num_rows))
+        if max_seconds is not None and marks[-1][0] - marks[0][0] >= max_seconds:
             is_whole = False
             break
     seconds = time.perf_counter() - started
+    if not marks:
+        raise FailedError(f"no rows in {task.folder}")
+    stats = getattr(batches, "stats", None)
+    (first_seconds, first_rows) = marks[0]
     return Measurement(
         rows=num_rows,
         seconds=seconds,
-        first_batch_seconds=first_batch_seconds,
-        rows_per_second=(num_rows - first_rows) / (seconds - first_batch_seconds),
+        first_batch_seconds=first_seconds,
+        rows_per_second=_rate(num_rows - first_rows, seconds - first_seconds),
         rows_per_second_of_all=num_rows / seconds,
+        rows_per_second_late=_late(marks, num_rows, seconds),
         cpu_seconds=_cpu_seconds() - cpu_before,
-        peak_bytes=peak_bytes() - held_before,
+        peak_bytes=peak_bytes() - held_bytes,
+        workers_bytes=sum(map(_proportional_bytes, _children(os.getpid()))),
         checksum=checksum,
         is_whole=is_whole,
+        stats=stats() if stats is not None else {},
     )
 
 
-def serve(readers: Mapping[str, Reader], argv: Sequence[str]) -> None:
-    """Answers `Run.compare` in the process of one reader: `NAME FOLDER [MAX_ROWS]`."""
-    name, folder, *max_rows = argv
-    measurement = measure(readers[name], Path(folder), int(max_rows[0]) if max_rows else None)
-    print(json.dumps(asdict(measurement)), flush=True)
-    # Some readers leave threads that outlive or abort the interpreter; their measurement is done.
-    os._exit(0)
+def _rate(rows: int, seconds: float) -> float:
+    """Returns rows per second; 0 where all came in one batch."""
+    return rows / seconds if rows else 0.0
+
+
+def _late(marks: Sequence[tuple[float, int]], num_rows: int, seconds: float) -> float:
+    half_seconds, half_rows = next(mark for mark in marks if mark[1] * 2 >= num_rows)
+    return _rate(num_rows - half_rows, seconds - half_seconds)
 
 
 def peak_bytes() -> int:
     """Returns the highest resident size of this process; unlike `getrusage`, not that of a parent before `exec`."""
+    return _status("VmHWM")
+
+
+def _status(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise FailedError("no VmHWM in /proc/self/status; the benchmarks need Linux")
+    raise FailedError(f"no {name} in /proc/self/status; the benchmarks need Linux")
 
 
 def _cpu_seconds() -> float:
+    """Returns the time of this process, of its children that have ended and of those that have not."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    ended = times.user + times.system + times.children_user + times.children_system
+    return ended + sum(map(_cpu_seconds_of, _children(os.getpid())))
+
+
+def _cpu_seconds_of(process: int) -> float:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        # It has ended in this moment, and is counted among those.
+        return 0.0
+    return sum(map(int, fields[11:15])) / CLOCK_TICKS
+
+
+def _children(process: int) -> list[int]:
+    """Returns all processes that descend from one."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        try:
+            direct = [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            # A thread that has ended.
+            continue
+        for child in direct:
+            found.append(child)
+            with contextlib.suppress(OSError):
+                found += _children(child)
+    return found
+
+
+def _proportional_bytes(process: int) -> int:
+    """Returns the memory of a process, what it shares with others in equal parts."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def end_workers() -> None:
+    """Kills the processes that this one has started."""
+    for child in _children(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def cpus() -> list[int]:
@@ -129,52 +238,58 @@ class Run:
     num_rounds: int
     num_cores: int
     is_quick: bool = False
-    """Whether a few cells of the scans are enough."""
+    """Whether little data and one round are enough, to see that everything works."""
+    has_decode: bool = True
+    """Whether cargo is there to build and run `benches/decode.rs`."""
+    failures: list[str] = field(default_factory=list)
+    """What could not be measured, though the run went on."""
 
-    def program(self, *arguments: object) -> Any:
-        """Runs a program of this folder and returns the JSON of its last line."""
-        return json.loads(self.output([sys.executable, *map(str, arguments)], HERE).splitlines()[-1])
+    def program(self, *arguments: object, environment: str | None = None, num_cores: int | None = None) -> Any:
+        """Runs a program of this folder and returns the JSON of its last line.
 
-    def output(self, command: list[str], folder: Path) -> str:
+        Args:
+            *arguments: The program and what it is called with.
+            environment: Name of the virtual environment whose Python runs it; by default that of this process.
+            num_cores: Cores that it may use; by default those of the run.
+        """
+        python = sys.executable if environment is None else str(ROOT / environment / "bin" / "python")
+        if not Path(python).exists():
+            raise FailedError(f"no {environment}: `make {environment}/done` makes it")
+        lines = self.output([python, *map(str, arguments)], HERE, num_cores).splitlines()
+        if not lines:
+            raise FailedError(f"{' '.join(map(str, arguments))}: printed nothing")
+        return json.loads(lines[-1])
+
+    def output(self, command: list[str], folder: Path, num_cores: int | None = None) -> str:
         """Runs any program on the cores of this run and returns what it prints.
 
         Raises:
             FailedError: It failed.
         """
-        pin = functools.partial(os.sched_setaffinity, 0, cpus()[: self.num_cores])
-        done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False, preexec_fn=pin)
+        pin = functools.partial(os.sched_setaffinity, 0, cpus()[: num_cores or self.num_cores])
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                text=True,
+                capture_output=True,
+                check=False,
+                preexec_fn=pin,
+                # Nobody asks a network whether data is there, what is new, or who the user is.
+                env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "BUGGER_OFF": "1"},
+                timeout=SECONDS_OF_A_READER,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FailedError(f"{' '.join(command)}: not done after {error.timeout:.0f} s") from error
         if done.returncode:
             raise FailedError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr.strip()[-3000:]}")
         return done.stdout
 
-    def compare(
-        self, program: str, readers: Mapping[str, int | None], folder: Path, each_round: Callable[[], None]
-    ) -> dict[str, list[Measurement]]:
-        """Measures the readers of a program in turns, so that what else the machine does meets all of them.
 
-        Args:
-            program: Name of the program in this folder.
-            readers: Name to the rows that the reader is stopped after, or None.
-            folder: Where the objects are.
-            each_round: Takes its turn before the readers.
-
-        Raises:
-            FailedError: A reader failed, or two that read whole epochs did not read the same values.
-        """
-        results: dict[str, list[Measurement]] = {name: [] for name in readers}
-        for round_index in range(self.num_rounds):
-            print(f"  round {round_index + 1}", flush=True)
-            each_round()
-            for name, max_rows in readers.items():
-                limit = [] if max_rows is None else [max_rows]
-                result = Measurement(**self.program(program, name, folder, *limit))
-                results[name].append(result)
-                rates = f"{result.rows_per_second:,.0f} rows/s, {result.rows_per_second_of_all:,.0f} in all"
-                print(f"    {name}: {rates}", flush=True)
-        sums = {name: {result.checksum for result in found if result.is_whole} for name, found in results.items()}
-        if len(set().union(*sums.values())) > 1:
-            raise FailedError(f"the readers do not agree on what is in {folder}: {sums}")
-        return results
+def digest(path: Path) -> str:
+    """Returns what tells one build of a file from another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def median(found: Sequence[Measurement], name: str) -> float:

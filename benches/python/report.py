@@ -1,74 +1,22 @@
-"""Turns measurements into the page `docs/benchmarks.md`."""
+"""Turns measurements into tables, bars and the page `docs/benchmarks.md`."""
 
 from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+import statistics
+import sys
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness import ROOT
+from harness import MIB, ROOT
+from notes import HEAD, NOTES
+from tqdm import tqdm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from harness import Run
-
-HEAD = """\
-# Benchmarks
-
-Written by `make bench`; do not edit. Read the ratios: they are seen side by side in one run, on objects in the page
-cache, and hold for machines like this one. Absolute numbers differ between machines, and by a fifth between runs.
-"""
-
-NOTES = """\
-## What is measured
-
-- **Tokens**: 131,072 rows of `list<int32>[2048]` (1 GiB decoded), ids with the frequencies of words, zstd, row groups
-  of 1000 rows, 8 objects as pyarrow writes them, without a page index. A pass reads each of them four times under
-  different names: 524,288 rows, 4 GiB. Batches are `torch.int32` tensors of `[256, 2048]`. Each reader has a process of
-  its own and the same cores; readers take turns. Those that make a whole pass must agree on a sum over all rows.
-- **After the first batch** leaves out opening and the filling of buffers, but flatters a reader that has decoded much
-  by then: a scanner that reads ahead, a shuffle window. So the ratios take **the whole pass**, first batch included, of
-  Forebay and pyarrow. `datasets` is stopped after 32,768 rows, and its rate after the first batch is taken, which
-  leaves out the filling of its shuffle buffer and its sleep of five seconds when an epoch ends or is left.
-- **parquet-rs, bare decode**: `benches/decode.rs`. All threads decode row groups from memory and drop them, once over
-  the 131,072 rows: no reading, batches, tensors or order. The better of two sizes of batch counts. It uses the
-  allocator of the system.
-- **pyarrow by hand**: `dataset.to_batches`, unshuffled, its values viewed as tensors without a copy. The scanner cuts
-  the batches, or torch does; the better counts.
-- **datasets**: `load_dataset(streaming=True)`, `shuffle(buffer_size=1000)`, `with_format("torch")`, in a `DataLoader`
-  with no or two workers; the better counts. Worker processes do not count in its memory.
-- **CPU** is that of all threads from opening to the last batch. Other programs on the machine hardly move it, so it
-  compares what the readers cost even where the clock does not. Two workers' own is not seen: they have not ended.
-- **lance (converted)** reads a copy of the same rows in its own format.
-- **Memory of tokens**: the highest resident size of the process, less that before the call.
-- **Peak memory**: the highest resident size of the process over a shuffled epoch whose windows take half of the limit,
-  less that of a process which has only opened the data set. `tokens-indexed` are the same rows with a page index.
-- **A row group of 2 GiB** is one object with a page index, incompressible, zstd: `tokens` of 8 KiB a row, 32 `images`
-  of 64 MiB, `wide` of 56 columns. Shuffled with windows of half of the limit, all columns, in Arrow batches.
-  `python benches/python/run.py --only memory` measures peak memory alone.
-- **Import**: the median of ten interpreters with `import forebay`, less that of ten without. **Exit**: from the last
-  statement of a program that ends in mid-epoch until it is gone, less the same of one that has only imported torch.
-- **Scans**: Arrow batches of the rows that pass a filter, from the call that opens the objects to the last batch, each
-  in a process of its own whose imports are not timed and whose caches are empty. *Narrow*: 4,000,000 rows, two of four
-  numbers are read, 4 objects, row groups of 250,000. *Wide*: 100,000 rows of text, 256 tokens and an image of 3 kB, 8
-  objects, row groups of 2500. Kept rows lie *anywhere* (a filter that no statistics decide) or *together* (a range of
-  the row number). All readers must agree on the count of the rows and a sum over them.
-- **The store of the scans** is nginx on the loopback interface, with the first byte of each answer so much later than
-  asked. From its log: the bytes of all bodies, the requests, how many were under way at once, and the longest chain in
-  which each began after the one before had ended, listing included. A reader that has more to ask for than it asks at
-  once has long chains, too. At 0 ms the last two are not known. *The store alone* is what one process gets that drops
-  all it reads.
-- **Readers of the scans** are set as their documentation says for stores far away: pyarrow with 32 IO threads, DuckDB
-  with 16 threads, DataFusion with filters pushed down and 16 partitions. Polars and Lance size themselves. DuckDB is
-  the newest release whose `httpfs` is on a package registry (`python/requirements/duckdb-httpfs.txt`), not the one of
-  the table below. The best *on Parquet* leaves out Lance, which reads a converted copy.
-- **Random rows** are taken from *wide* with pages of 64 KiB by number, in one call: `Dataset.gather`, `take` of Lance,
-  `Dataset.take` of pyarrow. `python benches/python/run.py --only scan` measures scans alone.
-"""
 
 
 @dataclass(frozen=True)
@@ -88,45 +36,87 @@ class Bar:
     value: float
     bar: float
     at_most: bool = False
+    spread: tuple[float, float] | None = None
+    """The least and the most of the rounds."""
+
+    @classmethod
+    def of(cls, name: str, ratios: Sequence[float], bar: float) -> Bar:
+        """Returns a bar that the median of some ratios has to reach."""
+        if not ratios:
+            return cls(name, float("nan"), bar)
+        return cls(name, statistics.median(ratios), bar, spread=(min(ratios), max(ratios)))
 
     @property
     def is_met(self) -> bool:
-        """Whether the value is on the right side of the bar."""
+        """Whether the value is on the right side of the bar; what is not a number is on neither."""
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
 
-def page(parts: Sequence[Table | Bar], machine: Table) -> str:
-    """Returns the page: bars, tables, notes, machine."""
+@dataclass(frozen=True)
+class Picture:
+    """A drawing among the pages."""
+
+    title: str
+    path: str
+    """From the folder of the pages."""
+    caption: str
+
+
+Part = Table | Bar | Picture
+KINDS = {kind.__name__: kind for kind in (Table, Bar, Picture)}
+
+
+def to_json(part: Part) -> dict[str, Any]:
+    """Returns a part as JSON has it."""
+    return {"kind": type(part).__name__, **asdict(part)}
+
+
+def of_json(found: dict[str, Any]) -> Part:
+    """Returns the part that `to_json` was given."""
+    made: Part = KINDS[found["kind"]](**{name: value for name, value in found.items() if name != "kind"})
+    return made
+
+
+def page(parts: Sequence[Part], machine: Table) -> str:
+    """Returns the page: bars, tables, pictures, notes, machine."""
     rows = [
         [
             bar.name,
             _short(bar.value),
+            f"{_short(bar.spread[0])} to {_short(bar.spread[1])}" if bar.spread else "",
             f"at most {_short(bar.bar)}" if bar.at_most else f"at least {_short(bar.bar)}",
             "yes" if bar.is_met else "**no**",
         ]
         for bar in parts
         if isinstance(bar, Bar)
     ]
-    bars = Table("What is promised", ["Forebay : reference", "seen", "promised", "kept"], rows)
-    tables = [bars, *(part for part in parts if isinstance(part, Table))]
-    return "\n".join([HEAD, *map(_table, tables), NOTES, _table(machine)])
+    bars = Table("What is promised", ["Forebay : reference", "seen", "least to most", "promised", "kept"], rows)
+    shown = [
+        _picture(part) if isinstance(part, Picture) else _table(part) for part in parts if not isinstance(part, Bar)
+    ]
+    return "\n".join([HEAD, _table(bars), *shown, NOTES, _table(machine)])
 
 
-def machine(run: Run, packages: Sequence[str]) -> Table:
+def machine(settings: dict[str, Any]) -> Table:
     """Returns what the numbers depend on besides the code."""
+    return Table("Machine", ["", ""], [[name, str(value)] for name, value in settings.items()])
+
+
+def hardware() -> dict[str, str]:
+    """Returns what this machine is."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    rows = [
-        ("processor", names[0] if names else platform.machine()),
-        ("cores", str(run.num_cores)),
-        ("memory", f"{memory_bytes / (1 << 30):.0f} GiB"),
-        ("rounds", str(run.num_rounds)),
-        ("Python", platform.python_version()),
-        *((package, metadata.version(package)) for package in packages),
-        ("parquet-rs", _locked("parquet")),
-    ]
-    return Table("Machine", ["", ""], rows)
+    return {
+        "processor": names[0] if names else platform.machine(),
+        "memory": f"{memory_bytes / (1 << 30):.0f} GiB",
+        "Python": platform.python_version(),
+    }
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Returns the versions of packages of this environment, and of the crate that decodes."""
+    return {**{package: metadata.version(package) for package in packages}, "parquet-rs": _locked("parquet")}
 
 
 def _locked(crate: str) -> str:
@@ -135,8 +125,32 @@ def _locked(crate: str) -> str:
     return lines[lines.index(f'name = "{crate}"') + 1].split('"')[1]
 
 
+def progress(name: str, total: int) -> Any:
+    """Returns a bar of progress on the terminal, if there is one."""
+    return tqdm(total=total, desc=name, unit="run", file=sys.stderr, disable=None, leave=False)
+
+
+def count(value: float) -> str:
+    """Returns a rate without figures that mean nothing."""
+    return f"{round(value, -2 if value >= 1000 else 0):,.0f}"
+
+
+def mib(value: float) -> str:
+    """Returns bytes as MiB."""
+    return f"{value / MIB:,.0f} MiB"
+
+
+def span(values: Sequence[float]) -> str:
+    """Returns the least and the most of some ratios."""
+    return f"{_short(min(values))} to {_short(max(values))}" if values else ""
+
+
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def _picture(picture: Picture) -> str:
+    return f"## {picture.title}\n\n![{picture.title}]({picture.path})\n\n{picture.caption}\n"
 
 
 def _table(table: Table) -> str:

@@ -26,14 +26,15 @@ import scan_data
 from harness import HERE, MIB, ROOT, FailedError
 from report import Bar, Table
 from scan_readers import READERS, TAKERS, Scanned, Task
-from slow_store import BUCKET, SlowStore
+from slow_store import BUCKET, SlowStore, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from harness import Run
-    from slow_store import Traffic
+    from report import Part
+    from results import Log
 
 SELECTIVITIES = (0.00001, 0.001, 0.01, 0.1, 0.5, 1.0)
 SHAPES = ("narrow", "wide")
@@ -97,7 +98,7 @@ def cells(*, is_quick: bool) -> list[Cell]:
     return [cell for cell in found if not is_quick or (cell.selectivity in QUICK and cell.shape == "wide")]
 
 
-def measure(run: Run) -> list[Table | Bar]:
+def measure(run: Run, log: Log) -> list[Part]:
     """Measures all cells and the taking of rows by number."""
     folder = run.data / "scan"
     for shape in SHAPES:
@@ -105,8 +106,8 @@ def measure(run: Run) -> list[Table | Bar]:
             scan_data.make(shape, pages, run.data)
         scan_data.convert_to_lance(shape, run.data)
     scan_data.make("wide", "64k", run.data, index=False)
-    scanned = {cell: _compare(run, folder, cell) for cell in cells(is_quick=run.is_quick)}
-    taken = {delay_ms: _take(run, folder, delay_ms) for delay_ms in (0, 50)}
+    scanned = {cell: _compare(run, log, folder, cell) for cell in cells(is_quick=run.is_quick)}
+    taken = {delay_ms: _take(run, log, folder, delay_ms) for delay_ms in (0, 50)}
     return [
         _seconds(scanned),
         _traffic(scanned),
@@ -157,16 +158,23 @@ def _asked(traffic: Traffic) -> str:
     return f"{traffic.bytes / MIB:,.1f} / {traffic.requests} / {traffic.concurrent or '?'} / {traffic.depth or '?'}"
 
 
-def _compare(run: Run, folder: Path, cell: Cell) -> dict[str, Result]:
+def _compare(run: Run, log: Log, folder: Path, cell: Cell) -> dict[str, Result]:
     prefix = f"{cell.shape}-{cell.pages}" + ("" if cell.has_index else "-no-index")
     task = Task("", prefix, f"{cell.shape}.lance", scan_data.PAYLOAD[cell.shape], cell.where)
-    return _rounds(run, folder, cell.name, cell.delay_ms, READERS, task)
+    return _kept(log, cell.name, lambda: _rounds(run, folder, cell.name, cell.delay_ms, READERS, task))
 
 
-def _take(run: Run, folder: Path, delay_ms: int) -> dict[str, Result]:
+def _take(run: Run, log: Log, folder: Path, delay_ms: int) -> dict[str, Result]:
     rows = np.random.default_rng(data.SEED).choice(scan_data.NUM_ROWS["wide"], TAKEN_ROWS, replace=False).tolist()
     task = Task("", "wide-64k", "wide.lance", scan_data.PAYLOAD["wide"], "", rows)
-    return _rounds(run, folder, f"{delay_ms} ms, {TAKEN_ROWS} rows by number", delay_ms, TAKERS, task)
+    name = f"{delay_ms} ms, {TAKEN_ROWS} rows by number"
+    return _kept(log, name, lambda: _rounds(run, folder, name, delay_ms, TAKERS, task))
+
+
+def _kept(log: Log, name: str, measure: Callable[[], dict[str, Result]]) -> dict[str, Result]:
+    """Returns the results of a cell, measured unless they are there."""
+    found = log.once(name, lambda: {reader: asdict(result) for reader, result in measure().items()})
+    return {reader: Result(**values | {"traffic": Traffic(**values["traffic"])}) for reader, values in found.items()}
 
 
 def _rounds(run: Run, folder: Path, name: str, delay_ms: int, readers: Iterable[str], task: Task) -> dict[str, Result]:

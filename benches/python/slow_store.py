@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -65,7 +66,8 @@ http {{
         end
     }}
     server {{
-        listen 127.0.0.1:{port} backlog=1024;
+        listen 127.0.0.1:{port}{ssl} backlog=1024;
+        {certificate}
         access_by_lua_block {{ if {delay} > 0 then ngx.sleep({delay}) end }}
         location = /{bucket} {{ rewrite ^ /{bucket}/ last; }}
         location = /{bucket}/ {{
@@ -130,15 +132,16 @@ class Traffic:
 class SlowStore:
     """Serves a folder while it is entered."""
 
-    def __init__(self, objects: Path, delay_seconds: float) -> None:
+    def __init__(self, objects: Path, delay_seconds: float, *, has_tls: bool = False) -> None:
         self._objects = objects
         self._delay_seconds = delay_seconds
+        self._has_tls = has_tls
         self._folder = Path(tempfile.mkdtemp(prefix="forebay-store-"))
         self._log = self._folder / "access.log"
         self._seen = 0
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.endpoint = f"http://127.0.0.1:{probe.getsockname()[1]}"
+            self.endpoint = f"http{'s' if has_tls else ''}://127.0.0.1:{probe.getsockname()[1]}"
 
     def __enter__(self) -> SlowStore:
         nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -155,6 +158,8 @@ class SlowStore:
             "user": "user root;" if os.geteuid() == 0 else "",
             "folder": self._folder,
             "port": self.endpoint.rpartition(":")[2],
+            "ssl": " ssl" if self._has_tls else "",
+            "certificate": self._certificate() if self._has_tls else "",
             "delay": self._delay_seconds,
             "bucket": BUCKET,
         }
@@ -194,9 +199,22 @@ class SlowStore:
             return Traffic(len(lines), num_bytes, 0, 0)
         return Traffic(len(lines), num_bytes, _most_at_once(spans), _longest_chain(spans))
 
+    def _certificate(self) -> str:
+        """Makes a certificate that nobody has signed; returns the lines that name it."""
+        key, certificate = self._folder / "key.pem", self._folder / "certificate.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-days", "1", "-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise FailedError(f"openssl makes no certificate: {done.stderr.strip()}")
+        return f"ssl_certificate {certificate}; ssl_certificate_key {key};"
+
     def _answers(self) -> bool:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/{BUCKET}/", timeout=2):  # noqa: S310
+            with urllib.request.urlopen(f"{self.endpoint}/{BUCKET}/", timeout=2, context=context):  # noqa: S310
                 return True
         except (OSError, urllib.error.URLError):
             return False

@@ -1,0 +1,196 @@
+"""Writes the formats that other loaders need, timed: `python convert.py KIND FOLDER CASE` in a process of its own.
+
+`lance`, `mds` (MosaicML), `wds` (tar files), `litdata`, `deeplake`; `litdata-index` are links to the Parquet objects
+with the index that litdata wants beside them. What is complete is not written again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cases import CASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cases import Case
+
+CHUNK_BYTES = 64 << 20
+"""Size of tar files and of litdata's chunks: what their documentation uses."""
+READ_ROWS = 1024
+
+
+def place(kind: str, folder: Path) -> Path:
+    """Returns where the rows of a folder lie in a format."""
+    return folder.with_name(f"{folder.name}.{kind}")
+
+
+def rows(folder: Path, case: Case) -> Iterator[Any]:
+    """Yields the rows as Arrow batches, object by object."""
+    import pyarrow.parquet as pq
+
+    for path in sorted(folder.glob("*.parquet")):
+        yield from pq.ParquetFile(path).iter_batches(READ_ROWS, columns=list(case.columns))
+
+
+def samples(folder: Path, case: Case) -> Iterator[dict[str, Any]]:
+    """Yields the rows one by one: arrays of lists, Python objects of everything else."""
+    for batch in rows(folder, case):
+        columns = {}
+        for name in case.columns:
+            column = batch.column(name)
+            if case.form == "tensor":
+                columns[name] = column.flatten().to_numpy(zero_copy_only=True).reshape(-1, case.width)
+            else:
+                columns[name] = column.to_pylist()
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+
+
+def lance(folder: Path, target: Path, case: Case) -> None:
+    """Writes with Lance's defaults."""
+    import lance
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(min(folder.glob("*.parquet")))
+    kept = pa.schema([schema.field(name) for name in case.columns])
+    lance.write_dataset(rows(folder, case), str(target), schema=kept)
+
+
+def mds(folder: Path, target: Path, case: Case) -> None:
+    """Writes shards of the default size."""
+    from streaming import MDSWriter
+
+    kinds = {"tokens": "ndarray:int32:2048", "embedding": "ndarray:float32:768", "text": "str", "score": "float64"}
+    with MDSWriter(out=str(target), columns={name: kinds[name] for name in case.columns}) as writer:
+        for sample in samples(folder, case):
+            writer.write(sample)
+
+
+def wds(folder: Path, target: Path, case: Case) -> None:
+    """Writes tar files, each column of a sample a member."""
+    import numpy as np
+    from webdataset import ShardWriter
+
+    target.mkdir()
+    with ShardWriter(str(target / "%05d.tar"), maxsize=CHUNK_BYTES, maxcount=1 << 30, verbose=0) as writer:
+        for number, sample in enumerate(samples(folder, case)):
+            members = {
+                name: value.encode() if isinstance(value, str) else np.asarray(value).tobytes()
+                for name, value in sample.items()
+            }
+            writer.write({"__key__": f"{number:09}", **members})
+
+
+def litdata(folder: Path, target: Path, case: Case) -> None:
+    """Writes chunks; tokens as litdata stores those, without bounds between samples."""
+    from litdata import TokensLoader, optimize
+
+    tokens = case.columns == ("tokens",)
+    optimize(
+        fn=_LitData(case),
+        inputs=[str(path) for path in sorted(folder.glob("*.parquet"))],
+        output_dir=str(target),
+        # A chunk of tokens is of whole rows.
+        chunk_size=CHUNK_BYTES // 4 // case.width * case.width if tokens else None,
+        chunk_bytes=None if tokens else CHUNK_BYTES,
+        item_loader=TokensLoader(block_size=case.width) if tokens else None,
+        num_workers=1,
+        verbose=False,
+    )
+
+
+class _LitData:
+    """Reads the samples of an object: pickled, as litdata writes in processes of its own."""
+
+    def __init__(self, case: Case) -> None:
+        self._name = case.name
+
+    def __call__(self, path: str) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+        import torch
+
+        case = CASES[self._name]
+        one = Path(path)
+        for batch in pq.ParquetFile(one).iter_batches(READ_ROWS, columns=list(case.columns)):
+            if case.form == "tensor":
+                [column] = batch.columns
+                values = column.flatten().to_numpy(zero_copy_only=True).reshape(-1, case.width).copy()
+                yield from (torch.from_numpy(row) for row in values)
+            else:
+                yield from zip(*(batch.column(name).to_pylist() for name in case.columns), strict=True)
+
+
+def litdata_index(folder: Path, target: Path, case: Case) -> None:
+    """Writes the index of the objects, beside links to them."""
+    from litdata import index_parquet_dataset
+
+    del case
+    target.mkdir()
+    for path in folder.glob("*.parquet"):
+        (target / path.name).hardlink_to(path)
+    index_parquet_dataset(str(target), num_workers=1)
+
+
+def deeplake(folder: Path, target: Path, case: Case) -> None:
+    """Writes columns of Deep Lake's types."""
+    import deeplake as lake
+
+    kinds: dict[str, Callable[[], Any]] = {
+        "tokens": lambda: lake.types.Array("int32", shape=[case.width]),
+        "embedding": lambda: lake.types.Embedding(case.width, "float32"),
+        "text": lake.types.Text,
+        "score": lake.types.Float64,
+    }
+    dataset = lake.create(str(target), schema={name: kinds[name]() for name in case.columns})
+    for batch in rows(folder, case):
+        columns = {}
+        for name in case.columns:
+            column = batch.column(name)
+            if case.form == "tensor":
+                columns[name] = column.flatten().to_numpy(zero_copy_only=True).reshape(-1, case.width)
+            else:
+                columns[name] = column.to_pylist()
+        dataset.append(columns)
+    dataset.commit()
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, Path, Case], None]]] = {
+    "lance": ("lance", lance),
+    "mds": ("streaming", mds),
+    "wds": ("webdataset", wds),
+    "litdata": ("litdata", litdata),
+    "litdata-index": ("litdata", litdata_index),
+    "deeplake": ("deeplake", deeplake),
+}
+"""Formats: the module whose import is not timed, and what writes."""
+
+
+def main(kind: str, folder: Path, case: Case) -> None:
+    """Writes a format unless it is there, and prints how long that took and how large it is."""
+    target = place(kind, folder)
+    mark = target.with_name(f"{target.name}.json")
+    if not mark.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        module, write = WRITERS[kind]
+        for imported in ("pyarrow.parquet", module):
+            importlib.import_module(imported)
+        started = time.perf_counter()
+        write(folder, target, case)
+        seconds = time.perf_counter() - started
+        # Links to the objects are no conversion.
+        files = [path for path in target.rglob("*") if path.is_file() and path.suffix != ".parquet"]
+        num_bytes = sum(path.stat().st_size for path in files)
+        mark.write_text(json.dumps({"seconds": seconds, "bytes": num_bytes}))
+    print(mark.read_text(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), CASES[sys.argv[3]])

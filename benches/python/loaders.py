@@ -1,0 +1,180 @@
+"""Other loaders, as their documentation says: shuffled, batches from torch's DataLoader, with workers or without.
+
+What they collate are samples. Each gets the form of sample that it is fastest with: arrays, not lists of numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import convert
+import forms
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cases import Task
+
+SEED = 7
+
+SHUFFLE_BUFFER_ROWS = 1_000
+"""The default of `datasets` and `webdataset`. A larger one takes longer to fill, and not longer per batch."""
+
+DTYPES = {"tokens": np.int32, "embedding": np.float32}
+
+
+def datasets_shuffled(task: Task) -> Any:
+    """Hugging Face `datasets`: streaming, shuffle buffer, DataLoader."""
+    from by_hand import datasets_streaming
+    from torch.utils.data import DataLoader
+
+    shuffled = datasets_streaming(task).shuffle(seed=SEED, buffer_size=SHUFFLE_BUFFER_ROWS)
+    if task.case.form == "tensor":
+        shuffled = shuffled.with_format("torch")
+    return DataLoader(shuffled, batch_size=task.batch_size, num_workers=task.num_workers)
+
+
+def litdata_parquet(task: Task) -> Any:
+    """Reads Parquet as it is with litdata."""
+    from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming.item_loader import ParquetLoader
+
+    dataset = StreamingDataset(
+        str(convert.place("litdata-index", task.source)),
+        item_loader=ParquetLoader(),
+        cache_dir=_cache(task),
+        shuffle=True,
+        seed=SEED,
+        transform=Sample(task),
+    )
+    # Workers it wants spawned, for Polars' threads; they take ten seconds to begin and are slower.
+    return StreamingDataLoader(dataset, batch_size=task.batch_size)
+
+
+def litdata_optimised(task: Task) -> Any:
+    """Reads what the `optimize` of litdata wrote; tokens with the loader that it has for them."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+
+    tokens = task.columns == ["tokens"]
+    dataset = StreamingDataset(
+        str(convert.place("litdata", task.source)),
+        item_loader=TokensLoader(block_size=task.case.width) if tokens else None,
+        cache_dir=_cache(task),
+        shuffle=True,
+        seed=SEED,
+    )
+    loader = StreamingDataLoader(dataset, batch_size=task.batch_size, num_workers=task.num_workers)
+    return _named(loader, task)
+
+
+def mosaicml(task: Task) -> Any:
+    """MosaicML streaming on MDS, with its default shuffle, py1e."""
+    from streaming import StreamingDataset
+    from torch.utils.data import DataLoader
+
+    dataset = StreamingDataset(
+        local=str(convert.place("mds", task.source)), shuffle=True, shuffle_seed=SEED, batch_size=task.batch_size
+    )
+    return DataLoader(dataset, batch_size=task.batch_size, num_workers=task.num_workers)
+
+
+def webdataset(task: Task) -> Any:
+    """WebDataset on tar files, shards and samples shuffled."""
+    import webdataset as wds
+
+    paths = sorted(map(str, convert.place("wds", task.source).glob("*.tar")))
+    dataset = (
+        wds.WebDataset(paths, shardshuffle=100, seed=SEED, empty_check=False)
+        .shuffle(SHUFFLE_BUFFER_ROWS)
+        .map(Tar(task))
+        .batched(task.batch_size)
+    )
+    return _named(wds.WebLoader(dataset, batch_size=None, num_workers=task.num_workers), task)
+
+
+def lancedb_streaming(task: Task) -> Any:
+    """LanceDB's StreamingDataset on Lance, rows shuffled; its transform hands rows of a tensor over, not lists."""
+    import lancedb
+    from lancedb.streaming import StreamingDataLoader, StreamingDataset
+
+    place = convert.place("lance", task.folder)
+    table = lancedb.connect(str(place.parent)).open_table(place.stem)
+    dataset = StreamingDataset(
+        table, num_splits=task.num_cores, shuffle_seed=SEED, columns=task.columns, transform=Rows(task)
+    )
+    return StreamingDataLoader(dataset, batch_size=task.batch_size, num_workers=task.num_workers)
+
+
+def deeplake(task: Task) -> Any:
+    """Deep Lake's map-style dataset, shuffled by DataLoader."""
+    import deeplake as lake
+    from torch.utils.data import DataLoader
+
+    dataset = lake.open_read_only(str(convert.place("deeplake", task.source))).pytorch()
+    return DataLoader(dataset, batch_size=task.batch_size, shuffle=True, num_workers=task.num_workers)
+
+
+class Sample:
+    """Makes of a row of Python objects what torch collates best."""
+
+    def __init__(self, task: Task) -> None:
+        self._columns = task.columns
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Returns arrays in the place of lists."""
+        return {name: np.asarray(row[name], DTYPES[name]) if name in DTYPES else row[name] for name in self._columns}
+
+
+class Tar:
+    """Makes of a sample of a tar file what WebDataset collates: a tuple."""
+
+    def __init__(self, task: Task) -> None:
+        self._columns = task.columns
+
+    def __call__(self, sample: dict[str, bytes]) -> tuple[Any, ...]:
+        """Returns the columns' values."""
+        return tuple(_of_bytes(name, sample[name]) for name in self._columns)
+
+
+class Rows:
+    """Makes rows of an Arrow batch."""
+
+    def __init__(self, task: Task) -> None:
+        self._case = task.case
+
+    def __call__(self, batch: Any) -> Any:
+        """Returns a sequence of samples."""
+        if self._case.form == "tensor":
+            [name] = self._case.columns
+            return [{name: row} for row in forms.matrix(batch.column(name), self._case.width)]
+        return batch.to_pylist()
+
+
+def _of_bytes(name: str, value: bytes) -> Any:
+    if name in DTYPES:
+        return np.frombuffer(value, DTYPES[name])
+    return value.decode() if name == "text" else np.frombuffer(value, np.float64)[0]
+
+
+def _named(loader: Iterable[Any], task: Task) -> Iterable[Any]:
+    """Yields batches without names as dicts of tensors."""
+    import torch
+
+    for batch in loader:
+        values = batch if isinstance(batch, list | tuple) else [batch]
+        if isinstance(batch, dict):
+            yield batch
+        else:
+            yield {
+                name: torch.as_tensor(value) if name != "text" else value
+                for name, value in zip(task.columns, values, strict=True)
+            }
+
+
+def _cache(task: Task) -> str:
+    """Returns a folder for what litdata copies; local data it reads in place."""
+    folder = Path(task.source).with_name(f"{task.source.name}.cache-{os.getpid()}")
+    return str(folder)

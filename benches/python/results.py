@@ -1,0 +1,86 @@
+"""Keeps what was measured, so that a run that was stopped goes on, and that the page is made of several runs.
+
+Each case has two files in the folder of the results: `CASE.jsonl`, the settings and then one line for each
+measurement as soon as it is made, and `CASE.json`, the settings and the case's tables and bars once it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import report
+from harness import FailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from report import Part
+
+
+@dataclass
+class Log:
+    """The measurements of one case."""
+
+    path: Path
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str, measure: Callable[[], Any]) -> Any:
+        """Returns the measurement of this key; makes it unless it was made in the run that this one goes on with."""
+        if key not in self.seen:
+            self.seen[key] = measure()
+            with self.path.open("a") as log:
+                log.write(json.dumps({"key": key, "value": self.seen[key]}) + "\n")
+        return self.seen[key]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A folder of results and what they depend on."""
+
+    folder: Path
+    settings: dict[str, Any]
+
+    def begin(self, case: str, *, is_resumed: bool) -> Log:
+        """Opens the log of a case, with what it holds if the run goes on.
+
+        Raises:
+            FailedError: The log was made with other settings.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{case}.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if is_resumed and path.exists() else []
+        if not lines:
+            path.write_text(json.dumps({"settings": self.settings}) + "\n")
+            (self.folder / f"{case}.json").unlink(missing_ok=True)
+            return Log(path)
+        self._compare(path, lines[0]["settings"])
+        return Log(path, {line["key"]: line["value"] for line in lines[1:]})
+
+    def _compare(self, path: Path, found: dict[str, Any]) -> None:
+        keys = sorted(found.keys() | self.settings.keys())
+        other = [key for key in keys if found.get(key) != self.settings.get(key)]
+        if other:
+            differences = ", ".join(f"{key} was {found.get(key)}, is {self.settings.get(key)}" for key in other)
+            raise FailedError(f"{path.name} is of another run, measure it anew without --resume: {differences}")
+
+    def finish(self, case: str, parts: list[Part]) -> None:
+        """Keeps the tables and bars of a case that is done."""
+        text = json.dumps({"settings": self.settings, "parts": [report.to_json(part) for part in parts]}, indent=1)
+        (self.folder / f"{case}.json").write_text(text)
+
+    def finished(self, case: str) -> list[Part] | None:
+        """Returns the tables and bars of a case; None if it is not done."""
+        found = self._file(case)
+        return None if found is None else [report.of_json(part) for part in found["parts"]]
+
+    def finished_settings(self, case: str) -> dict[str, Any] | None:
+        """Returns the settings that a case was measured with; None if it is not done."""
+        found = self._file(case)
+        return None if found is None else found["settings"]
+
+    def _file(self, case: str) -> dict[str, Any] | None:
+        path = self.folder / f"{case}.json"
+        return json.loads(path.read_text()) if path.exists() else None

@@ -165,10 +165,12 @@ def lance_batches(task: Task) -> Iterator[Batch]:
         yield from forms.cut(batch, task.case)
 
 
-def lance_dataset(task: Task) -> Iterator[Batch]:
-    """The same with small batches, as its dataset for torch reads them."""
-    from lance import dataset
+def lance_dataset(task: Task) -> Any:
+    """Lance's dataset for torch, in its order, with tensors made as everywhere here."""
+    from lance.torch.data import LanceDataset
 
-    found = dataset(str(convert.place("lance", task.folder)))
-    for batch in found.to_batches(columns=task.columns, batch_size=task.batch_size):
-        yield from forms.cut(batch, task.case)
+    def to_tensors(batch: pa.RecordBatch, **_: Any) -> Batch:
+        return forms.of_arrow(batch, task.case)
+
+    place = convert.place("lance", task.folder)
+    return LanceDataset(str(place), task.batch_size, columns=task.columns, to_tensor_fn=to_tensors)

@@ -63,11 +63,11 @@ NUMBERS = tuple(f"number_{number:02}" for number in range(100))
 CASES = {
     case.name: case
     for case in (
-        Case("tokens", "Tokens, zstd", "tokens", ("tokens",), "tensor", 256, 2048, 8192, 4, ALL_RIVALS, 2.2,
+        Case("tokens", "Tokens, zstd", "tokens", ("tokens",), "tensor", 256, 2048, 8192, 3, ALL_RIVALS, 2.2,
              loader_bar=100),
-        Case("tokens-plain", "Tokens, uncompressed", "tokens-plain", ("tokens",), "tensor", 256, 2048, 8192, 4,
+        Case("tokens-plain", "Tokens, uncompressed", "tokens-plain", ("tokens",), "tensor", 256, 2048, 8192, 3,
              (*BY_HAND, "datasets, shuffled", "litdata, Parquet", "lance (converted)"), 3, loader_bar=100),
-        Case("embeddings", "Embeddings", "embeddings", ("embedding",), "tensor", 1024, 768, 3072, 3, ALL_RIVALS, 3,
+        Case("embeddings", "Embeddings", "embeddings", ("embedding",), "tensor", 1024, 768, 3072, 2, ALL_RIVALS, 3,
              loader_bar=100),
         Case("text", "Text to strings", "text", ("text", "score"), "strings", 256, 1, 1200, 2, ALL_RIVALS, 1.5),
         Case("text-bytes", "Text to offsets and bytes", "text", ("text", "score"), "bytes", 256, 1, 1200, 2,

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import harness
 from cases import CASES
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def litdata(folder: Path, target: Path, case: Case) -> None:
         chunk_size=CHUNK_BYTES // 4 // case.width * case.width if tokens else None,
         chunk_bytes=None if tokens else CHUNK_BYTES,
         item_loader=TokensLoader(block_size=case.width) if tokens else None,
-        num_workers=1,
+        num_workers=len(harness.cpus()),
         verbose=False,
     )
 

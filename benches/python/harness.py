@@ -36,6 +36,8 @@ MIB = 1 << 20
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 SECONDS_OF_A_READER = 300
 """After which a reader is given up."""
+SECONDS_OF_A_BUILD = 3600
+"""After which any other program is: cargo builds the bare decode, and conversions write gigabytes."""
 
 
 class FailedError(Exception):
@@ -244,46 +246,60 @@ class Run:
     failures: list[str] = field(default_factory=list)
     """What could not be measured, though the run went on."""
 
-    def program(self, *arguments: object, environment: str | None = None, num_cores: int | None = None) -> Any:
+    def program(
+        self,
+        *arguments: object,
+        environment: str | None = None,
+        num_cores: int | None = None,
+        seconds: float = SECONDS_OF_A_READER,
+    ) -> Any:
         """Runs a program of this folder and returns the JSON of its last line.
 
         Args:
             *arguments: The program and what it is called with.
             environment: Name of the virtual environment whose Python runs it; by default that of this process.
             num_cores: Cores that it may use; by default those of the run.
+            seconds: After which it is given up.
         """
         python = sys.executable if environment is None else str(ROOT / environment / "bin" / "python")
         if not Path(python).exists():
             raise FailedError(f"no {environment}: `make {environment}/done` makes it")
-        lines = self.output([python, *map(str, arguments)], HERE, num_cores).splitlines()
+        lines = self.output([python, *map(str, arguments)], HERE, num_cores, seconds).splitlines()
         if not lines:
             raise FailedError(f"{' '.join(map(str, arguments))}: printed nothing")
         return json.loads(lines[-1])
 
-    def output(self, command: list[str], folder: Path, num_cores: int | None = None) -> str:
+    def output(
+        self, command: list[str], folder: Path, num_cores: int | None = None, seconds: float = SECONDS_OF_A_BUILD
+    ) -> str:
         """Runs any program on the cores of this run and returns what it prints.
 
         Raises:
-            FailedError: It failed.
+            FailedError: It failed, or took too long.
         """
-        pin = functools.partial(os.sched_setaffinity, 0, cpus()[: num_cores or self.num_cores])
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Nobody asks a network whether data is there, what is new, or who the user is.
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+            preexec_fn=functools.partial(os.sched_setaffinity, 0, cpus()[: num_cores or self.num_cores]),
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                text=True,
-                capture_output=True,
-                check=False,
-                preexec_fn=pin,
-                # Nobody asks a network whether data is there, what is new, or who the user is.
-                env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "BUGGER_OFF": "1"},
-                timeout=SECONDS_OF_A_READER,
-            )
+            printed, complaints = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as error:
-            raise FailedError(f"{' '.join(command)}: not done after {error.timeout:.0f} s") from error
-        if done.returncode:
-            raise FailedError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr.strip()[-3000:]}")
-        return done.stdout
+            raise FailedError(f"{' '.join(command)}: not done after {seconds:.0f} s") from error
+        finally:
+            # Workers that it has left, and itself where this program is interrupted.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode:
+            raise FailedError(f"{' '.join(command)}: status {process.returncode}\n{complaints.strip()[-3000:]}")
+        return printed
 
 
 def digest(path: Path) -> str:

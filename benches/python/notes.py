@@ -29,7 +29,7 @@ NOTES = """\
   index, or neither compressed nor with a dictionary and with a page index. *Embeddings*: 360,448 rows of
   `fixed_size_list<float32>[768]`, snappy, row groups of 8192 rows. *Text*: 880,000 rows of about 1.2 kB and a score,
   zstd, row groups of 5000 rows. *Numbers*: 1,800,000 rows of 100 columns of four types, a twentieth NULL, snappy, row
-  groups of 100,000 rows. A pass reads the objects two to four times under different names.
+  groups of 100,000 rows. A pass reads the objects two or three times under different names.
 - **Equal work.** Batches are torch tensors `[256, 2048]` of tokens and `[1024, 768]` of embeddings; 256 Python
   strings and a tensor of scores; the same as bytes and offsets in tensors; for each of 100 columns 4096 values and a
   mask. Readers by hand cut these without copying and in the objects' order, loaders shuffle, Forebay does both. Each
@@ -40,7 +40,7 @@ NOTES = """\
 - **After the first batch** leaves out opening and the filling of buffers, but flatters a reader that has decoded much
   by then: a scanner that reads ahead, a shuffle window. So *ours : its* is the lower of two ratios, after the first
   batch and of **the whole pass**. *Late : all* is the rate of the second half of the rows over that of all, 1 where a
-  reader is steady. Loaders that go row by row are stopped three seconds after their first batch, and only the rate
+  reader is steady. Loaders that go row by row are stopped two seconds after their first batch, and only the rate
   after it counts.
 - **Variants.** The first round measures each way to use a reader: pyarrow's scanner cutting batches or not, or row
   groups on threads; a loader without workers and with two. The others measure the best alone. Loaders a tenth as fast
@@ -73,7 +73,9 @@ the variances of batch means are those of [order.md](order.md#how-good-is-it). *
 50,000 rows. Forebay's is the plan of an epoch of rows of 8 kB at default settings, MosaicML's that of its own
 planner; `datasets`, litdata and `lancedb.streaming` deliver the rows; WebDataset shuffles numbers in the place of
 files. Orders of Forebay, of py1e and the full shuffle are means of five seeds. The model is one hidden layer on ten
-classes, trained for an epoch by plain SGD on features around a centre for each class.
+classes, trained for an epoch by plain SGD on features around a centre for each class, with five seeds. *Deviations
+above full* is how far its loss on held-out rows is above that after a full shuffle, in standard deviations of the
+latter's seeds, the median over the epoch.
 
 **Memory.**
 

@@ -91,7 +91,7 @@ FAMILIES = {
         (Variant("", "loaders.litdata_parquet"),), "litdata-index", reads_repeated=False, is_loader=True
     ),
     "lance (converted)": Family(
-        (Variant("scan", "by_hand.lance_batches"), Variant("batches", "by_hand.lance_dataset")), "lance"
+        (Variant("scan", "by_hand.lance_batches"), Variant("LanceDataset", "by_hand.lance_dataset")), "lance"
     ),
     "lancedb.streaming (converted)": Family(
         (Variant("", "loaders.lancedb_streaming"),), "lance", is_loader=True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -74,6 +75,8 @@ def main() -> None:
     """Runs the benchmarks."""
     parser = _parser()
     arguments = parser.parse_args()
+    # So that what it has started ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
     if missing:
         parser.exit(1, f"not installed: {', '.join(missing)}; `make bench` installs what is measured\n")

@@ -52,11 +52,20 @@ def _planned(rows: int, seed: int, span_rows: int, *, num_lanes: int, window_row
 
 def datasets(folder: Path, buffer_rows: int, seed: int) -> Any:
     """Hugging Face `datasets` with a buffer of so many rows."""
+    return _datasets(folder, buffer_rows, seed, is_resharded=False)
+
+
+def datasets_resharded(folder: Path, buffer_rows: int, seed: int) -> Any:
+    """The same with row groups as shards, which it mixes before the buffer."""
+    return _datasets(folder, buffer_rows, seed, is_resharded=True)
+
+
+def _datasets(folder: Path, buffer_rows: int, seed: int, *, is_resharded: bool) -> Any:
     from datasets import load_dataset
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     rows = load_dataset("parquet", data_files=files, split="train", streaming=True, columns=["row"])
-    shuffled = rows.shuffle(seed=seed, buffer_size=buffer_rows)
+    shuffled = (rows.reshard() if is_resharded else rows).shuffle(seed=seed, buffer_size=buffer_rows)
     return np.fromiter((row["row"] for row in shuffled), np.int64)
 
 
@@ -137,6 +146,7 @@ ORDERS: dict[str, Order] = {
     "forebay": forebay,
     "forebay-unindexed": forebay_unindexed,
     "datasets": datasets,
+    "datasets-resharded": datasets_resharded,
     "webdataset": webdataset,
     "mosaicml": mosaicml,
     "litdata": litdata,

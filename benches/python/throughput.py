@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OURS = "forebay, shuffled"
 ONE_CORE = "forebay, shuffled, one core"
 UNSHUFFLED = "forebay"
-LOADER_SECONDS = 3.0
+LOADER_SECONDS = 2.0
 """After which loaders that shuffle row by row are stopped: a pass takes them minutes."""
 QUICK_SECONDS = 0.5
 QUICK_CASE = "tokens"
@@ -111,7 +111,7 @@ def _convert(run: Run, log: Log, folders: Folders, case: Case, one: Seen) -> boo
     try:
         for folder in (folders.tiny, folders.of(family)):
             arguments = ("convert.py", family.conversion, folder, case.name)
-            one.conversion = run.program(*arguments, environment=family.environment)
+            one.conversion = run.program(*arguments, environment=family.environment, seconds=harness.SECONDS_OF_A_BUILD)
     except FailedError as error:
         return _failed(run, log, f"conversion to {family.conversion}", error)
     return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import data
 import expected
-import harness
+import measuring
 import readers
 from cases import BY_HAND, CASES, Task
 
@@ -33,7 +33,7 @@ def failures(folder: Path, case: Case) -> Iterator[tuple[str, str]]:
     small = replace(case, batch_size=300)
     for name in CHECKED:
         for variant in readers.FAMILIES[name].variants_for(case):
-            found = harness.check(readers.load(variant.function), Task(small, tiny, tiny, 2))
+            found = measuring.check(readers.load(variant.function), Task(small, tiny, tiny, 2))
             yield f"{name}, {variant.name}", "" if found == wanted else f"{found}, expected {wanted}"
 
 

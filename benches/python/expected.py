@@ -10,7 +10,7 @@ from pathlib import Path
 import forms
 import pyarrow.parquet as pq
 from cases import CASES, Case
-from harness import Checked
+from measuring import Checked
 
 
 def expected(folder: Path, case: Case) -> Checked:

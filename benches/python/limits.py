@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import throughput
 from cases import CASES
-from harness import ROOT, Measurement
+from compared import OURS
+from harness import ROOT
+from measuring import Measurement
 from readers import FAMILIES
 from report import Bar, Table, count, progress
 from slow_store import BUCKET, SlowStore
@@ -119,7 +121,7 @@ def _epoch(run: Run, log: Log, folders: throughput.Folders, case: Case, round_in
     """Reads a shuffled epoch with Forebay."""
     order = {
         "case": case.name,
-        "function": FAMILIES[throughput.OURS].variants[0].function,
+        "function": FAMILIES[OURS].variants[0].function,
         "num_workers": 0,
         "num_cores": run.num_cores,
         "tiny": str(folders.tiny),

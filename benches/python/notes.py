@@ -64,9 +64,9 @@ there; ours is the time in which any request was waiting or under way, for room 
 decompressing the same pages with pyarrow's codecs, and copying their content once. *Gather*: copying the rows' bytes
 in one piece. *Hand over*: making a tensor by DLPack; ours is all that the consumer does to take a batch, divided by
 its tensors. *End to end*: the sum of reading, decompressing and copying on all cores, the bare decode of
-`benches/decode.rs` (all threads decode row groups from memory and drop them: no reading, batches, tensors or order),
-and a shuffled epoch, first batch included. *Loopback*: nginx on this machine, sockets that drop what they get, and an
-epoch of Forebay from it.
+`benches/decode.rs` (all threads decode row groups from memory and drop them: no reading, batches, tensors or order;
+all columns of the objects), and a shuffled epoch, first batch included. *Loopback*: nginx on this machine, sockets
+that drop what they get, and an epoch of Forebay from it.
 
 **Shuffle.** 1,000,000 rows sorted by label, in row groups, shards or chunks of 1000, batches of 256. *Entropy* and
 the variances of batch means are those of [order.md](order.md#how-good-is-it). *Equal memory* is a buffer or block of

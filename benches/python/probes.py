@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import harness
+import measuring
 from cases import CASES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def memory_of_torch() -> dict[str, Any]:
     """The interpreter and torch, nothing else."""
     import torch  # noqa: F401
 
-    return {"peak_bytes": harness.peak_bytes()}
+    return {"peak_bytes": measuring.peak_bytes()}
 
 
 def memory_epoch(folder: str, limit: str, case: str) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def memory_epoch(folder: str, limit: str, case: str) -> dict[str, Any]:
     stream = _stream(folder, int(limit), case)
     if limit == "0":
         len(stream)
-        return {"peak_bytes": harness.peak_bytes()}
+        return {"peak_bytes": measuring.peak_bytes()}
     num_batches = sum(1 for _ in stream)
-    return {"peak_bytes": harness.peak_bytes(), "batches": num_batches, "stats": stream.stats()}
+    return {"peak_bytes": measuring.peak_bytes(), "batches": num_batches, "stats": stream.stats()}
 
 
 def memory_row_group(path: str, limit: str, _case: str) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def memory_row_group(path: str, limit: str, _case: str) -> dict[str, Any]:
     dataset = fb.load_dataset(path, split="train")
     if limit == "0":
         len(dataset.batches(ROW_GROUP_BATCH_SIZE))
-        return {"peak_bytes": harness.peak_bytes()}
+        return {"peak_bytes": measuring.peak_bytes()}
     # Images are of 64 MiB each: a batch of one is a fourth of the limit.
     batch_size = 1 if "image" in dataset.column_names else ROW_GROUP_BATCH_SIZE
     shuffled = dataset.shuffle(seed=SEED, shuffle_bytes=int(limit) // 2)
     started = time.perf_counter()
     num_rows = sum(batch.num_rows for batch in shuffled.batches(batch_size, memory_limit=int(limit)))
-    return {"peak_bytes": harness.peak_bytes(), "rows": num_rows, "seconds": time.perf_counter() - started}
+    return {"peak_bytes": measuring.peak_bytes(), "rows": num_rows, "seconds": time.perf_counter() - started}
 
 
 def _stream(folder: str, limit: int, name: str) -> Any:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import harness
+import measuring
 from cases import CASES, OURS, Task
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def main(order: dict[str, Any]) -> None:
     def task(folder: str, source: str) -> Task:
         return Task(case, Path(folder), Path(source), order["num_cores"], order["num_workers"])
 
-    tiny = harness.check(reader, task(order["tiny"], order["tiny"]))
-    found = harness.measure(reader, task(order["folder"], order["source"]), order["max_seconds"])
+    tiny = measuring.check(reader, task(order["tiny"], order["tiny"]))
+    found = measuring.measure(reader, task(order["folder"], order["source"]), order["max_seconds"])
     print(json.dumps({"checked": asdict(tiny), "measured": asdict(found)}), flush=True)
     # Some readers leave threads and workers that outlive or abort the interpreter; their measurement is done.
-    harness.end_workers()
+    measuring.end_workers()
     os._exit(0)
 
 

@@ -93,8 +93,7 @@ def measure(run: Run, log: Log) -> list[Part]:
             try:
                 orders.setdefault(name, []).append(_order(run, log, folder, name, loader, buffer_rows, seed))
             except FailedError as error:
-                run.failures.append(f"shuffle, {name}: {error}")
-                print(f"    {name} FAILED: {str(error)[-600:]}", flush=True)
+                run.note(f"shuffle, {name}", error)
     bar.close()
     qualities = {name: _mean([quality(np.load(path)) for path in paths]) for name, paths in orders.items() if paths}
     losses = {name: _losses(log, name, orders[name]) for name in TRAINED if orders.get(name)}

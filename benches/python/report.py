@@ -146,7 +146,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _picture(picture: Picture) -> str:

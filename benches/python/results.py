@@ -54,7 +54,7 @@ class Results:
         lines = [json.loads(line) for line in path.read_text().splitlines()] if is_resumed and path.exists() else []
         if not lines:
             path.write_text(json.dumps({"settings": self.settings}) + "\n")
-            (self.folder / f"{case}.json").unlink(missing_ok=True)
+            self._path(case).unlink(missing_ok=True)
             return Log(path)
         self._compare(path, lines[0]["settings"])
         return Log(path, {line["key"]: line["value"] for line in lines[1:]})
@@ -66,21 +66,31 @@ class Results:
             differences = ", ".join(f"{key} was {found.get(key)}, is {self.settings.get(key)}" for key in other)
             raise FailedError(f"{path.name} is of another run, measure it anew without --resume: {differences}")
 
-    def finish(self, case: str, parts: list[Part]) -> None:
-        """Keeps the tables and bars of a case that is done."""
-        text = json.dumps({"settings": self.settings, "parts": [report.to_json(part) for part in parts]}, indent=1)
-        (self.folder / f"{case}.json").write_text(text)
+    def finish(self, case: str, parts: list[Part], failures: list[str]) -> None:
+        """Keeps the tables and bars of a case, and what could not be measured of it."""
+        found = {
+            "settings": self.settings,
+            "failures": failures,
+            "parts": [report.to_json(part) for part in parts],
+        }
+        self._path(case).write_text(json.dumps(found, indent=1))
 
-    def finished(self, case: str) -> list[Part] | None:
-        """Returns the tables and bars of a case; None if it is not done."""
-        found = self._file(case)
-        return None if found is None else [report.of_json(part) for part in found["parts"]]
+    def parts(self, case: str) -> list[Part]:
+        """Returns the tables and bars of a case; none if it has not been measured."""
+        return [report.of_json(part) for part in self._file(case).get("parts", [])]
 
-    def finished_settings(self, case: str) -> dict[str, Any] | None:
-        """Returns the settings that a case was measured with; None if it is not done."""
-        found = self._file(case)
-        return None if found is None else found["settings"]
+    def is_done(self, case: str) -> bool:
+        """Whether a case has been measured, and all of it."""
+        return self._file(case).get("failures") == []
 
-    def _file(self, case: str) -> dict[str, Any] | None:
-        path = self.folder / f"{case}.json"
-        return json.loads(path.read_text()) if path.exists() else None
+    def is_of_this(self, case: str) -> bool:
+        """Whether a case has been measured with these settings."""
+        return self._file(case).get("settings") == self.settings
+
+    def _file(self, case: str) -> dict[str, Any]:
+        path = self._path(case)
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def _path(self, case: str) -> Path:
+        return self.folder / f"{case}.json"

@@ -124,11 +124,13 @@ def _default_cases(*, is_quick: bool) -> list[str]:
 def _measure(run: Run, results: Results, name: str, *, is_resumed: bool) -> None:
     """Measures a case, unless the run that this one goes on with has."""
     log = results.begin(name, is_resumed=is_resumed)
-    if results.finished(name) is not None:
+    if results.is_done(name):
         print(f"{name}: done before", flush=True)
         return
     print(f"{name}:", flush=True)
-    results.finish(name, CASES[name](run, log))
+    num_before = len(run.failures)
+    parts = CASES[name](run, log)
+    results.finish(name, parts, run.failures[num_before:])
 
 
 def _settings(run: Run) -> dict[str, object]:
@@ -146,7 +148,7 @@ def _settings(run: Run) -> dict[str, object]:
 
 def _page(results: Results) -> str:
     """Returns the page of all cases that are done."""
-    parts = [part for name in CASES for part in results.finished(name) or []]
+    parts = [part for name in CASES for part in results.parts(name)]
     return report.page(parts, report.machine(results.settings))
 
 
@@ -154,15 +156,14 @@ def _write(results: Results) -> None:
     """Writes the page.
 
     Raises:
-        FailedError: A case has not been measured, or with other settings, or on little data.
+        FailedError: A case has not been measured, or not all of it, or with other settings, or on little data.
     """
     if results.settings["size"] != "full":
         raise FailedError("the page is not written from --quick: its numbers mean nothing")
-    found = {name: results.finished_settings(name) for name in CASES}
-    missing = [name for name, settings in found.items() if settings is None]
+    missing = [name for name in CASES if not results.is_done(name)]
     if missing:
-        raise FailedError(f"the page needs all cases; not measured: {', '.join(missing)}")
-    other = [name for name, settings in found.items() if settings != results.settings]
+        raise FailedError(f"the page needs all cases; not measured, or not all of them: {', '.join(missing)}")
+    other = [name for name in CASES if not results.is_of_this(name)]
     if other:
         raise FailedError(f"measured with other settings or another build, measure anew: {', '.join(other)}")
     PAGE.write_text(_page(results))

@@ -103,7 +103,7 @@ class Comparison:
                 if round_index == 0:
                     self._choose(reader, one)
                 elif one.found and (round_index < SLOW_ROUNDS or not _is_slow(one, seen[OURS])):
-                    one.found.append(self._once(reader, one.variant, round_index))
+                    one.found += self._tried(reader, one.variant, round_index)
         bar.close()
         seen = {reader: one for reader, one in seen.items() if one.found}
         self._agree(seen)
@@ -132,15 +132,23 @@ class Comparison:
     def _choose(self, reader: str, one: Seen) -> None:
         """Measures all variants of a reader and keeps the best."""
         for variant in one.family.variants_for(self.case)[: 1 if self.run.is_quick else None]:
-            try:
-                found = self._once(reader, variant, 0)
-            except FailedError as error:
-                if reader.startswith("forebay"):
-                    raise
-                self.run.note(f"{self.case.name}, {compared.full_name(reader, variant)}", error)
-                continue
-            if not one.found or _speed(found) > _speed(one.found[0]):
-                one.found, one.variant = [found], variant
+            found = self._tried(reader, variant, 0)
+            if found and (not one.found or _speed(found[0]) > _speed(one.found[0])):
+                one.found, one.variant = found, variant
+
+    def _tried(self, reader: str, variant: Variant, round_index: int) -> list[Measurement]:
+        """Measures one variant; nothing comes of a rival that fails.
+
+        Raises:
+            FailedError: Ours failed.
+        """
+        try:
+            return [self._once(reader, variant, round_index)]
+        except FailedError as error:
+            if reader.startswith("forebay"):
+                raise
+            self.run.note(f"{self.case.name}, {compared.full_name(reader, variant)}", error)
+            return []
 
     def _once(self, reader: str, variant: Variant, round_index: int) -> Measurement:
         """Measures one variant in a process of its own.

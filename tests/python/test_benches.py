@@ -95,8 +95,9 @@ run = Run(Path(sys.argv[1]), 1, 2, is_quick=True, has_decode=False)
 results = Results(Path(sys.argv[1]) / "results", {"size": "quick"})
 log = results.begin("text-bytes", is_resumed=sys.argv[2] == "resume")
 had = len(log.seen)
-results.finish("text-bytes", throughput.measure(run, log, "text-bytes"))
-parts = results.finished("text-bytes")
+results.finish("text-bytes", throughput.measure(run, log, "text-bytes"), run.failures)
+assert results.is_done("text-bytes") and not results.is_done("text")
+parts = results.parts("text-bytes")
 page = report.page(parts, report.machine(results.settings))
 print(json.dumps({"had": had, "has": len(log.seen), "failures": run.failures, "page": page}))
 """
@@ -127,6 +128,24 @@ Results(folder, {"cores": 4}).begin("tokens", is_resumed=True)
     found = program(code, folder, fails=True)
     assert "cores was 2, is 4" in found
     assert "--resume" in found
+
+
+def test_a_case_with_failures_is_measured_again(folder):
+    code = """
+import sys
+from pathlib import Path
+from results import Results
+results = Results(Path(sys.argv[1]) / "failed", {"cores": 2})
+log = results.begin("tokens", is_resumed=False)
+log.once("one", lambda: 1)
+results.finish("tokens", [], ["two failed"])
+assert not results.is_done("tokens") and results.is_of_this("tokens")
+log = results.begin("tokens", is_resumed=True)
+assert log.once("one", lambda: 0) == 1
+results.finish("tokens", [], [])
+assert results.is_done("tokens")
+"""
+    program(code, folder)
 
 
 def test_the_page_is_not_written_from_quick_runs():

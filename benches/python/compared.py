@@ -113,7 +113,8 @@ def bars(run: Run, case: Case, seen: dict[str, Seen]) -> list[Part]:
     against(CONVERTED, "the best of converted copies", 1)
     # Of the pass: after its first batch a shuffle has much of the work behind it, and one core had more time for that.
     whole = "rows_per_second_of_all"
-    made.append(Bar.of(f"{case.title}: our own unshuffled", ratios(ours, seen[UNSHUFFLED], whole), UNSHUFFLED_BAR))
+    if UNSHUFFLED in seen:
+        made.append(Bar.of(f"{case.title}: our own unshuffled", ratios(ours, seen[UNSHUFFLED], whole), UNSHUFFLED_BAR))
     if ONE_CORE in seen and run.num_cores > 1:
         gain = ratios(ours, seen[ONE_CORE], whole)
         made.append(Bar.of(f"{case.title}: {run.num_cores} cores over one", gain, CORES_BAR * run.num_cores))

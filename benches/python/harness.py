@@ -43,6 +43,8 @@ class Run:
     """Whether little data and one round are enough, to see that everything works."""
     has_decode: bool = True
     """Whether cargo is there to build and run `benches/decode.rs`."""
+    readers: tuple[str, ...] = ()
+    """Parts of the names of the readers that are compared with ours; all where there are none."""
     failures: list[str] = field(default_factory=list)
     """What could not be measured, though the run went on."""
 

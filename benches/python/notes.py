@@ -12,9 +12,11 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 | `make bench` | measures everything and writes this page: an hour and more on two cores |
 | `make bench BENCH_FLAGS="--resume --write-docs"` | goes on with a run that was stopped |
 | `python benches/python/run.py --only tokens text` | measures some cases and shows them |
+| `python benches/python/run.py --only tokens --readers polars pyarrow` | the same with some rivals |
 | `python benches/python/run.py --quick` | sees in minutes that everything works; its numbers mean nothing |
 | `python benches/python/run.py --report` | shows what has been measured so far |
 
+All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
 `process`, `scan`.
 """

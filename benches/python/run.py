@@ -4,6 +4,7 @@ Every number is seen in this run, on this machine, from objects that lie in the 
 
     python benches/python/run.py                      everything
     python benches/python/run.py --only tokens text   some cases
+    python benches/python/run.py --readers pyarrow    ours and one rival
     python benches/python/run.py --quick              little data and one round, to see that everything works
     python benches/python/run.py --resume             goes on with a run that was stopped
     python benches/python/run.py --report             measures nothing, shows what there is
@@ -82,8 +83,11 @@ def main() -> None:
         parser.exit(1, f"not installed: {', '.join(missing)}; `make bench` installs what is measured\n")
     num_rounds = 1 if arguments.quick else arguments.rounds
     folder = arguments.data.resolve()
-    run = Run(folder, num_rounds, arguments.cores, arguments.quick, has_decode=not arguments.no_decode)
-    results = Results(folder / ("results-quick" if run.is_quick else "results"), _settings(run))
+    has_decode = not arguments.no_decode
+    run = Run(folder, num_rounds, arguments.cores, arguments.quick, has_decode, tuple(arguments.readers))
+    # What is not whole does not take the place of what is.
+    kind = "-quick" if run.is_quick else "-some" if run.readers else ""
+    results = Results(folder / f"results{kind}", _settings(run))
     load = os.getloadavg()[0]
     if load > 0.3 * run.num_cores:
         print(f"the machine is busy, load {load:.1f}: expect noise", flush=True)
@@ -108,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each reader; the median counts")
     parser.add_argument("--cores", type=int, default=len(harness.cpus()), help="cores that every reader may use")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
+    parser.add_argument(
+        "--readers", nargs="+", default=[], metavar="PART", help="of rivals' names: only these, and ours"
+    )
     parser.add_argument("--quick", action="store_true", help="little data, one round, fewer variants")
     parser.add_argument("--no-decode", action="store_true", help="leave out the bare decode, which cargo builds")
     parser.add_argument("--resume", action="store_true", help="keep what a run with the same settings has measured")
@@ -141,6 +148,7 @@ def _settings(run: Run) -> dict[str, object]:
         "cores": run.num_cores,
         "rounds": run.num_rounds,
         "size": "quick" if run.is_quick else "full",
+        **({"readers": ", ".join(run.readers)} if run.readers else {}),
         **report.versions(list(PACKAGES.values())),
         "extension": harness.digest(extension),
     }
@@ -160,6 +168,8 @@ def _write(results: Results) -> None:
     """
     if results.settings["size"] != "full":
         raise FailedError("the page is not written from --quick: its numbers mean nothing")
+    if "readers" in results.settings:
+        raise FailedError("the page is not written with --readers: it is of all")
     missing = [name for name in CASES if not results.is_done(name)]
     if missing:
         raise FailedError(f"the page needs all cases; not measured, or not all of them: {', '.join(missing)}")

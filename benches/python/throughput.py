@@ -94,6 +94,9 @@ class Comparison:
         families = readers.families(self.case)
         if self.run.is_quick and self.case.name != QUICK_CASE:
             families = {reader: families[reader] for reader in QUICK_READERS}
+        if self.run.readers:
+            wanted = (OURS, *self.run.readers)
+            families = {reader: families[reader] for reader in families if any(part in reader for part in wanted)}
         seen = {reader: Seen(family, family.variants_for(self.case)[0]) for reader, family in families.items()}
         seen = {reader: one for reader, one in seen.items() if self._convert(one)}
         bar = progress(self.case.name, len(seen) * self.run.num_rounds)

@@ -70,14 +70,14 @@ its tensors. *End to end*: the sum of reading, decompressing and copying on all 
 all columns of the objects), and a shuffled epoch, first batch included. *Loopback*: nginx on this machine, sockets
 that drop what they get, and an epoch of Forebay from it.
 
-**Shuffle.** 1,000,000 rows sorted by label, in row groups, shards or chunks of 1000, batches of 256. *Entropy* and
-the variances of batch means are those of [order.md](order.md#how-good-is-it). *Equal memory* is a buffer or block of
-50,000 rows. Forebay's is the plan of an epoch of rows of 8 kB at default settings, MosaicML's that of its own
-planner; `datasets`, litdata and `lancedb.streaming` deliver the rows; WebDataset shuffles numbers in the place of
-files. Orders of Forebay, of py1e and the full shuffle are means of five seeds. The model is one hidden layer on ten
-classes, trained for an epoch by plain SGD on features around a centre for each class, with five seeds. *Deviations
-above full* is how far its loss on held-out rows is above that after a full shuffle, in standard deviations of the
-latter's seeds, the median over the epoch.
+**Shuffle.** 1,000,000 rows sorted by label, in row groups, shards or chunks of 1000, batches of 256, one rank without
+workers. *Entropy* and the variances of batch means are those of [order.md](order.md#how-good-is-it). *Equal memory*
+is a buffer or block of 50,000 rows. Forebay's is the plan of an epoch of rows of 8 kB at default settings, MosaicML's
+that of its own planner; `datasets`, litdata and `lancedb.streaming` deliver the rows; WebDataset shuffles numbers in
+the place of files. Orders of Forebay, of py1e and the full shuffle are means of five seeds. The model is one hidden
+layer on ten classes, trained for an epoch by plain SGD on features around a centre for each class, with five seeds.
+*Deviations above full* is how far its loss on held-out rows is above that after a full shuffle, in standard
+deviations of the latter's seeds, the median over the epoch.
 
 **Memory.**
 

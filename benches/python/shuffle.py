@@ -58,14 +58,14 @@ LOADERS = {
     "mosaicml, py1e (default)": Loader("mosaicml", 0, "all shards", 1, ".venv-mosaicml"),
     "datasets, reshard(), equal memory": Loader("datasets-resharded", None, "5 %"),
     "datasets (default)": Loader("datasets", 1000, "0.1 %"),
-    "webdataset, equal memory": Loader("webdataset", None, "5 %"),
+    "webdataset, all shards, equal memory": Loader("webdataset-all-shards", None, "5 %"),
     "webdataset (default)": Loader("webdataset", 1000, "0.1 %"),
     "litdata (default)": Loader("litdata", 0, "a chunk"),
     "lancedb.streaming (default)": Loader("lancedb", 0, "none: point reads"),
 }
 FULL = "full shuffle"
 OURS = "forebay, page index (default)"
-CHEAP = ("full", "forebay", "forebay-unindexed", "mosaicml", "webdataset")
+CHEAP = ("full", "forebay", "forebay-unindexed", "mosaicml", "webdataset", "webdataset-all-shards")
 """Orders that a quick run makes."""
 TRAINED = (
     FULL,
@@ -73,6 +73,7 @@ TRAINED = (
     "mosaicml, py1e, equal memory",
     "datasets, reshard(), equal memory",
     "datasets (default)",
+    "webdataset, all shards, equal memory",
     "webdataset (default)",
     "litdata (default)",
 )

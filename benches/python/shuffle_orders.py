@@ -71,6 +71,15 @@ def _datasets(folder: Path, buffer_rows: int, seed: int, *, is_resharded: bool) 
 
 def webdataset(folder: Path, buffer_rows: int, seed: int) -> Any:
     """WebDataset's two shuffles, of shards of a thousand samples and of samples, without the reading of tar files."""
+    return _webdataset(folder, buffer_rows, seed, num_shards=100)
+
+
+def webdataset_all_shards(folder: Path, buffer_rows: int, seed: int) -> Any:
+    """The same with all shards shuffled, not a hundred at a time."""
+    return _webdataset(folder, buffer_rows, seed, num_shards=num_rows(folder) // GROUP_ROWS)
+
+
+def _webdataset(folder: Path, buffer_rows: int, seed: int, *, num_shards: int) -> Any:
     import webdataset as wds
 
     def shards() -> Iterator[dict[str, int]]:
@@ -82,7 +91,10 @@ def webdataset(folder: Path, buffer_rows: int, seed: int) -> Any:
             yield from range(first, first + GROUP_ROWS)
 
     pipeline = wds.DataPipeline(
-        shards, wds.shuffle(100, seed=seed), samples, wds.shuffle(buffer_rows, initial=min(buffer_rows, 100), seed=seed)
+        shards,
+        wds.shuffle(num_shards, initial=num_shards, seed=seed),
+        samples,
+        wds.shuffle(buffer_rows, initial=min(buffer_rows, 100), seed=seed),
     )
     return np.fromiter(pipeline, np.int64)
 
@@ -148,6 +160,7 @@ ORDERS: dict[str, Order] = {
     "datasets": datasets,
     "datasets-resharded": datasets_resharded,
     "webdataset": webdataset,
+    "webdataset-all-shards": webdataset_all_shards,
     "mosaicml": mosaicml,
     "litdata": litdata,
     "lancedb": lancedb,

@@ -16,7 +16,8 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 | `python benches/python/run.py --quick` | sees in minutes that everything works; its numbers mean nothing |
 | `python benches/python/run.py --report` | shows what has been measured so far |
 
-All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`.
+All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`; data and conversions
+take 45 GB of disk.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
 `process`, `scan`.
 """

@@ -116,8 +116,7 @@ fn spread_runs<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
         let run = rest.trailing_ones();
         let end = place + run as usize;
         slots[place..end].copy_from_slice(&values[taken..taken + run as usize]);
-        taken += run as usize;
-        place = end;
+        (taken, place) = (taken + run as usize, end);
         rest = rest.checked_shr(run).unwrap_or(0);
     }
 }

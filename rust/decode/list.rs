@@ -51,7 +51,7 @@ pub(super) struct List {
     is_open: bool,
     offsets: Vec<i32>,
     validity: Option<Bits>,
-    reps: Vec<u8>,
+    /// The definition levels of a page, where they differ.
     defs: Vec<u8>,
 }
 
@@ -77,7 +77,6 @@ impl List {
             is_open: false,
             offsets: Vec::new(),
             validity: None,
-            reps: Vec::new(),
             defs: Vec::new(),
         }
     }
@@ -164,26 +163,32 @@ impl List {
 
     /// Reads the levels of a page with NULLs or empty lists; returns its slots, and which of them have values.
     fn read_levels(&mut self, num_levels: usize) -> Fit<(usize, Option<BooleanBuffer>)> {
-        self.reps.clear();
+        levels::row_starts(self.pages.reps(), num_levels, &mut self.starts)?;
         self.defs.clear();
-        levels::expand(self.pages.reps(), num_levels, 1, &mut self.reps)?;
         levels::expand(self.pages.defs(), num_levels, self.depth.value, &mut self.defs)?;
-        let (mut slots, mut present) = (Bits::with_capacity(num_levels), Bits::default());
-        for (&rep, &def) in self.reps.iter().zip(&self.defs) {
-            if rep == 0 {
-                self.starts.push(u32::try_from(slots.len()).map_err(|_| TOO_LONG)?);
-                present.push(u64::from(def >= self.depth.list), 1);
-            }
-            if def >= self.depth.element {
-                slots.push(u64::from(def == self.depth.value), 1);
-            } else if rep != 0 {
-                return Err(Misfit("a list without elements goes on"));
-            }
+        // A list without elements is one level, which begins a row.
+        let mut present = Bits::with_capacity(self.starts.len());
+        let mut num_without = 0;
+        for start in &mut self.starts {
+            let def = self.defs[*start as usize];
+            *start -= num_without;
+            num_without += u32::from(def < self.depth.element);
+            present.push(u64::from(def >= self.depth.list), 1);
         }
-        let (slots, present) = (slots.finish(), present.finish());
+        if count(&self.defs, |def| def < self.depth.element) != num_without as usize {
+            return Err(Misfit("a list without elements goes on"));
+        }
+        let present = present.finish();
         self.present = (present.count_set_bits() < present.len()).then_some(present);
-        let num_slots = slots.len();
-        Ok((num_slots, (slots.count_set_bits() < num_slots).then_some(slots)))
+        let num_slots = num_levels - num_without as usize;
+        if count(&self.defs, |def| def == self.depth.value) == num_slots {
+            return Ok((num_slots, None));
+        }
+        let mut slots = Bits::with_capacity(num_slots);
+        for &def in self.defs.iter().filter(|&&def| def >= self.depth.element) {
+            slots.push(u64::from(def == self.depth.value), 1);
+        }
+        Ok((num_slots, Some(slots.finish())))
     }
 
     /// Makes room for the missing rows, if they are as long as those of the page at hand.
@@ -247,6 +252,11 @@ impl List {
         };
         array.map_err(|_| REFUSED)
     }
+}
+
+fn count(levels: &[u8], is_one: impl Fn(u8) -> bool) -> usize {
+    // Sums of bytes, in which many levels are added at once.
+    levels.chunks(255).map(|chunk| usize::from(chunk.iter().map(|&level| u8::from(is_one(level))).sum::<u8>())).sum()
 }
 
 /// Returns lists of one length; NULL among them is left to the `parquet` crate, which makes room for its values.

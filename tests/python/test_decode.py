@@ -1,0 +1,96 @@
+"""Columns of our own decoders, as pyarrow writes them: rows that go on in the next page, all cuts and encodings."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from equality import check_reads
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ROWS = 300
+
+
+def columns(share_of_nulls: float) -> pa.Table:
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 400, NUM_ROWS)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    ids = rng.integers(0, 5000, int(offsets[-1].as_py()))
+    nulls = rng.random(NUM_ROWS) < share_of_nulls
+    fixed = pa.FixedSizeListArray.from_arrays(rng.random(NUM_ROWS * 48, np.float32), 48)
+    lists = pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int32)))
+    ids_of_rows = np.arange(NUM_ROWS * 500) % 3001
+    return pa.table(
+        {
+            "row": np.arange(NUM_ROWS),
+            "tokens": pa.ListArray.from_arrays(pa.array(np.arange(NUM_ROWS + 1) * 500, pa.int32()), ids_of_rows),
+            "lists": pa.array([None if null else row for null, row in zip(nulls, lists.to_pylist(), strict=True)]),
+            "fixed": fixed,
+            "score": pa.array(rng.random(NUM_ROWS), mask=nulls),
+            "text": pa.array([f"Zeile {row} ¶ " * (row % 40) for row in range(NUM_ROWS)], mask=nulls),
+        }
+    )
+
+
+def write(path: Path, table: pa.Table, **settings: object) -> None:
+    pq.write_table(table, path, row_group_size=NUM_ROWS, **settings)
+
+
+WAYS = list(itertools.product(["1.0", "2.0"], [True, False], [True, False], ["none", "zstd", "lz4"]))
+"""Version of pages, whether they have an index, whether there is a dictionary, and the codec."""
+
+
+@pytest.mark.parametrize("share_of_nulls", [0.0, 0.3])
+@pytest.mark.parametrize(("page_version", "index", "use_dictionary", "codec"), WAYS)
+def test_rows_of_many_pages_are_what_pyarrow_reads(
+    tmp_path, page_version, index, use_dictionary, codec, share_of_nulls
+):
+    table = columns(share_of_nulls)
+    path = tmp_path / "a.parquet"
+    write(
+        path,
+        table,
+        data_page_version=page_version,
+        write_page_index=index,
+        use_dictionary=use_dictionary,
+        compression=codec,
+        # Pages of fewer values than rows have, and a dictionary that ends midway.
+        data_page_size=600,
+        write_batch_size=100,
+        dictionary_pagesize_limit=4000,
+        write_page_checksum=page_version == "1.0",
+    )
+    ds = fb.load_dataset(path, "train")
+    assert pa.table(ds).equals(table)
+    few = pa.table(ds.filter("row % 7 = 3 OR row BETWEEN 100 AND 180"))
+    kept = [row for row in range(NUM_ROWS) if row % 7 == 3 or 100 <= row <= 180]
+    assert few.equals(table.take(kept))
+    shuffled = pa.concat_tables(pa.table(batch) for batch in ds.shuffle(1).batches(64))
+    assert shuffled.sort_by("row").equals(table)
+
+
+def test_every_way_to_read_gives_the_same(tmp_path):
+    table = columns(0.2)
+    path = tmp_path / "a.parquet"
+    write(path, table, data_page_size=2000, compression="snappy")
+    check_reads(path, table, table.schema)
+
+
+def test_a_damaged_page_is_an_error_that_names_the_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, columns(0.0).select(["row", "tokens"]), compression="zstd")
+    chunk = pq.read_metadata(path).row_group(0).column(1)
+    body = bytearray(path.read_bytes())
+    start = chunk.data_page_offset + 60
+    body[start : start + 8] = bytes(8)
+    path.write_bytes(body)
+    with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
+        pa.table(fb.load_dataset(path, "train"))

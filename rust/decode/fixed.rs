@@ -1,4 +1,4 @@
-//! Values of four and eight bytes.
+//! Values of up to eight bytes, all of one width.
 
 use std::fmt;
 
@@ -16,25 +16,31 @@ const FEW: u32 = 10;
 
 /// The bits of a value.
 pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
-    /// Appends values as they are stored.
-    fn extend(words: &mut Vec<Self>, stored: &[u8]);
+    /// Returns the word that begins with the bytes as they are stored; what these have beyond it is its sign.
+    fn of<const STORED: usize>(stored: &[u8; STORED]) -> Self;
 }
 
-impl Word for u32 {
-    fn extend(words: &mut Vec<Self>, stored: &[u8]) {
-        words.extend(stored.as_chunks().0.iter().map(|bytes| Self::from_le_bytes(*bytes)));
-    }
+macro_rules! impl_word {
+    ($($word:ty)*) => {$(
+        impl Word for $word {
+            #[inline]
+            fn of<const STORED: usize>(stored: &[u8; STORED]) -> Self {
+                stored.first_chunk().map_or(0, |bytes| Self::from_le_bytes(*bytes))
+            }
+        }
+    )*};
 }
 
-impl Word for u64 {
-    fn extend(words: &mut Vec<Self>, stored: &[u8]) {
-        words.extend(stored.as_chunks().0.iter().map(|bytes| Self::from_le_bytes(*bytes)));
-    }
+impl_word!(u8 u16 u32 u64);
+
+/// Appends values of `STORED` bytes.
+fn extend<T: Word, const STORED: usize>(words: &mut Vec<T>, stored: &[u8]) {
+    words.extend(stored.as_chunks::<STORED>().0.iter().map(T::of));
 }
 
-/// Collects values of one width, of whatever type.
+/// Collects values of one width, of whatever type, which are stored in `STORED` bytes.
 #[derive(Debug)]
-pub(super) struct FixedValues<T> {
+pub(super) struct FixedValues<T, const STORED: usize> {
     data_type: DataType,
     dictionary: Vec<T>,
     place: Place,
@@ -43,18 +49,24 @@ pub(super) struct FixedValues<T> {
     dense: Vec<T>,
 }
 
-impl<T: Word> FixedValues<T> {
+impl<T: Word, const STORED: usize> FixedValues<T, STORED> {
     pub(super) fn new(data_type: DataType) -> Self {
         Self { data_type, dictionary: Vec::new(), place: Place::Plain(0), words: Vec::new(), dense: Vec::new() }
     }
 }
 
 /// Appends the next values of a page to `out`.
-fn read<T: Word>(place: &mut Place, bytes: &[u8], dictionary: &[T], num_values: usize, out: &mut Vec<T>) -> Fit<()> {
+fn read<T: Word, const STORED: usize>(
+    place: &mut Place,
+    bytes: &[u8],
+    dictionary: &[T],
+    num_values: usize,
+    out: &mut Vec<T>,
+) -> Fit<()> {
     let numbers = match place {
         Place::Plain(at) => {
-            let end = num_values.checked_mul(size_of::<T>()).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
-            T::extend(out, bytes.get(*at..end).ok_or(TOO_FEW)?);
+            let end = num_values.checked_mul(STORED).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
+            extend::<T, STORED>(out, bytes.get(*at..end).ok_or(TOO_FEW)?);
             *at = end;
             return Ok(());
         }
@@ -131,11 +143,14 @@ fn spread_each<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
     }
 }
 
-impl<T: Word> Values for FixedValues<T> {
+impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
-        let stored = num_values.checked_mul(size_of::<T>()).and_then(|len| bytes.get(..len));
+        let stored = num_values.checked_mul(STORED).and_then(|len| bytes.get(..len));
         self.dictionary.clear();
-        T::extend(&mut self.dictionary, stored.ok_or(Misfit("a dictionary has fewer values than it claims"))?);
+        extend::<T, STORED>(
+            &mut self.dictionary,
+            stored.ok_or(Misfit("a dictionary has fewer values than it claims"))?,
+        );
         Ok(())
     }
 
@@ -147,7 +162,7 @@ impl<T: Word> Values for FixedValues<T> {
     fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
         match &mut self.place {
             Place::Plain(at) => {
-                let end = num_values.checked_mul(size_of::<T>()).and_then(|len| at.checked_add(len));
+                let end = num_values.checked_mul(STORED).and_then(|len| at.checked_add(len));
                 *at = end.filter(|&end| end <= bytes.len()).ok_or(TOO_FEW)?;
                 Ok(())
             }
@@ -156,12 +171,12 @@ impl<T: Word> Values for FixedValues<T> {
     }
 
     fn take(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
-        read(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
+        read::<T, STORED>(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
     }
 
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()> {
         self.dense.clear();
-        read(&mut self.place, bytes, &self.dictionary, slots.count_set_bits(), &mut self.dense)?;
+        read::<T, STORED>(&mut self.place, bytes, &self.dictionary, slots.count_set_bits(), &mut self.dense)?;
         spread(&mut self.dense, slots, &mut self.words);
         Ok(())
     }

@@ -31,6 +31,11 @@ enum Nesting {
 /// How to store a value.
 #[derive(Debug, Clone, Copy)]
 enum Width {
+    /// In four bytes, of which the first counts.
+    One,
+    /// In four bytes, of which the first two count.
+    Two,
+    Half,
     Four,
     Eight,
     Any,
@@ -149,6 +154,9 @@ fn nesting(data_type: &DataType, is_nullable: bool, column: &ColumnDescriptor) -
 /// Returns how values are stored whose bits are those of the Arrow type.
 fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
     match (data_type, column.physical_type()) {
+        (DataType::Int8 | DataType::UInt8, PhysicalType::INT32) => Some(Width::One),
+        (DataType::Int16 | DataType::UInt16, PhysicalType::INT32) => Some(Width::Two),
+        (DataType::Float16, PhysicalType::FIXED_LEN_BYTE_ARRAY) if column.type_length() == 2 => Some(Width::Half),
         (DataType::Int32 | DataType::UInt32 | DataType::Date32, PhysicalType::INT32)
         | (DataType::Float32, PhysicalType::FLOAT) => Some(Width::Four),
         (DataType::Int64 | DataType::UInt64, PhysicalType::INT64) | (DataType::Float64, PhysicalType::DOUBLE) => {
@@ -197,8 +205,11 @@ impl ColumnPlan {
     pub(crate) fn open(self, runs: Option<&[Range<u32>]>, bytes: Vec<Bytes>, scratch: Scratch) -> Box<dyn Column> {
         let pieces: Vec<_> = bytes.into_iter().zip(self.rows).map(|(bytes, rows)| Piece { bytes, rows }).collect();
         let values: Box<dyn Values> = match self.width {
-            Width::Four => Box::new(FixedValues::<u32>::new(self.value_type)),
-            Width::Eight => Box::new(FixedValues::<u64>::new(self.value_type)),
+            Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type)),
+            Width::Two => Box::new(FixedValues::<u16, 4>::new(self.value_type)),
+            Width::Half => Box::new(FixedValues::<u16, 2>::new(self.value_type)),
+            Width::Four => Box::new(FixedValues::<u32, 4>::new(self.value_type)),
+            Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type)),
             Width::Any => Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels))),
         };
         let (pages, leaf) = (Pages::new(pieces, self.codec, scratch), Leaf::new(values));

@@ -8,9 +8,10 @@ use arrow_array::builder::{
     StringBuilder,
 };
 use arrow_array::types::{
-    Date32Type, Float32Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt32Type,
+    Date32Type, Float32Type, Float64Type, Int8Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt16Type,
+    UInt32Type,
 };
-use arrow_array::{Array, ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, RecordBatch};
+use arrow_array::{Array, ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, RecordBatch, make_array};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
@@ -117,6 +118,11 @@ impl Shape {
         Arc::new((0..self.num_rows).map(|_| self.value(noise).map(&of)).collect::<PrimitiveArray<T>>())
     }
 
+    fn halves(&self, noise: &mut Noise) -> ArrayRef {
+        let bits = self.numbers::<UInt16Type>(noise, |value| u16::try_from(value % 0x7c00).unwrap()).to_data();
+        make_array(bits.into_builder().data_type(DataType::Float16).build().unwrap())
+    }
+
     fn text(&self, noise: &mut Noise) -> Option<String> {
         self.value(noise).map(|value| {
             if value % 5 == 0 {
@@ -144,6 +150,9 @@ impl Shape {
             ("int64", self.numbers::<Int64Type>(noise, |value| value << 20), true),
             ("float32", self.numbers::<Float32Type>(noise, |value| value as f32), true),
             ("float64", self.numbers::<Float64Type>(noise, |value| value as f64), true),
+            ("int8", self.numbers::<Int8Type>(noise, |value| i8::try_from(value % 256 - 128).unwrap()), true),
+            ("uint16", self.numbers::<UInt16Type>(noise, |value| u16::try_from(value % 65_536).unwrap()), true),
+            ("half", self.halves(noise), true),
             ("date", self.numbers::<Date32Type>(noise, narrow), true),
             ("when", self.numbers::<TimestampMicrosecondType>(noise, |value| value), true),
             (

@@ -15,11 +15,6 @@ impl Bits {
         Self { words: Vec::with_capacity(num_bits.div_ceil(64)), len: 0 }
     }
 
-    /// Returns the number of bits.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Appends the lowest `num_bits` of a word, at most 64.
     #[inline]
     pub(super) fn push(&mut self, word: u64, num_bits: usize) {
@@ -122,7 +117,6 @@ mod tests {
                     }
                 }
             }
-            prop_assert_eq!(bits.len(), expected.len());
             prop_assert_eq!(bits.finish().iter().collect::<Vec<_>>(), expected);
         }
     }

@@ -51,7 +51,7 @@ impl Flat {
 
     fn open(&mut self, page: Page) -> Fit<()> {
         let (kind, num_values) = (page.header.kind, page.header.num_values);
-        let encoding = kind.encoding(self.is_nullable)?;
+        let encoding = kind.encoding(false, self.is_nullable)?;
         self.pages.open(page, false, self.is_nullable)?;
         let validity = if self.is_nullable { levels::validity(self.pages.defs(), num_values)? } else { None };
         if let Kind::V2 { num_nulls, .. } = kind {

@@ -30,8 +30,9 @@ pub(super) enum Kind {
     /// Levels and values, compressed together.
     V1 {
         encoding: Encoding,
-        /// The levels are stored as runs, as all writers do that are not very old.
-        is_in_runs: bool,
+        /// The levels are stored as runs. Some writers do not say so of levels that they do not store.
+        are_reps_runs: bool,
+        are_defs_runs: bool,
     },
     /// Levels, then values, which alone may be compressed.
     V2 {
@@ -47,10 +48,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns how a data page's values are stored, if its levels are as they must be where there are any.
-    pub(super) fn encoding(self, has_levels: bool) -> Fit<Encoding> {
+    /// Returns how a data page's values are stored, if the levels that it has are stored as they must be.
+    pub(super) fn encoding(self, has_reps: bool, has_defs: bool) -> Fit<Encoding> {
         match self {
-            Self::V1 { is_in_runs: false, .. } if has_levels => Err(Misfit("levels are stored in an old way")),
+            Self::V1 { are_reps_runs, are_defs_runs, .. } if has_reps && !are_reps_runs || has_defs && !are_defs_runs => {
+                Err(Misfit("levels are stored in an old way"))
+            }
             Self::V1 { encoding, .. } | Self::V2 { encoding, .. } => Ok(encoding),
             Self::Dictionary | Self::Index => Err(Misfit("a page is not of data")),
         }
@@ -136,8 +139,8 @@ fn of_v1(numbers: &Numbers) -> Fit<(Kind, usize)> {
     if !is_known(def_levels) || !is_known(rep_levels) {
         return Err(Misfit("levels are in an unknown encoding"));
     }
-    let is_in_runs = def_levels == Some(RLE) && rep_levels == Some(RLE);
-    Ok((Kind::V1 { encoding: encoding_of(encoding)?, is_in_runs }, count(num_values)?))
+    let (are_reps_runs, are_defs_runs) = (rep_levels == Some(RLE), def_levels == Some(RLE));
+    Ok((Kind::V1 { encoding: encoding_of(encoding)?, are_reps_runs, are_defs_runs }, count(num_values)?))
 }
 
 fn of_v2(numbers: &Numbers) -> Fit<(Kind, usize)> {
@@ -192,7 +195,7 @@ mod tests {
     fn a_header_tells_lengths_and_encoding() {
         let bytes = [&V1[..], &[0, 9, 9]].concat();
         let (header, len) = PageHeader::parse(&bytes).unwrap();
-        let kind = Kind::V1 { encoding: Encoding::Dictionary, is_in_runs: true };
+        let kind = Kind::V1 { encoding: Encoding::Dictionary, are_reps_runs: true, are_defs_runs: true };
         assert_eq!(header, PageHeader { kind, num_values: 300, stored_bytes: 50, unpacked_bytes: 100, crc: None });
         assert_eq!(len, 19);
         assert!(PageHeader::parse(&V1).is_err());

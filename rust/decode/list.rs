@@ -139,7 +139,7 @@ impl List {
     /// Opens a page and finds its rows; returns the slots of the row that began before it.
     fn open(&mut self, page: Page) -> Fit<usize> {
         let (kind, num_levels) = (page.header.kind, page.header.num_values);
-        let encoding = kind.encoding(true)?;
+        let encoding = kind.encoding(true, true)?;
         self.pages.open(page, true, true)?;
         self.starts.clear();
         self.present = None;

@@ -27,7 +27,11 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
-const NUM_ROUNDS: usize = 9;
+const NUM_ROUNDS: usize = 7;
+
+/// What a way of a round takes at least.
+const ROUND: Duration = Duration::from_millis(100);
+
 const BATCH_ROWS: usize = 1024;
 
 /// What a file holds, and how it is written.
@@ -105,12 +109,19 @@ fn measure(kind: &Kind) -> Result<(), AnyError> {
         &|| copy(num_bytes / trials.len(), trials.len()),
     ];
     let mut times: [Vec<Duration>; 5] = Default::default();
+    // The first round tells how often each way fits into a round.
+    let mut repeats = [1_u32; 5];
     for round in 0..=NUM_ROUNDS {
-        for (way, times) in ways.iter().zip(times.iter_mut()) {
+        for ((way, times), repeats) in ways.iter().zip(times.iter_mut()).zip(&mut repeats) {
             let start = Instant::now();
-            way()?;
+            for _ in 0..*repeats {
+                way()?;
+            }
+            let time = start.elapsed() / *repeats;
             if round > 0 {
-                times.push(start.elapsed());
+                times.push(time);
+            } else {
+                *repeats = 1 + u32::try_from(ROUND.as_nanos() / time.as_nanos().max(1))?;
             }
         }
     }

@@ -51,7 +51,9 @@ impl Kind {
     /// Returns how a data page's values are stored, if the levels that it has are stored as they must be.
     pub(super) fn encoding(self, has_reps: bool, has_defs: bool) -> Fit<Encoding> {
         match self {
-            Self::V1 { are_reps_runs, are_defs_runs, .. } if has_reps && !are_reps_runs || has_defs && !are_defs_runs => {
+            Self::V1 { are_reps_runs, are_defs_runs, .. }
+                if has_reps && !are_reps_runs || has_defs && !are_defs_runs =>
+            {
                 Err(Misfit("levels are stored in an old way"))
             }
             Self::V1 { encoding, .. } | Self::V2 { encoding, .. } => Ok(encoding),

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
 use arrow_schema::Schema;
 use bytes::Bytes;
 
@@ -193,9 +193,14 @@ impl RowGroupRead {
 
     /// Returns columns of the object, by their roots, as the dataset's.
     fn finish(&self, mut columns: Vec<(usize, ArrayRef)>, num_rows: usize) -> Result<RecordBatch> {
-        columns.sort_by_key(|(root, _)| *root);
         let fragment = self.rows.snapshot.fragment(self.rows.row_group);
         let fields = fragment.reader.schema().fields();
+        if num_rows == 0 {
+            // Nothing was decoded.
+            let roots = self.projection.iter().filter_map(|&column| fragment.columns[column]);
+            columns = roots.map(|root| (root, new_empty_array(fields[root].data_type()))).collect();
+        }
+        columns.sort_by_key(|(root, _)| *root);
         let schema = Schema::new(columns.iter().map(|(root, _)| Arc::clone(&fields[*root])).collect::<Vec<_>>());
         let arrays = columns.into_iter().map(|(_, array)| array).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(num_rows));

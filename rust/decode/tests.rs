@@ -342,6 +342,18 @@ proptest! {
     }
 
     #[test]
+    fn a_read_of_no_rows_has_none(shape in shapes()) {
+        let body = shape.write();
+        let snapshot = open(&body).unwrap();
+        for decoders in [Decoders::Own, Decoders::Parquet] {
+            let trial = Trial::new(&snapshot, 0, &body, Some(&[])).unwrap();
+            let batch = trial.at_once(decoders).unwrap();
+            prop_assert_eq!((batch.num_rows(), batch.schema()), (0, Arc::clone(&snapshot.schema)));
+            prop_assert!(trial.batches(decoders).unwrap().is_empty());
+        }
+    }
+
+    #[test]
     fn damaged_pages_are_what_the_parquet_crate_makes_of_them_or_left_to_it(
         shape in shapes(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         in_header in any::<bool>(),

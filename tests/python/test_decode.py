@@ -30,7 +30,7 @@ def columns(share_of_nulls: float) -> pa.Table:
     ids_of_rows = np.arange(NUM_ROWS * 500) % 3001
     return pa.table(
         {
-            "row": np.arange(NUM_ROWS),
+            "id": np.arange(NUM_ROWS),
             "tokens": pa.ListArray.from_arrays(pa.array(np.arange(NUM_ROWS + 1) * 500, pa.int32()), ids_of_rows),
             "lists": pa.array([None if null else row for null, row in zip(nulls, lists.to_pylist(), strict=True)]),
             "fixed": fixed,
@@ -70,27 +70,28 @@ def test_rows_of_many_pages_are_what_pyarrow_reads(
     )
     ds = fb.load_dataset(path, "train")
     assert pa.table(ds).equals(table)
-    few = pa.table(ds.filter("row % 7 = 3 OR row BETWEEN 100 AND 180"))
+    few = pa.table(ds.filter("id % 7 = 3 OR id BETWEEN 100 AND 180"))
     kept = [row for row in range(NUM_ROWS) if row % 7 == 3 or 100 <= row <= 180]
     assert few.equals(table.take(kept))
     shuffled = pa.concat_tables(pa.table(batch) for batch in ds.shuffle(1).batches(64))
-    assert shuffled.sort_by("row").equals(table)
+    assert shuffled.sort_by("id").equals(table)
 
 
 def test_every_way_to_read_gives_the_same(tmp_path):
     table = columns(0.2)
     path = tmp_path / "a.parquet"
     write(path, table, data_page_size=2000, compression="snappy")
-    check_reads(path, table, table.schema)
+    read = pq.read_table(path)
+    check_reads(path, read, read.schema)
 
 
 def test_a_damaged_page_is_an_error_that_names_the_column(tmp_path):
     path = tmp_path / "a.parquet"
-    write(path, columns(0.0).select(["row", "tokens"]), compression="zstd")
+    write(path, columns(0.0).select(["id", "tokens"]), compression="zstd")
     chunk = pq.read_metadata(path).row_group(0).column(1)
     body = bytearray(path.read_bytes())
     start = chunk.data_page_offset + 60
     body[start : start + 8] = bytes(8)
     path.write_bytes(body)
     with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
-        pa.table(fb.load_dataset(path, "train"))
+        list(fb.load_dataset(path, "train").batches(64))

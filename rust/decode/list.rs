@@ -119,7 +119,8 @@ impl List {
         let lead = self.open(page)?;
         let num_rows = self.starts.len() - 1;
         if claimed.is_some_and(|claimed| claimed != num_rows)
-            || indexed.is_some_and(|rows| lead > 0 || (rows.end - rows.start) as usize != num_rows)
+            || indexed.is_some_and(|rows| (rows.end - rows.start) as usize != num_rows)
+            || self.pages.is_indexed() && lead > 0
         {
             return Err(Misfit("a page has another number of rows than it claims"));
         }

@@ -49,10 +49,10 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    pub(super) fn new(pieces: Vec<Piece>, codec: Codec, scratch: Scratch) -> Self {
+    pub(super) fn new(pieces: Vec<Piece>, is_indexed: bool, codec: Codec, scratch: Scratch) -> Self {
         Self {
             num_bytes: pieces.iter().map(|piece| piece.bytes.len()).sum(),
-            is_indexed: pieces.iter().any(|piece| piece.rows.is_some()),
+            is_indexed,
             pieces: pieces.into_iter(),
             rest: Bytes::new(),
             rows: None,
@@ -70,7 +70,7 @@ impl Pages {
         self.num_bytes
     }
 
-    /// Returns whether pages come with their rows, which then end with them.
+    /// Returns whether an index says which rows begin the pages, so that none goes on in the next.
     pub(super) fn is_indexed(&self) -> bool {
         self.is_indexed
     }

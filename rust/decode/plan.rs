@@ -47,6 +47,8 @@ pub(crate) struct ColumnPlan {
     ranges: Vec<Range<u64>>,
     /// The rows of the page in each range, where the index tells.
     rows: Vec<Option<Range<u32>>>,
+    /// An index says which rows the pages begin with, whether or not it is needed.
+    is_indexed: bool,
     codec: Codec,
     nesting: Nesting,
     data_type: DataType,
@@ -87,6 +89,7 @@ pub(crate) fn plan(
     Some(ColumnPlan {
         ranges,
         rows,
+        is_indexed: fragment.offset_indexes(row_group).is_some(),
         codec: Codec::of(column.compression())?,
         nesting,
         data_type: field.data_type().clone(),
@@ -212,7 +215,7 @@ impl ColumnPlan {
             Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type)),
             Width::Any => Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels))),
         };
-        let (pages, leaf) = (Pages::new(pieces, self.codec, scratch), Leaf::new(values));
+        let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
         let wanted = Rows::new(runs, self.num_rows);
         match self.nesting {
             Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, is_nullable)),

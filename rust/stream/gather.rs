@@ -320,7 +320,7 @@ mod tests {
                 true => arrow_array::new_empty_array(sources[0].data_type()),
                 false => arrow_select::interleave::interleave(&arrays, &picked).unwrap(),
             };
-            prop_assert_eq!(make_array(gathered).as_ref(), expected.as_ref());
+            prop_assert_eq!(&make_array(gathered), &expected);
         }
     }
 }

@@ -27,6 +27,9 @@ pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 /// Requests to one store at the same time, before it has shown how many are best.
 pub const REQUESTS_IN_FLIGHT: usize = 64;
 
+/// The same of an object store, which spreads them over many machines.
+pub const OBJECT_STORE_REQUESTS_IN_FLIGHT: usize = 128;
+
 /// Requests to one store at the same time at least, however often it says that these are too many.
 pub const LEAST_REQUESTS_IN_FLIGHT: usize = 4;
 

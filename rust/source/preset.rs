@@ -37,7 +37,7 @@ impl Preset {
             gap_bytes: config::REMOTE_GAP_BYTES,
             least_gap_bytes: config::LEAST_REMOTE_GAP_BYTES,
             max_request_bytes: config::MAX_REQUEST_BYTES,
-            first_concurrency: config::REQUESTS_IN_FLIGHT,
+            first_concurrency: config::OBJECT_STORE_REQUESTS_IN_FLIGHT,
             concurrency: config::LEAST_REQUESTS_IN_FLIGHT..=config::MAX_REQUESTS_IN_FLIGHT,
         }
     }
@@ -45,6 +45,7 @@ impl Preset {
     /// Returns the preset for a web server, which may be one machine that others use, too.
     pub(crate) fn http() -> Self {
         Self {
+            first_concurrency: config::REQUESTS_IN_FLIGHT,
             concurrency: config::LEAST_REQUESTS_IN_FLIGHT..=config::MAX_HTTP_REQUESTS_IN_FLIGHT,
             ..Self::object_storage()
         }
@@ -52,12 +53,14 @@ impl Preset {
 
     /// Returns the preset for files.
     pub(crate) fn local() -> Self {
-        Self {
+        let of_files = Self {
             gap_bytes: config::LOCAL_GAP_BYTES,
             least_gap_bytes: config::LOCAL_GAP_BYTES,
             max_request_bytes: u64::MAX,
-            ..Self::object_storage().unmeasured()
-        }
+            first_concurrency: config::REQUESTS_IN_FLIGHT,
+            ..Self::object_storage()
+        };
+        of_files.unmeasured()
     }
 
     /// Returns the preset with nothing left to measurement.

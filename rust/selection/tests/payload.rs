@@ -74,7 +74,7 @@ fn sorted<const N: usize>(mut requests: [String; N]) -> [String; N] {
 fn little_that_is_open_is_read_with_the_predicate_columns() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..2000), properties())], true).await;
-        let begun = bucket.begin("number = 7", &[2], Terms { round_trip: DEAR, ..IN_ORDER }).await;
+        let begun = bucket.begin("number % 100 = 7", &[2], Terms { round_trip: DEAR, ..IN_ORDER }).await;
         bucket.finish(&begun, Some(&begun.ahead)).await;
         // Nobody knew in which pages the rows are.
         let expected = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(group, column)| bucket.request(0, group, column, 0..10));

@@ -77,8 +77,8 @@ def of_json(found: dict[str, Any]) -> Part:
     return made
 
 
-def page(parts: Sequence[Part], machine: Table) -> str:
-    """Returns the page: bars, tables, pictures, notes, machine."""
+def page(parts: Sequence[Part], machine: Table, missing: Sequence[str] = ()) -> str:
+    """Returns the page: what is `missing` of it, bars, tables, pictures, notes, machine."""
     rows = [
         [
             bar.name,
@@ -94,7 +94,8 @@ def page(parts: Sequence[Part], machine: Table) -> str:
     shown = [
         _picture(part) if isinstance(part, Picture) else _table(part) for part in parts if not isinstance(part, Bar)
     ]
-    return "\n".join([HEAD, _table(bars), *shown, NOTES, _table(machine)])
+    head = [HEAD, f"Not measured for this page: {', '.join(f'`{name}`' for name in missing)}.\n"] if missing else [HEAD]
+    return "\n".join([*head, _table(bars), *shown, NOTES, _table(machine)])
 
 
 def machine(settings: dict[str, Any]) -> Table:

@@ -55,6 +55,9 @@ pub const LOCAL_ROUND_TRIP_BYTES: u64 = 256 << 10;
 /// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 
+/// Bytes of a stream that were asked for and wait to be decoded, before decoders are seen to wait for them.
+pub const FETCH_WINDOW_BYTES: u64 = 64 << 20;
+
 /// Bytes of the columns that are returned which a selection reads before it is complete.
 pub const READ_AHEAD_BYTES: u64 = 64 << 20;
 

@@ -9,6 +9,10 @@
 //! take by the footer; then with the memory of its arrays. A batch, from before it is gathered until the
 //! consumer comes back for the next one. The rows of planned batches. Fetches leave room for the next batch.
 //!
+//! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes that wait to be decoded are memory that the
+//! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
+//! most a window, which grows by what arrives while nothing is being decoded, as TCP's does at its start (RFC 5681, 3.1).
+//!
 //! **When the window does not fit.** Every resident part is needed sooner than the next one to fetch,
 //! so if that one has no room and nothing else is under way, the memory limit is smaller than the
 //! shuffle window. From then on batches are planned in blocks: each block fetches its parts anew, and of
@@ -23,6 +27,7 @@ use arrow_array::RecordBatch;
 use super::budget::Budget;
 use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
 use super::waiting::Cause;
+use crate::config;
 use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, RowRef, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
@@ -87,6 +92,11 @@ pub(super) struct Scheduler {
     /// Pieces with bytes, by the batch that needs them first.
     to_decode: BTreeSet<(u64, PieceKey)>,
     to_compact: Vec<PieceKey>,
+    /// Bytes that were asked for and that no thread has begun to decode.
+    undecoded_bytes: u64,
+    /// How many of them there may be.
+    fetch_window: u64,
+    num_decoding: usize,
     /// Pieces being fetched or decoded, and batches being gathered.
     num_under_way: usize,
     num_ready: usize,
@@ -167,6 +177,9 @@ impl Scheduler {
             queue: VecDeque::new(),
             to_decode: BTreeSet::new(),
             to_compact: Vec::new(),
+            undecoded_bytes: 0,
+            fetch_window: config::FETCH_WINDOW_BYTES,
+            num_decoding: 0,
             num_under_way: 0,
             num_ready: 0,
             ready_bytes: 0,
@@ -250,9 +263,13 @@ impl Scheduler {
             return Cause::Gathering;
         };
         let stages = || pieces.iter().filter_map(|key| self.residents.get(key)).map(|resident| &resident.stage);
-        if stages().any(|stage| matches!(stage, Stage::Fetching)) {
+        let has_queued = stages().any(|stage| matches!(stage, Stage::Queued));
+        let is_decoding = self.num_decoding > 0 || !self.to_decode.is_empty();
+        if stages().any(|stage| matches!(stage, Stage::Fetching))
+            || has_queued && !is_decoding && self.undecoded_bytes > 0
+        {
             Cause::Store
-        } else if stages().any(|stage| matches!(stage, Stage::Queued)) {
+        } else if has_queued && !is_decoding {
             Cause::Memory
         } else {
             Cause::Decoding
@@ -265,12 +282,17 @@ impl Scheduler {
         let Some(resident) = self.residents.get_mut(&key) else { return };
         let first_needed = resident.waiting.first().copied().unwrap_or(u64::MAX);
         resident.stage = Stage::Fetched(Box::new(fetched));
+        if self.to_decode.is_empty() && self.num_decoding == 0 {
+            // Nobody had anything to decode: more has to be asked for at once.
+            self.fetch_window = self.fetch_window.saturating_add(resident.part.cost.fetched);
+        }
         self.to_decode.insert((first_needed, key));
     }
 
     /// Reports the arrays of a part.
     pub(super) fn decoded(&mut self, key: PieceKey, batch: RecordBatch) {
         self.num_under_way -= 1;
+        self.num_decoding -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
         self.row_bytes.note(batch.num_rows(), memory_bytes(&batch), resident.expected);
         let (waiting, keep) = (std::mem::take(&mut resident.waiting), resident.keep.take());
@@ -488,6 +510,9 @@ impl Scheduler {
             return Ok(Step::Again);
         };
         let (num_rows, cost) = (resident.num_rows(), resident.part.cost);
+        if self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(cost.fetched) > self.fetch_window {
+            return Ok(Step::Wait);
+        }
         if self.block > 0 && !resident.wanted.is_empty() {
             resident.keep = wanted_rows(&mut resident.wanted, num_rows as usize);
         }
@@ -516,6 +541,7 @@ impl Scheduler {
         }
         self.queue.pop_front();
         self.budget.reserve(bytes);
+        self.undecoded_bytes = self.undecoded_bytes.saturating_add(cost.fetched);
         self.num_under_way += 1;
         let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         resident.stage = Stage::Fetching;
@@ -596,6 +622,7 @@ impl Scheduler {
         self.is_planned_to_end = false;
         self.batches.clear();
         self.residents.clear();
+        self.undecoded_bytes = 0;
         self.parts.clear();
         self.queue.clear();
         self.block += 1;
@@ -632,6 +659,8 @@ impl Scheduler {
         let (_, key) = self.to_decode.pop_first()?;
         let resident = self.residents.get_mut(&key)?;
         let Stage::Fetched(fetched) = std::mem::replace(&mut resident.stage, Stage::Decoding) else { return None };
+        self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
+        self.num_decoding += 1;
         self.num_under_way += 1;
         Some(Task::Decode { key, fetched })
     }

@@ -1,4 +1,4 @@
-//! Streams of an order that was given, over many row groups and in little memory.
+//! Streams of an order that was given, over many row groups and in little memory; what is asked for at first.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,9 +9,14 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use super::{BatchStream, StreamOptions};
+use super::piece::Task;
+use super::scheduler::Scheduler;
+use super::{BatchStream, Cause, StreamOptions};
+use crate::config;
+use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
-use crate::plan::{Remainder, Share};
+use crate::plan::{EpochPlan, Order, Piece, Remainder, Share, Span};
+use crate::reader::Part;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
 const NUM_ROWS: u64 = 6000;
@@ -126,4 +131,21 @@ fn an_order_that_names_a_row_twice_is_refused() {
         let refused = EpochReader::try_new(&dataset, Arc::clone(&answer), settings, 1 << 30);
         assert!(matches!(&refused, Err(Error::Setting { name: "order", reason }) if reason.contains(names)));
     }
+}
+
+#[test]
+fn no_more_is_asked_for_at_first_than_a_window() {
+    const PART_BYTES: u64 = 10 << 20;
+    let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
+    let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
+    let cost = ReadCost { fetched: PART_BYTES, working: 0, decoded: PART_BYTES };
+    let cut = move |piece: &Piece| vec![Part { kept: piece.kept.clone(), cost }];
+    let mut scheduler = Scheduler::new(plan, Share::whole(1000, 10), 4 << 30, PART_BYTES / 10, cut);
+    let mut num_asked = 0;
+    while let Some(task) = scheduler.next_task().unwrap() {
+        assert!(matches!(task, Task::Fetch { .. }), "nothing has come yet: {task:?}");
+        num_asked += 1;
+    }
+    assert_eq!(num_asked, config::FETCH_WINDOW_BYTES / PART_BYTES);
+    assert_eq!(scheduler.awaited(), Cause::Store);
 }

@@ -50,7 +50,7 @@ NAVIGATION = {
         "exceptions",
     ],
     "explanation": ["order", "architecture"],
-    "project": ["benchmarks", "decisions/README", "changelog"],
+    "project": ["benchmarks", "performance", "decisions/README", "changelog"],
     "decisions/README": [
         *(page.stem for page in sorted((PAGES / "decisions").glob("0*.md"))[1:]),
         "Template <0000-template>",

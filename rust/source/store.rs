@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::HttpConnector;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
@@ -13,9 +14,10 @@ use object_store::{ClientConfigKey, ObjectStore};
 
 use super::StoreKey;
 use super::ahead::Ahead;
+#[cfg(test)]
 use super::preset::Preset;
 use super::traffic::{Known, Traffic};
-use super::watch::Watching;
+use super::watch::{Unconnected, Watching};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::{Metrics, Place, Stage};
@@ -97,7 +99,7 @@ impl Store {
     ///
     /// [`Error::Setting`] for options that the store does not have or that contradict each other.
     pub(crate) fn try_new(key: StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
-        build(&key, options, &Arc::new(Traffic::new(Preset::of(&key))))?;
+        build(&key, options, || Unconnected)?;
         Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
     }
 
@@ -169,7 +171,7 @@ impl Store {
             return Ok(connection.clone());
         }
         let traffic = Traffic::current(&self.key, &self.options);
-        let client = build(&self.key, &self.options, &traffic)?;
+        let client = build(&self.key, &self.options, || Watching { traffic: Arc::clone(&traffic) })?;
         let made = Connection::new(client, Io::current()?, traffic, self.key == StoreKey::Local);
         *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
@@ -236,8 +238,12 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<dyn ObjectStore>> {
-    let watching = || Watching { traffic: Arc::clone(traffic) };
+/// Makes a store whose HTTP client `connector` makes.
+fn build<C: HttpConnector>(
+    key: &StoreKey,
+    options: &BTreeMap<String, String>,
+    connector: impl Fn() -> C,
+) -> Result<Arc<dyn ObjectStore>> {
     // Another crate of the process may have installed a provider; any will do.
     drop(rustls::crypto::ring::default_provider().install_default());
     let pairs = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
@@ -249,7 +255,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traff
             Arc::new(LocalFileSystem::new())
         }
         StoreKey::S3(root) => {
-            let mut builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(watching());
+            let mut builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(connector());
             for (name, value) in timeouts("AWS_") {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
             }
@@ -266,7 +272,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traff
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Gcs(root) => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(watching());
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(connector());
             for (name, value) in timeouts("GOOGLE_") {
                 builder = builder.with_config(GoogleConfigKey::Client(name), value);
             }
@@ -276,7 +282,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traff
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Azure(root) => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(watching());
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(connector());
             for (name, value) in timeouts("AZURE_") {
                 builder = builder.with_config(AzureConfigKey::Client(name), value);
             }
@@ -286,7 +292,7 @@ fn build(key: &StoreKey, options: &BTreeMap<String, String>, traffic: &Arc<Traff
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Http(root) => {
-            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(watching());
+            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector());
             for (name, value) in timeouts("HTTP_") {
                 builder = builder.with_config(name, value);
             }

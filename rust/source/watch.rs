@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 
 use super::traffic::{Attempts, Traffic};
@@ -29,6 +29,26 @@ impl HttpConnector for Watching {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
         Ok(HttpClient::new(Watched { client, traffic: Arc::clone(&self.traffic) }))
+    }
+}
+
+/// Makes clients that are good for nothing, to see whether a store can be made of its options: a real one reads all
+/// certificates of the system.
+#[derive(Debug)]
+pub(super) struct Unconnected;
+
+impl HttpConnector for Unconnected {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Self))
+    }
+}
+
+impl HttpService for Unconnected {
+    fn call<'s, 'f>(&'s self, _: HttpRequest) -> BoxFuture<'f, Result<HttpResponse, HttpError>>
+    where
+        's: 'f,
+    {
+        Box::pin(async { Err(HttpError::new(HttpErrorKind::Connect, std::io::Error::other("it is not connected"))) })
     }
 }
 

@@ -255,24 +255,16 @@ impl Scheduler {
         }
     }
 
-    /// Returns what the next batch waits for.
+    /// Returns what the next batch waits for: what the stream is at work on, as what is needed first is done first.
     pub(super) fn awaited(&self) -> Cause {
-        let Some(PlannedBatch { pieces, progress: Progress::Planned { num_missing: 1.., .. }, .. }) =
-            self.batches.front()
-        else {
-            return Cause::Gathering;
-        };
-        let stages = || pieces.iter().filter_map(|key| self.residents.get(key)).map(|resident| &resident.stage);
-        let has_queued = stages().any(|stage| matches!(stage, Stage::Queued));
-        let is_decoding = self.num_decoding > 0 || !self.to_decode.is_empty();
-        if stages().any(|stage| matches!(stage, Stage::Fetching))
-            || has_queued && !is_decoding && self.undecoded_bytes > 0
-        {
-            Cause::Store
-        } else if has_queued && !is_decoding {
-            Cause::Memory
-        } else {
+        if !self.batches.front().is_some_and(PlannedBatch::is_missing_pieces) {
+            Cause::Gathering
+        } else if self.num_decoding > 0 || !self.to_decode.is_empty() {
             Cause::Decoding
+        } else if self.undecoded_bytes > 0 {
+            Cause::Store
+        } else {
+            Cause::Memory
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod carry;
 mod function;
+mod leaf;
 mod plan;
 mod provider;
 mod run;

@@ -14,21 +14,17 @@ use arrow_schema::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, Statistics};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
-use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
-    StatisticsArgs,
-};
+use datafusion::physical_plan::ExecutionPlan;
+use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
+use super::leaf::{Leaf, Scan};
 use super::plan;
 use super::scan::{self, Scanning};
 use super::table::DatasetTable;
@@ -146,7 +142,7 @@ impl TableProvider for SharedTable {
             if let Some(columns) = projection {
                 dataset = dataset.project(columns);
             }
-            let scan: Arc<dyn ExecutionPlan> = Arc::new(SharedScan::new(dataset, limit));
+            let scan: Arc<dyn ExecutionPlan> = Arc::new(Scan::new(Shared { dataset, limit }));
             Ok(scan)
         })
     }
@@ -162,80 +158,37 @@ fn statistics(dataset: &Dataset, limit: Option<usize>) -> Statistics {
     Statistics::new_unknown(dataset.schema()).with_num_rows(num_rows)
 }
 
-/// A scan of some columns and rows of a dataset, for another engine.
+/// Some columns and rows of a dataset, for another engine.
 #[derive(Debug)]
-struct SharedScan {
+struct Shared {
     dataset: Dataset,
     limit: Option<usize>,
-    properties: Arc<PlanProperties>,
 }
 
-impl SharedScan {
-    fn new(dataset: Dataset, limit: Option<usize>) -> Self {
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(dataset.schema())),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
-        Self { dataset, limit, properties: Arc::new(properties) }
-    }
-}
+impl Leaf for Shared {
+    const NAME: &'static str = "ForebayScan";
 
-impl DisplayAs for SharedScan {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns: Vec<&str> = self.dataset.schema().fields().iter().map(|field| field.name().as_str()).collect();
-        let filters = self.dataset.filter_texts();
-        write!(f, "ForebayScan: columns=[{}]", columns.join(", "))?;
-        if !filters.is_empty() {
-            write!(f, ", rows where {}", filters.join(" AND "))?;
-        }
-        self.limit.map_or(Ok(()), |limit| write!(f, ", first {limit}"))
-    }
-}
-
-impl ExecutionPlan for SharedScan {
-    fn name(&self) -> &'static str {
-        "ForebayScan"
+    fn dataset(&self) -> &Dataset {
+        &self.dataset
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn schema(&self) -> &SchemaRef {
+        self.dataset.schema()
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
+    fn note(&self) -> String {
+        self.limit.map_or_else(String::new, |limit| format!(", first {limit}"))
     }
 
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> PlanResult<TreeNodeRecursion>,
-    ) -> PlanResult<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
+    fn statistics(&self) -> Statistics {
+        statistics(&self.dataset, self.limit)
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> PlanResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn statistics_from_inputs(&self, _: &[Arc<Statistics>], _: &StatisticsArgs) -> PlanResult<Arc<Statistics>> {
-        Ok(Arc::new(statistics(&self.dataset, self.limit)))
-    }
-
-    fn execute(&self, _: usize, _: Arc<TaskContext>) -> PlanResult<SendableRecordBatchStream> {
+    fn batches(&self, _: &TaskContext) -> PlanResult<BoxStream<'static, PlanResult<RecordBatch>>> {
         let (dataset, limit) = (self.dataset.clone(), self.limit);
         // Nothing begins before the first batch is asked for: the engine may read another table first.
         let batches = stream::once(async move { Reading::start(dataset, limit) }).try_flatten();
-        let batches = batches.map_err(|error| DataFusionError::External(Box::new(Told(error))));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.dataset.schema()), batches)))
+        Ok(batches.map_err(|error| DataFusionError::External(Box::new(Told(error)))).boxed())
     }
 }
 

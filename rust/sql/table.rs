@@ -3,7 +3,6 @@
 //! DataFusion plans; the requests of all row groups go out together, within the memory, as everywhere else. A scan gives
 //! the rows in the dataset's order, and with them their numbers if they are asked for.
 
-use std::fmt;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
@@ -14,14 +13,11 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DataFusionError, Result as PlanResult, project_schema};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableSource, TableType};
-use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
-};
+use datafusion::physical_plan::ExecutionPlan;
+use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 
+use super::leaf::{Leaf, Scan};
 use super::sample::{Sample, Size};
 use super::scan::{self, Scanning};
 use super::trace;
@@ -155,78 +151,36 @@ impl TableProvider for DatasetTable {
             projection.iter().copied().filter(|&column| column < self.dataset.schema().fields().len()).collect();
         let dataset = dataset.project(&columns);
         let schema = project_schema(&self.schema, Some(&projection))?;
-        Ok(Arc::new(DatasetScan::new(dataset, schema, row_place, self.sample)))
+        Ok(Arc::new(Scan::new(Rows { dataset, schema, row_place, sample: self.sample })))
     }
 }
 
-/// A scan of some columns and rows of a dataset.
+/// Some columns and rows of a dataset.
 #[derive(Debug)]
-struct DatasetScan {
+struct Rows {
     dataset: Dataset,
     schema: SchemaRef,
     /// Where in the schema the row numbers are, if anywhere.
     row_place: Option<usize>,
     sample: Option<Sample>,
-    properties: Arc<PlanProperties>,
 }
 
-impl DatasetScan {
-    fn new(dataset: Dataset, schema: SchemaRef, row_place: Option<usize>, sample: Option<Sample>) -> Self {
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(Arc::clone(&schema)),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
-        Self { dataset, schema, row_place, sample, properties: Arc::new(properties) }
-    }
-}
+impl Leaf for Rows {
+    const NAME: &'static str = "DatasetScan";
 
-impl DisplayAs for DatasetScan {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
-        let filters: Vec<&str> = self.dataset.filters().iter().map(|filter| filter.text()).collect();
-        write!(f, "DatasetScan: columns=[{}]", columns.join(", "))?;
-        if !filters.is_empty() {
-            write!(f, ", rows where {}", filters.join(" AND "))?;
-        }
-        f.write_str(&Sample::describe(self.sample))
-    }
-}
-
-impl ExecutionPlan for DatasetScan {
-    fn name(&self) -> &'static str {
-        "DatasetScan"
+    fn dataset(&self) -> &Dataset {
+        &self.dataset
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
+    fn note(&self) -> String {
+        Sample::describe(self.sample).to_string()
     }
 
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> PlanResult<TreeNodeRecursion>,
-    ) -> PlanResult<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> PlanResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> PlanResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn execute(&self, _: usize, context: Arc<TaskContext>) -> PlanResult<SendableRecordBatchStream> {
+    fn batches(&self, context: &TaskContext) -> PlanResult<BoxStream<'static, PlanResult<RecordBatch>>> {
         let scanning = context.session_config().get_extension::<Scanning>();
         let scanning = scanning.ok_or_else(|| DataFusionError::Internal("a scan outside of a query".into()))?;
         let (schema, row_place) = (Arc::clone(&self.schema), self.row_place);
@@ -239,7 +193,7 @@ impl ExecutionPlan for DatasetScan {
             let scan::Scanned { batch, rows } = scanned.map_err(external)?;
             with_rows(&schema, &batch, row_place.zip(rows))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches)))
+        Ok(batches.boxed())
     }
 }
 

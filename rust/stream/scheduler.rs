@@ -13,26 +13,25 @@
 //! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
 //! most a window, which grows by what arrives while nothing is being decoded, as TCP's does at its start (RFC 5681, 3.1).
 //!
-//! **When the window does not fit.** Every resident part is needed sooner than the next one to fetch,
-//! so if that one has no room and nothing else is under way, the memory limit is smaller than the
-//! shuffle window. From then on batches are planned in blocks: each block fetches its parts anew, and of
-//! each only the rows of its own batches, at most a quarter of the limit, so that two blocks overlap. A
-//! block that does not fit is planned again, half as long. What is read more than once is counted.
+//! [`planning`] says which batches come next and what they need, [`blocks`] what happens when the window does not fit.
+
+mod blocks;
+mod planning;
+mod row_bytes;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
+use self::planning::planned_bytes;
+use self::row_bytes::RowBytes;
 use super::budget::Budget;
-use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
+use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
-use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, RowRef, Share, Walk};
+use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, Share, Walk};
 use crate::reader::{Part, TooLarge};
-
-/// The part of the limit for the rows of one block, when the window does not fit.
-const BLOCK_SHARE: u64 = 4;
 
 /// The part of the limit for batches that wait for the consumer.
 const READY_SHARE: u64 = 8;
@@ -42,19 +41,6 @@ const MIN_READY_BATCHES: usize = 2;
 
 /// Batches gathered ahead of the consumer at most: more would only grow cold.
 const MAX_READY_BATCHES: usize = 8;
-
-/// Rows planned ahead, while there is something else to do.
-const MAX_PLANNED_ROWS: usize = 1 << 18;
-
-/// Rows planned ahead at most, while there is nothing else to do: so that where rows are small, as many requests are under
-/// way as the store likes.
-const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
-
-/// The part of the limit for the rows that are planned then.
-const PLANNED_SHARE: u64 = 16;
-
-/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
-const PLANNED_ROW_BYTES: u64 = 24;
 
 /// How much a stream held and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -112,38 +98,6 @@ pub(super) struct Scheduler {
     num_evicted_rows: u64,
 }
 
-/// Decoded bytes of a row, by the footers and as seen.
-#[derive(Debug, Clone, Copy)]
-struct RowBytes {
-    estimate: u64,
-    seen_bytes: u64,
-    seen_rows: u64,
-    /// Percent by which parts exceeded their estimates, lately.
-    excess: u64,
-}
-
-impl RowBytes {
-    /// Returns the bytes of `num_rows` rows.
-    fn of(&self, num_rows: usize) -> u64 {
-        let (bytes, of) = if self.seen_rows > 0 { (self.seen_bytes, self.seen_rows) } else { (self.estimate, 1) };
-        u64::try_from(u128::from(bytes) * num_rows as u128 / u128::from(of)).unwrap_or(u64::MAX)
-    }
-
-    /// Returns an estimate by the footer, corrected by what was seen of others.
-    fn corrected(&self, estimate: u64) -> u64 {
-        estimate.saturating_add(estimate / 100 * self.excess)
-    }
-
-    fn note(&mut self, num_rows: usize, bytes: u64, expected: u64) {
-        self.seen_bytes += bytes;
-        self.seen_rows += num_rows as u64;
-        // What was expected was corrected already.
-        let uncorrected = (expected / (100 + self.excess)).max(1);
-        let excess = (bytes / uncorrected).saturating_sub(100).min(10_000);
-        self.excess = excess.max(self.excess * 7 / 8);
-    }
-}
-
 /// What became of the wish to go on.
 enum Step {
     Do(Task),
@@ -187,7 +141,7 @@ impl Scheduler {
             block: 0,
             max_block_len: usize::MAX,
             largest_part: 0,
-            row_bytes: RowBytes { estimate: row_bytes, seen_bytes: 0, seen_rows: 0, excess: 0 },
+            row_bytes: RowBytes::new(row_bytes),
             num_evicted_rows: 0,
         }
     }
@@ -250,7 +204,7 @@ impl Scheduler {
             memory_bytes: self.budget.used(),
             peak_memory_bytes: self.budget.peak(),
             num_evicted_rows: self.num_evicted_rows,
-            bytes_decoded: self.row_bytes.seen_bytes,
+            bytes_decoded: self.row_bytes.seen_bytes(),
             num_ready: self.num_ready,
         }
     }
@@ -344,157 +298,6 @@ impl Scheduler {
         }
     }
 
-    fn plan_ahead(&mut self) -> Result<(), TooLarge> {
-        if self.block == 0 {
-            let max_planned = (self.max_planned_rows() / self.batch_rows()).max(MIN_READY_BATCHES + 1);
-            while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch()? {}
-            return Ok(());
-        }
-        // One block ahead of the one that is being gathered, unless not even two batches fit.
-        let num_waiting = self.batches.iter().filter(|batch| batch.is_missing_pieces()).count();
-        let is_block_held = self.queue.is_empty() && num_waiting == 0;
-        let num_ungathered = self.batches.len() - self.num_ready;
-        let block_len = self.block_len();
-        let max_ungathered = if self.max_block_len == 1 { 0 } else { block_len };
-        if is_block_held && num_ungathered <= max_ungathered && !self.is_planned_to_end {
-            self.block += 1;
-            for _ in 0..block_len {
-                if !self.plan_batch()? {
-                    break;
-                }
-            }
-            let block = self.block;
-            self.residents.iter_mut().filter(|(key, _)| key.block == block).for_each(|(_, r)| r.is_finished = true);
-        }
-        Ok(())
-    }
-
-    /// Returns how many rows to plan ahead, where the window fits.
-    fn max_planned_rows(&self) -> usize {
-        if !self.to_decode.is_empty() {
-            return MAX_PLANNED_ROWS;
-        }
-        let share = self.budget.limit() / PLANNED_SHARE / PLANNED_ROW_BYTES;
-        usize::try_from(share).unwrap_or(usize::MAX).clamp(MAX_PLANNED_ROWS, MAX_IDLE_PLANNED_ROWS)
-    }
-
-    fn batch_rows(&self) -> usize {
-        (self.share.batch_rows as usize).max(1)
-    }
-
-    /// Returns how many batches the rows of one block fill.
-    fn block_len(&self) -> usize {
-        let room = self.budget.limit().saturating_sub(self.largest_part) / BLOCK_SHARE;
-        let batch_bytes = self.row_bytes.of(self.batch_rows()).max(1);
-        let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
-        num_batches.min(MAX_PLANNED_ROWS / self.batch_rows()).min(self.max_block_len).max(1)
-    }
-
-    /// Plans one more batch; `false` at the end.
-    fn plan_batch(&mut self) -> Result<bool, TooLarge> {
-        let Some(slice) = self.numbers.next().and_then(|t| self.share.batch(t)) else {
-            self.is_planned_to_end = true;
-            return Ok(false);
-        };
-        let batch_bytes = self.row_bytes.of(slice.len).saturating_add(planned_bytes(slice.len));
-        if batch_bytes > self.budget.limit() {
-            return Err(self.too_large_batch(&slice, batch_bytes));
-        }
-        let number = self.num_delivered + self.batches.len() as u64;
-        let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
-        self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
-        // A repeated row comes in a piece of its own, wanted just this once.
-        let padding = slice.padding.and_then(|position| self.plan.repeat(position));
-        refs.extend(padding);
-        finished.extend(padding.map(|row| row.piece));
-        let (pieces, rows) = self.want(number, &refs);
-        self.budget.reserve(planned_bytes(rows.len()));
-        let num_missing = pieces.iter().filter(|key| !self.is_held(key)).count();
-        self.batches.push_back(PlannedBatch { slice, pieces, progress: Progress::Planned { rows, num_missing } });
-        for piece in finished {
-            let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
-            for part in (0..).take(num_parts) {
-                let key = PieceKey { piece, part, block: self.block };
-                if let Some(resident) = self.residents.get_mut(&key) {
-                    resident.is_finished = true;
-                }
-                self.drop_if_unwanted(key);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
-    fn too_large_batch(&self, slice: &BatchSlice, batch_bytes: u64) -> TooLarge {
-        let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
-        let part_bytes = (self.cut)(&self.plan.piece(piece)).first().map_or(0, |part| part.cost.total());
-        if part_bytes > self.budget.limit() {
-            return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
-        }
-        let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len)).saturating_add(part_bytes);
-        TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
-    }
-
-    fn is_held(&self, key: &PieceKey) -> bool {
-        self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
-    }
-
-    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, and its rows as (place among
-    /// them, row of the part).
-    fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
-        const NO_PLACE: u32 = u32::MAX;
-        let mut seen: HashMap<PieceId, usize> = HashMap::new();
-        let mut places_of: Vec<(Arc<[Part]>, Vec<u32>)> = Vec::new();
-        let mut last: Option<(PieceId, usize)> = None;
-        let mut keys: Vec<(PieceKey, u32)> = Vec::new();
-        let mut rows = Vec::with_capacity(refs.len());
-        for &RowRef { piece, row } in refs {
-            let index = match last {
-                // In the order of the dataset nearly always.
-                Some((same, index)) if same == piece => index,
-                _ => *seen.entry(piece).or_insert_with(|| {
-                    let cut = || (self.cut)(&self.plan.piece(piece)).into();
-                    let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
-                    let places = vec![NO_PLACE; parts.len()];
-                    places_of.push((parts, places));
-                    places_of.len() - 1
-                }),
-            };
-            last = Some((piece, index));
-            let (parts, places) = &mut places_of[index];
-            let row = row + parts.first().map_or(0, |first| first.kept.start);
-            let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
-            if places[part] == NO_PLACE {
-                places[part] = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
-                let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
-                keys.push((key, 0));
-                if !self.residents.contains_key(&key) {
-                    self.queue.push_back(key);
-                    self.residents.insert(key, Resident::new(parts[part].clone()));
-                }
-            }
-            keys[places[part] as usize].1 += 1;
-            rows.push((places[part], row - parts[part].kept.start));
-        }
-        let mut pieces = Vec::with_capacity(keys.len());
-        for (key, num_rows) in keys {
-            if let Some(resident) = self.residents.get_mut(&key) {
-                resident.num_users += 1;
-                resident.num_planned += num_rows;
-                // Each row is delivered once, so nobody is to come when all are planned.
-                resident.is_finished |= resident.num_planned >= resident.num_rows();
-                if !matches!(resident.stage, Stage::Ready(..)) {
-                    resident.waiting.push(number);
-                }
-            }
-            pieces.push(key);
-        }
-        if self.block > 0 {
-            note_wanted(&mut self.residents, &pieces, &rows);
-        }
-        (pieces, rows)
-    }
-
     fn next_fetch(&mut self) -> Result<Step, TooLarge> {
         let Some(&key) = self.queue.front() else { return Ok(Step::Wait) };
         let Some(resident) = self.residents.get_mut(&key) else {
@@ -565,88 +368,6 @@ impl Scheduler {
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }
 
-    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because only
-    /// the consumer's batch is in the way, or the room that is left free for the next batch.
-    fn make_room(&mut self, piece: PieceId, bytes: u64) -> Result<Option<Step>, TooLarge> {
-        if self.block == 0
-            && let Some(task) = self.compact_finished()
-        {
-            return Ok(Some(Step::Do(task)));
-        }
-        let too_large = self.too_large(piece, bytes);
-        if too_large.needed_bytes <= self.budget.limit() {
-            return Ok(None);
-        }
-        if self.block > 0 && self.max_block_len == 1 {
-            return Err(too_large);
-        }
-        self.plan_anew();
-        Ok(Some(Step::Again))
-    }
-
-    /// Drops everything that is planned, and plans it in blocks, or in shorter ones.
-    fn plan_anew(&mut self) {
-        if self.block == 0 {
-            for batch in &self.batches {
-                let Progress::Planned { rows, .. } = &batch.progress else { continue };
-                let is_ready = |key: &PieceKey| matches!(self.residents.get(key), Some(r) if r.is_ready());
-                let is_ready: Vec<bool> = batch.pieces.iter().map(is_ready).collect();
-                self.num_evicted_rows += rows.iter().filter(|row| is_ready[row.0 as usize]).count() as u64;
-            }
-            let unplanned = |r: &Resident| u64::from(r.num_rows().saturating_sub(r.num_planned));
-            self.num_evicted_rows += self.residents.values().filter(|r| r.is_ready()).map(unplanned).sum::<u64>();
-        } else {
-            let block = self.block;
-            let is_of_block = |batch: &&PlannedBatch| batch.pieces.iter().any(|key| key.block == block);
-            self.max_block_len = (self.batches.iter().filter(is_of_block).count() / 2).max(1);
-        }
-        self.budget.release(self.residents.values().map(|resident| resident.charge).sum());
-        for batch in &self.batches {
-            if let Progress::Planned { rows, .. } = &batch.progress {
-                self.budget.release(planned_bytes(rows.len()));
-            }
-        }
-        if let Some(first) = self.batches.front() {
-            self.walk = self.plan.walk(first.slice.first);
-        }
-        let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
-        self.numbers = Box::new(self.share.worker_batches().skip(num_delivered));
-        self.is_planned_to_end = false;
-        self.batches.clear();
-        self.residents.clear();
-        self.undecoded_bytes = 0;
-        self.parts.clear();
-        self.queue.clear();
-        self.block += 1;
-    }
-
-    /// Notes of the parts that the order has left which of their rows are still to be gathered, and returns the first
-    /// task to keep only those.
-    fn compact_finished(&mut self) -> Option<Task> {
-        let is_candidate = |r: &Resident| r.is_finished && matches!(r.stage, Stage::Ready(_, None));
-        self.to_compact = self.residents.iter().filter(|(_, r)| is_candidate(r)).map(|(key, _)| *key).collect();
-        self.to_compact.sort_unstable();
-        self.residents.values_mut().for_each(|resident| resident.wanted.clear());
-        for batch in &self.batches {
-            if let Progress::Planned { rows, .. } = &batch.progress {
-                note_wanted(&mut self.residents, &batch.pieces, rows);
-            }
-        }
-        self.next_compact()
-    }
-
-    fn next_compact(&mut self) -> Option<Task> {
-        while let Some(key) = self.to_compact.pop() {
-            let Some(resident) = self.residents.get_mut(&key) else { continue };
-            let Stage::Ready(batch, None) = &resident.stage else { continue };
-            if let Some(keep) = wanted_rows(&mut resident.wanted, batch.num_rows()) {
-                self.num_under_way += 1;
-                return Some(Task::Compact { key, batch: batch.clone(), keep });
-            }
-        }
-        None
-    }
-
     fn next_decode(&mut self) -> Option<Task> {
         let (_, key) = self.to_decode.pop_first()?;
         let resident = self.residents.get_mut(&key)?;
@@ -713,10 +434,6 @@ impl Scheduler {
         self.num_under_way += 1;
         Some(Task::Gather { number: self.num_delivered + index as u64, sources, rows })
     }
-}
-
-fn planned_bytes(num_rows: usize) -> u64 {
-    PLANNED_ROW_BYTES.saturating_mul(num_rows as u64)
 }
 
 fn memory_bytes(batch: &RecordBatch) -> u64 {

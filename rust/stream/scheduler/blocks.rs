@@ -1,0 +1,128 @@
+//! What happens when the memory limit is smaller than the shuffle window.
+//!
+//! Every resident part is needed sooner than the next one to fetch, so that is where its room is missing and nothing else is
+//! under way. From then on batches are planned in blocks: each block fetches its parts anew, and of each only the rows of
+//! its own batches, at most a quarter of the limit, so that two blocks overlap. A block that does not fit is planned again,
+//! half as long. What is read more than once is counted.
+
+use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
+use super::planning::{MAX_PLANNED_ROWS, planned_bytes};
+use super::{Scheduler, Step};
+use crate::plan::PieceId;
+use crate::reader::TooLarge;
+
+/// The part of the limit for the rows of one block, when the window does not fit.
+const BLOCK_SHARE: u64 = 4;
+
+impl Scheduler {
+    /// Plans the next block, if there is room for it.
+    pub(super) fn plan_block(&mut self) -> Result<(), TooLarge> {
+        // One block ahead of the one that is being gathered, unless not even two batches fit.
+        let num_waiting = self.batches.iter().filter(|batch| batch.is_missing_pieces()).count();
+        let is_block_held = self.queue.is_empty() && num_waiting == 0;
+        let num_ungathered = self.batches.len() - self.num_ready;
+        let block_len = self.block_len();
+        let max_ungathered = if self.max_block_len == 1 { 0 } else { block_len };
+        if is_block_held && num_ungathered <= max_ungathered && !self.is_planned_to_end {
+            self.block += 1;
+            for _ in 0..block_len {
+                if !self.plan_batch()? {
+                    break;
+                }
+            }
+            let block = self.block;
+            self.residents.iter_mut().filter(|(key, _)| key.block == block).for_each(|(_, r)| r.is_finished = true);
+        }
+        Ok(())
+    }
+
+    /// Returns how many batches the rows of one block fill.
+    fn block_len(&self) -> usize {
+        let room = self.budget.limit().saturating_sub(self.largest_part) / BLOCK_SHARE;
+        let batch_bytes = self.row_bytes.of(self.batch_rows()).max(1);
+        let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
+        num_batches.min(MAX_PLANNED_ROWS / self.batch_rows()).min(self.max_block_len).max(1)
+    }
+
+    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because only
+    /// the consumer's batch is in the way, or the room that is left free for the next batch.
+    pub(super) fn make_room(&mut self, piece: PieceId, bytes: u64) -> Result<Option<Step>, TooLarge> {
+        if self.block == 0
+            && let Some(task) = self.compact_finished()
+        {
+            return Ok(Some(Step::Do(task)));
+        }
+        let too_large = self.too_large(piece, bytes);
+        if too_large.needed_bytes <= self.budget.limit() {
+            return Ok(None);
+        }
+        if self.block > 0 && self.max_block_len == 1 {
+            return Err(too_large);
+        }
+        self.plan_anew();
+        Ok(Some(Step::Again))
+    }
+
+    /// Drops everything that is planned, and plans it in blocks, or in shorter ones.
+    fn plan_anew(&mut self) {
+        if self.block == 0 {
+            for batch in &self.batches {
+                let Progress::Planned { rows, .. } = &batch.progress else { continue };
+                let is_ready = |key: &PieceKey| matches!(self.residents.get(key), Some(r) if r.is_ready());
+                let is_ready: Vec<bool> = batch.pieces.iter().map(is_ready).collect();
+                self.num_evicted_rows += rows.iter().filter(|row| is_ready[row.0 as usize]).count() as u64;
+            }
+            let unplanned = |r: &Resident| u64::from(r.num_rows().saturating_sub(r.num_planned));
+            self.num_evicted_rows += self.residents.values().filter(|r| r.is_ready()).map(unplanned).sum::<u64>();
+        } else {
+            let block = self.block;
+            let is_of_block = |batch: &&PlannedBatch| batch.pieces.iter().any(|key| key.block == block);
+            self.max_block_len = (self.batches.iter().filter(is_of_block).count() / 2).max(1);
+        }
+        self.budget.release(self.residents.values().map(|resident| resident.charge).sum());
+        for batch in &self.batches {
+            if let Progress::Planned { rows, .. } = &batch.progress {
+                self.budget.release(planned_bytes(rows.len()));
+            }
+        }
+        if let Some(first) = self.batches.front() {
+            self.walk = self.plan.walk(first.slice.first);
+        }
+        let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
+        self.numbers = Box::new(self.share.worker_batches().skip(num_delivered));
+        self.is_planned_to_end = false;
+        self.batches.clear();
+        self.residents.clear();
+        self.undecoded_bytes = 0;
+        self.parts.clear();
+        self.queue.clear();
+        self.block += 1;
+    }
+
+    /// Notes of the parts that the order has left which of their rows are still to be gathered, and returns the first
+    /// task to keep only those.
+    fn compact_finished(&mut self) -> Option<Task> {
+        let is_candidate = |r: &Resident| r.is_finished && matches!(r.stage, Stage::Ready(_, None));
+        self.to_compact = self.residents.iter().filter(|(_, r)| is_candidate(r)).map(|(key, _)| *key).collect();
+        self.to_compact.sort_unstable();
+        self.residents.values_mut().for_each(|resident| resident.wanted.clear());
+        for batch in &self.batches {
+            if let Progress::Planned { rows, .. } = &batch.progress {
+                note_wanted(&mut self.residents, &batch.pieces, rows);
+            }
+        }
+        self.next_compact()
+    }
+
+    pub(super) fn next_compact(&mut self) -> Option<Task> {
+        while let Some(key) = self.to_compact.pop() {
+            let Some(resident) = self.residents.get_mut(&key) else { continue };
+            let Stage::Ready(batch, None) = &resident.stage else { continue };
+            if let Some(keep) = wanted_rows(&mut resident.wanted, batch.num_rows()) {
+                self.num_under_way += 1;
+                return Some(Task::Compact { key, batch: batch.clone(), keep });
+            }
+        }
+        None
+    }
+}

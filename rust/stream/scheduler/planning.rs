@@ -1,0 +1,157 @@
+//! Which batches come next, and the parts of pieces that they need.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, note_wanted};
+use super::{MIN_READY_BATCHES, Scheduler};
+use crate::plan::{BatchSlice, PieceId, RowRef};
+use crate::reader::{Part, TooLarge};
+
+/// Rows planned ahead, while there is something else to do.
+pub(super) const MAX_PLANNED_ROWS: usize = 1 << 18;
+
+/// Rows planned ahead at most, while there is nothing else to do: so that where rows are small, as many requests are under
+/// way as the store likes.
+const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
+
+/// The part of the limit for the rows that are planned then.
+const PLANNED_SHARE: u64 = 16;
+
+/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
+const PLANNED_ROW_BYTES: u64 = 24;
+
+impl Scheduler {
+    /// Plans as many batches as there is a use for.
+    pub(super) fn plan_ahead(&mut self) -> Result<(), TooLarge> {
+        if self.block == 0 {
+            let max_planned = (self.max_planned_rows() / self.batch_rows()).max(MIN_READY_BATCHES + 1);
+            while self.queue.is_empty() && self.batches.len() < max_planned && self.plan_batch()? {}
+            return Ok(());
+        }
+        self.plan_block()
+    }
+
+    /// Returns how many rows to plan ahead, where the window fits.
+    fn max_planned_rows(&self) -> usize {
+        if !self.to_decode.is_empty() {
+            return MAX_PLANNED_ROWS;
+        }
+        let share = self.budget.limit() / PLANNED_SHARE / PLANNED_ROW_BYTES;
+        usize::try_from(share).unwrap_or(usize::MAX).clamp(MAX_PLANNED_ROWS, MAX_IDLE_PLANNED_ROWS)
+    }
+
+    pub(super) fn batch_rows(&self) -> usize {
+        (self.share.batch_rows as usize).max(1)
+    }
+
+    /// Plans one more batch; `false` at the end.
+    pub(super) fn plan_batch(&mut self) -> Result<bool, TooLarge> {
+        let Some(slice) = self.numbers.next().and_then(|t| self.share.batch(t)) else {
+            self.is_planned_to_end = true;
+            return Ok(false);
+        };
+        let batch_bytes = self.row_bytes.of(slice.len).saturating_add(planned_bytes(slice.len));
+        if batch_bytes > self.budget.limit() {
+            return Err(self.too_large_batch(&slice, batch_bytes));
+        }
+        let number = self.num_delivered + self.batches.len() as u64;
+        let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
+        self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
+        // A repeated row comes in a piece of its own, wanted just this once.
+        let padding = slice.padding.and_then(|position| self.plan.repeat(position));
+        refs.extend(padding);
+        finished.extend(padding.map(|row| row.piece));
+        let (pieces, rows) = self.want(number, &refs);
+        self.budget.reserve(planned_bytes(rows.len()));
+        let num_missing = pieces.iter().filter(|key| !self.is_held(key)).count();
+        self.batches.push_back(PlannedBatch { slice, pieces, progress: Progress::Planned { rows, num_missing } });
+        for piece in finished {
+            let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
+            for part in (0..).take(num_parts) {
+                let key = PieceKey { piece, part, block: self.block };
+                if let Some(resident) = self.residents.get_mut(&key) {
+                    resident.is_finished = true;
+                }
+                self.drop_if_unwanted(key);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
+    fn too_large_batch(&self, slice: &BatchSlice, batch_bytes: u64) -> TooLarge {
+        let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
+        let part_bytes = (self.cut)(&self.plan.piece(piece)).first().map_or(0, |part| part.cost.total());
+        if part_bytes > self.budget.limit() {
+            return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
+        }
+        let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len)).saturating_add(part_bytes);
+        TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
+    }
+
+    fn is_held(&self, key: &PieceKey) -> bool {
+        self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
+    }
+
+    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, and its rows as (place among
+    /// them, row of the part).
+    fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
+        const NO_PLACE: u32 = u32::MAX;
+        let mut seen: HashMap<PieceId, usize> = HashMap::new();
+        let mut places_of: Vec<(Arc<[Part]>, Vec<u32>)> = Vec::new();
+        let mut last: Option<(PieceId, usize)> = None;
+        let mut keys: Vec<(PieceKey, u32)> = Vec::new();
+        let mut rows = Vec::with_capacity(refs.len());
+        for &RowRef { piece, row } in refs {
+            let index = match last {
+                // In the order of the dataset nearly always.
+                Some((same, index)) if same == piece => index,
+                _ => *seen.entry(piece).or_insert_with(|| {
+                    let cut = || (self.cut)(&self.plan.piece(piece)).into();
+                    let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
+                    let places = vec![NO_PLACE; parts.len()];
+                    places_of.push((parts, places));
+                    places_of.len() - 1
+                }),
+            };
+            last = Some((piece, index));
+            let (parts, places) = &mut places_of[index];
+            let row = row + parts.first().map_or(0, |first| first.kept.start);
+            let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
+            if places[part] == NO_PLACE {
+                places[part] = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
+                let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
+                keys.push((key, 0));
+                if !self.residents.contains_key(&key) {
+                    self.queue.push_back(key);
+                    self.residents.insert(key, Resident::new(parts[part].clone()));
+                }
+            }
+            keys[places[part] as usize].1 += 1;
+            rows.push((places[part], row - parts[part].kept.start));
+        }
+        let mut pieces = Vec::with_capacity(keys.len());
+        for (key, num_rows) in keys {
+            if let Some(resident) = self.residents.get_mut(&key) {
+                resident.num_users += 1;
+                resident.num_planned += num_rows;
+                // Each row is delivered once, so nobody is to come when all are planned.
+                resident.is_finished |= resident.num_planned >= resident.num_rows();
+                if !matches!(resident.stage, Stage::Ready(..)) {
+                    resident.waiting.push(number);
+                }
+            }
+            pieces.push(key);
+        }
+        if self.block > 0 {
+            note_wanted(&mut self.residents, &pieces, &rows);
+        }
+        (pieces, rows)
+    }
+}
+
+/// Returns the memory of the rows of a batch while it is planned.
+pub(super) fn planned_bytes(num_rows: usize) -> u64 {
+    PLANNED_ROW_BYTES.saturating_mul(num_rows as u64)
+}

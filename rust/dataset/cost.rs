@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_schema::DataType;
 use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
+use parquet::file::page_index::offset_index::PageLocation;
 
 use super::fragment::{decoded_bytes, dictionary_bytes, unsigned};
 use super::{Constant, Fragment, Snapshot};
@@ -226,18 +226,10 @@ impl Fragment {
         inside.map(|page| (first_row(page), unsigned(page.offset))).collect()
     }
 
-    fn offset_index(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
-        let index = self.reader.metadata().offset_index()?.get(row_group as usize)?.get(leaf)?;
-        (!index.page_locations().is_empty()).then_some(index)
-    }
-
     fn leaf_cost(&self, row_group: u32, leaf: usize, rows: &Range<u32>, is_indexed: bool) -> LeafCost {
         let group = self.row_group(row_group);
         let column = group.column(leaf);
-        let chunk = {
-            let (start, len) = column.byte_range();
-            start..start.saturating_add(len)
-        };
+        let chunk = self.chunk_range(row_group, leaf);
         let all_rows = u64::try_from(group.num_rows()).unwrap_or(1).max(1);
         let num_rows = u64::from(rows.end - rows.start);
         let is_whole = num_rows >= all_rows;

@@ -180,14 +180,26 @@ impl Fragment {
 
     /// Returns whether a row group's pages are listed, so that some of them can be read alone.
     pub(crate) fn has_offset_index(&self, row_group: u32) -> bool {
-        let index = self.reader.metadata().offset_index().and_then(|index| index.get(row_group as usize));
-        index.is_some_and(|leaves| !leaves.is_empty() && leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
+        let leaves = self.offset_indexes(row_group);
+        leaves.is_some_and(|leaves| leaves.iter().all(|leaf| !leaf.page_locations().is_empty()))
     }
 
     /// Returns where the pages of a row group's leaves are, if anything tells.
     pub(crate) fn offset_indexes(&self, row_group: u32) -> Option<&[OffsetIndexMetaData]> {
         let leaves = self.reader.metadata().offset_index()?.get(row_group as usize)?;
         (!leaves.is_empty()).then_some(leaves)
+    }
+
+    /// Returns where the pages of a leaf of a row group are, if anything tells.
+    pub(crate) fn offset_index(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
+        let index = self.offset_indexes(row_group)?.get(leaf)?;
+        (!index.page_locations().is_empty()).then_some(index)
+    }
+
+    /// Returns the bytes of a leaf of a row group.
+    pub(crate) fn chunk_range(&self, row_group: u32, leaf: usize) -> Range<u64> {
+        let (start, len) = self.row_group(row_group).column(leaf).byte_range();
+        start..start.saturating_add(len)
     }
 
     /// Returns the error for a row group of which not even a part fits into memory.

@@ -42,7 +42,7 @@ impl Fragment {
         let column = self.row_group(row_group).column(leaf);
         let order = self.reader.metadata().file_metadata().column_order(leaf);
         let is_ordered = matches!(order, ColumnOrder::TYPE_DEFINED_ORDER(_)) && !has_deprecated_bounds(column);
-        let num_pages = self.offset_index_of(row_group, leaf)?.page_locations().len();
+        let num_pages = self.offset_index(row_group, leaf)?.page_locations().len();
         let start = u64::try_from(column.column_index_offset()?).ok()?;
         let end = start.checked_add(u64::try_from(column.column_index_length()?).ok()?)?;
         let is_inside = start < end && end <= self.object.size_bytes.unwrap_or(u64::MAX);
@@ -53,7 +53,7 @@ impl Fragment {
     pub(crate) fn page_bounds(&self, row_group: u32, root: usize, index: &[u8]) -> Option<PageBounds> {
         let leaf = self.flat_leaf(root)?;
         let descriptor = self.row_group(row_group).column(leaf).column_descr();
-        let offset_index = self.offset_index_of(row_group, leaf)?;
+        let offset_index = self.offset_index(row_group, leaf)?;
         let parsed = ColumnIndex::parse(index)?;
         let first_rows: Vec<u32> = offset_index
             .page_locations()
@@ -85,10 +85,6 @@ impl Fragment {
         let leaves = self.leaves(root);
         let is_flat = leaves.len() == 1 && !self.reader.schema().field(root).data_type().is_nested();
         is_flat.then_some(leaves.start)
-    }
-
-    fn offset_index_of(&self, row_group: u32, leaf: usize) -> Option<&OffsetIndexMetaData> {
-        self.reader.metadata().offset_index()?.get(row_group as usize)?.get(leaf)
     }
 }
 

@@ -234,6 +234,10 @@ impl Judge {
                 open.alive = intersect(&open.alive, rows_of(|verdict| verdict != Verdict::Nothing), num_rows);
                 let unknown = rows_of(|verdict| verdict == Verdict::Unknown);
                 open.unknown[place] = intersect(&open.unknown[place], unknown, num_rows);
+                open.likely[place] = part.between.as_ref().and_then(|between| {
+                    let (_, bounds) = ours.iter().find(|(column, _)| *column == between.column())?;
+                    between.shares(bounds, num_rows)
+                });
             }
             bounds = ours;
             bounds.extend(others);

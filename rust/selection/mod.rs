@@ -12,6 +12,7 @@ mod evaluate;
 pub(crate) mod floats;
 mod indexes;
 mod kept;
+mod likely;
 pub(crate) mod numbers;
 mod open;
 mod pages;

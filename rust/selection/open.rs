@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
+use super::likely::Shares;
 use super::rows::RowSet;
 use crate::dataset::RowGroupRef;
 
 /// A row group that statistics do not decide.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Open {
     /// Its place among those of the snapshot.
     pub(super) place: usize,
@@ -17,6 +18,8 @@ pub(super) struct Open {
     pub(super) alive: RowSet,
     /// For each part, the rows on which it must be evaluated: the others pass it.
     pub(super) unknown: Vec<RowSet>,
+    /// For each part, which rows are likely to pass, if anything tells.
+    pub(super) likely: Vec<Option<Shares>>,
 }
 
 impl Open {
@@ -24,6 +27,13 @@ impl Open {
     pub(super) fn decided(&self) -> Option<RowSet> {
         let is_decided = self.alive == RowSet::None || self.unknown.iter().all(|rows| *rows == RowSet::None);
         is_decided.then(|| self.alive.clone())
+    }
+
+    /// Returns the chance that any of `rows` is kept, as far as anything tells: nothing, else.
+    pub(super) fn chance(&self, rows: &Range<u32>) -> f64 {
+        let open = self.likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
+        let share: f64 = open.map(|(likely, _)| likely.as_ref().map_or(0.0, |shares| shares.of(rows))).product();
+        1.0 - (1.0 - share).powf(f64::from(rows.end - rows.start))
     }
 }
 

@@ -12,6 +12,7 @@ use datafusion::common::{DFSchema, DataFusionError, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 
+use super::likely::Between;
 use super::{numbers, sql};
 
 /// Parts of a filter at most: each is asked about every row group. More conjuncts over more columns stay one part.
@@ -28,6 +29,8 @@ pub(super) struct Part {
     pub(super) columns: Vec<usize>,
     /// Whether evaluating it may fail on some value.
     pub(super) can_fail: bool,
+    /// The numbers that pass it, if it only compares one.
+    pub(super) between: Option<Between>,
 }
 
 /// Returns the parts of `filter` in the order in which they are written, by their first conjuncts.
@@ -46,7 +49,11 @@ pub(super) fn split(filter: &Expr, schema: &Schema) -> Vec<Part> {
             None => parts.push((vec![conjunct.clone()], columns, can_fail)),
         }
     }
-    let part = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| Part { expr: sql::all_of(&exprs), columns, can_fail };
+    let part = |(exprs, columns, can_fail): (Vec<Expr>, _, _)| {
+        let expr = sql::all_of(&exprs);
+        let between = Between::of(&expr, schema);
+        Part { expr, columns, can_fail, between }
+    };
     parts.into_iter().map(part).collect()
 }
 
@@ -55,7 +62,7 @@ fn whole(filter: &Expr, schema: &Schema) -> Part {
     let mut columns: Vec<usize> =
         filter.column_refs().into_iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     columns.sort_unstable();
-    Part { expr: filter.clone(), columns, can_fail: true }
+    Part { expr: filter.clone(), columns, can_fail: true, between: None }
 }
 
 /// Returns whether evaluating `expr` may fail on some value: all but what is known not to.

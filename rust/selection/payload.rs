@@ -1,8 +1,9 @@
 //! Reads the columns that are returned while the filter is still at work.
 //!
 //! The kept rows of a row group can be read as soon as they are known, without waiting for those of others. And where what
-//! is open is small beside what a store sends during a round trip, its payload is read together with the predicate
-//! columns: that costs the bytes of pages which turn out to hold no kept row, and spares the wait.
+//! would be in vain of all that is open is small beside what a store sends during a round trip, its payload is read
+//! together with the predicate columns: that costs the bytes of pages which turn out to hold no kept row, and spares the
+//! wait. How many those are is guessed ([`super::likely`]); where nothing tells, all of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,14 +49,14 @@ impl Payload {
             .filter(|(place, (_, rows))| **rows != RowSet::None && !is_open(*place))
             .map(|(_, (row_group, rows))| (*row_group, rows))
             .collect();
-        let open: Vec<_> = open.iter().map(|open| (open.row_group, &open.alive)).collect();
-        if !self.is_in_order && self.ranges_within(self.ahead.room(), decided.iter().chain(&open)).is_none() {
+        let of_open = || open.iter().map(|open| (open.row_group, &open.alive));
+        if !self.is_in_order && !self.fit(decided.iter().copied().chain(of_open())) {
             return When::Later;
         }
-        let in_vain = self.ranges_within(round_trip_bytes, &open);
+        let likely = self.likely(open, round_trip_bytes);
         decided.into_iter().for_each(|(row_group, rows)| self.read(row_group, rows));
-        let Some(in_vain) = in_vain else { return When::Known };
-        for ((row_group, _), ranges) in open.into_iter().zip(in_vain) {
+        let Some(likely) = likely else { return When::Known };
+        for (row_group, ranges) in likely {
             self.read_ranges(row_group, &ranges, SLACK);
         }
         When::Now
@@ -73,19 +74,33 @@ impl Payload {
         self.ahead.read(&self.connections[fragment.store].with_slack(slack), &fragment.object, ranges);
     }
 
-    /// Returns the ranges of the rows of each row group; `None` if they are more than `max_bytes`.
-    fn ranges_within<'a>(
-        &self,
-        max_bytes: u64,
-        of: impl IntoIterator<Item = &'a (RowGroupRef, &'a RowSet)>,
-    ) -> Option<Vec<Vec<Range<u64>>>> {
-        let mut left = max_bytes;
-        let ranges = of.into_iter().map(|(row_group, rows)| {
-            let ranges = self.ranges(*row_group, rows);
-            left = left.checked_sub(coalesce(&ranges, 0).iter().map(|range| range.end - range.start).sum())?;
-            Some(ranges)
+    /// Returns whether there is room for the rows of all row groups.
+    fn fit<'a>(&self, mut of: impl Iterator<Item = (RowGroupRef, &'a RowSet)>) -> bool {
+        let left = of.try_fold(self.ahead.room(), |left, (row_group, rows)| {
+            left.checked_sub(num_bytes(&coalesce(&self.ranges(row_group, rows), 0)))
         });
-        ranges.collect()
+        left.is_some()
+    }
+
+    /// Returns the ranges of row groups that are open, as far as there is room; `None` if more than `max_bytes` of their
+    /// pages are likely to hold no kept row.
+    fn likely(&self, open: &[Open], max_bytes: u64) -> Option<Vec<(RowGroupRef, Vec<Range<u64>>)>> {
+        let (mut left, mut room, mut likely) = (max_bytes, self.ahead.room(), Vec::new());
+        for open in open {
+            let fragment = self.snapshot.fragment(open.row_group);
+            let mut extents = fragment.extents(&self.columns, open.row_group.index);
+            extents.retain(|extent| open.alive.count(extent.rows.clone()) > 0);
+            let in_vain = extents.iter().map(|extent| {
+                let unlikely = 1.0 - open.chance(&extent.rows);
+                part(extent.bytes.end - extent.bytes.start, unlikely)
+            });
+            left = left.checked_sub(in_vain.sum())?;
+            let ranges = self.ranges(open.row_group, &open.alive);
+            let Some(still) = room.checked_sub(num_bytes(&ranges)) else { break };
+            room = still;
+            likely.push((open.row_group, ranges));
+        }
+        Some(likely)
     }
 
     /// Returns where rows of a row group are.
@@ -93,7 +108,20 @@ impl Payload {
         let fragment = self.snapshot.fragment(row_group);
         match rows {
             RowSet::All => fragment.chunk_ranges(&self.columns, row_group.index),
-            some => fragment.page_ranges(&self.columns, row_group.index, |rows| some.count(rows) > 0),
+            some => {
+                let extents = fragment.extents(&self.columns, row_group.index).into_iter();
+                extents.filter(|extent| some.count(extent.rows.clone()) > 0).map(|extent| extent.bytes).collect()
+            }
         }
     }
+}
+
+fn num_bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Returns a part between 0 and 1 of some bytes.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a guess")]
+fn part(num_bytes: u64, part: f64) -> u64 {
+    (num_bytes as f64 * part) as u64
 }

@@ -160,7 +160,8 @@ fn judge_row_groups(judge: &Judge, within: Option<&[RowSet]>) -> (Vec<RowSet>, V
                 Verdict::Unknown => RowSet::All,
                 Verdict::Nothing | Verdict::Everything => RowSet::None,
             });
-            open.push(Open { place, row_group, alive: set.clone(), unknown: unknown.collect() });
+            let likely = vec![None; parts.len()];
+            open.push(Open { place, row_group, alive: set.clone(), unknown: unknown.collect(), likely });
         }
         rows.push(set);
     }

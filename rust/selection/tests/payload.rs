@@ -83,6 +83,18 @@ fn little_that_is_open_is_read_with_the_predicate_columns() {
 }
 
 #[test]
+fn what_is_likely_to_be_kept_is_read_with_the_predicate_columns() {
+    block_on(async {
+        let bucket = Bucket::of([parquet(&rows(0..2000), properties())], true).await;
+        // A page has a hundred rows, so that hardly any is without one that passes.
+        let begun = bucket.begin("number < 500", &[2], IN_ORDER).await;
+        bucket.finish(&begun, Some(&begun.ahead)).await;
+        let expected = [(0, 1), (0, 2), (1, 1), (1, 2)].map(|(group, column)| bucket.request(0, group, column, 0..10));
+        assert_eq!(bucket.requests(), sorted(expected));
+    });
+}
+
+#[test]
 fn much_that_is_open_is_read_once_its_rows_are_known() {
     block_on(async {
         let bucket = Bucket::of([parquet(&rows(0..2000), properties())], true).await;
@@ -144,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn page_ranges_are_those_that_a_read_asks_for(
+    fn extents_of_kept_rows_are_those_that_a_read_asks_for(
         kept in prop::collection::vec(0_u32..1000, 1..6), columns in prop::sample::subsequence(vec![0_usize, 1, 2, 3], 1..=4),
         has_dictionary in any::<bool>(),
     ) {
@@ -158,7 +170,9 @@ proptest! {
             let runs: Vec<_> = set.runs(0..1000).collect();
             let row_group = bucket.snapshot.row_groups[0];
             let read = RowGroupRead::try_new(&bucket.snapshot, row_group, &columns.clone().into(), Some(&runs), 10).unwrap();
-            let ranges = bucket.snapshot.fragments[0].page_ranges(&columns, 0, |rows| set.count(rows) > 0);
+            let extents = bucket.snapshot.fragments[0].extents(&columns, 0).into_iter();
+            let ranges: Vec<_> =
+                extents.filter(|extent| set.count(extent.rows.clone()) > 0).map(|extent| extent.bytes).collect();
             prop_assert_eq!(crate::source::coalesce(&ranges, 0), crate::source::coalesce(read.ranges(), 0));
             Ok(())
         })?;

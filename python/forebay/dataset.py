@@ -569,6 +569,7 @@ class Dataset:
     def take(self, n: int) -> list[Any]:
         """Returns the first `n` rows in the dataset's [format](#with_format): dicts, without one."""
         check_count("n", n, least=0)
+        self._evaluate()
         return list(islice(self.iter(), n))
 
     def head(self, n: int = 5) -> _lib.Batch:
@@ -581,6 +582,7 @@ class Dataset:
             2
         """
         check_count("n", n)
+        self._evaluate()
         batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
 

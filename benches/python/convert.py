@@ -40,16 +40,18 @@ def rows(folder: Path, case: Case) -> Iterator[Any]:
         yield from pq.ParquetFile(path).iter_batches(READ_ROWS, columns=list(case.columns))
 
 
+def values_of(batch: Any, case: Case) -> dict[str, Any]:
+    """Returns the values of each column: one array of lists, a list of Python objects of everything else."""
+    if case.form == "tensor":
+        flat = {name: batch.column(name).flatten().to_numpy(zero_copy_only=True) for name in case.columns}
+        return {name: values.reshape(-1, case.width) for name, values in flat.items()}
+    return {name: batch.column(name).to_pylist() for name in case.columns}
+
+
 def samples(folder: Path, case: Case) -> Iterator[dict[str, Any]]:
     """Yields the rows one by one: arrays of lists, Python objects of everything else."""
     for batch in rows(folder, case):
-        columns = {}
-        for name in case.columns:
-            column = batch.column(name)
-            if case.form == "tensor":
-                columns[name] = column.flatten().to_numpy(zero_copy_only=True).reshape(-1, case.width)
-            else:
-                columns[name] = column.to_pylist()
+        columns = values_of(batch, case)
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))
 
@@ -152,14 +154,7 @@ def deeplake(folder: Path, target: Path, case: Case) -> None:
     }
     dataset = lake.create(str(target), schema={name: kinds[name]() for name in case.columns})
     for batch in rows(folder, case):
-        columns = {}
-        for name in case.columns:
-            column = batch.column(name)
-            if case.form == "tensor":
-                columns[name] = column.flatten().to_numpy(zero_copy_only=True).reshape(-1, case.width)
-            else:
-                columns[name] = column.to_pylist()
-        dataset.append(columns)
+        dataset.append(values_of(batch, case))
     dataset.commit()
 
 

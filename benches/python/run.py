@@ -35,6 +35,8 @@ from cases import CASES as COMPARISONS
 from harness import ROOT, FailedError, Run
 from results import Results
 
+from forebay import _lib
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -142,7 +144,6 @@ def _measure(run: Run, results: Results, name: str, *, is_resumed: bool) -> None
 
 def _settings(run: Run) -> dict[str, object]:
     """Returns what measurements depend on."""
-    extension = Path(str(find_spec("forebay._lib").origin))  # type: ignore[union-attr]
     return {
         **report.hardware(),
         "cores": run.num_cores,
@@ -150,7 +151,7 @@ def _settings(run: Run) -> dict[str, object]:
         "size": "quick" if run.is_quick else "full",
         **({"readers": ", ".join(run.readers)} if run.readers else {}),
         **report.versions(list(PACKAGES.values())),
-        "extension": harness.digest(extension),
+        "extension": harness.digest(Path(str(_lib.__file__))),
     }
 
 

@@ -1,0 +1,521 @@
+"""A Hugging Face Hub for tests: repositories, buckets, signed URLs on another origin, faults on request, and a log.
+
+It has the routes that clients read by, and the headers that they rely on; `datasets` and `huggingface_hub` work on it.
+Files that end in `.parquet` are large ones, which the Hub resolves to signed URLs; it sends all others itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    import pytest
+
+TOKEN = "hf_s3cr3tOfTheTests"
+"""A token that sees everything."""
+
+STRANGER = "hf_someb0dyElse"
+"""A token that is known, and sees what is public."""
+
+PAGE_SIZE = 1000
+
+
+@dataclass
+class Request:
+    """One request and its answer."""
+
+    kind: str
+    """`api`, `resolve` or `cdn`."""
+    method: str
+    path: str
+    range: str | None
+    has_token: bool
+    started: float
+    ended: float = 0.0
+    status: int = 0
+    num_bytes: int = 0
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next requests of a kind."""
+
+    kind: str
+    times: int
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    cut_after: int | None = None
+    """Bytes of the body after which the connection ends."""
+    bytes_per_second: float | None = None
+    where: str = ""
+    """Of requests whose paths hold this."""
+
+
+@dataclass
+class Repo:
+    """A dataset's repository, or a bucket."""
+
+    id: str
+    private: bool = False
+    gated: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: Mapping[str, bytes], ref: str = "main") -> str:
+        """Makes a commit of these files, and moves a branch to it; returns its name."""
+        names = "".join(f"{name}:{hashlib.sha1(body).hexdigest()}" for name, body in sorted(files.items()))
+        sha = hashlib.sha1(f"{self.id}{len(self.commits)}{names}".encode()).hexdigest()
+        self.commits[sha] = dict(files)
+        self.refs[ref] = sha
+        return sha
+
+    @property
+    def sha(self) -> str:
+        """The commit of the main branch."""
+        return self.refs["main"]
+
+
+class Hub:
+    """The server: in this process, on two ports."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.buckets: dict[str, Repo] = {}
+        self.faults: list[Fault] = []
+        self.page_size = PAGE_SIZE
+        self.url_lifetime = 3600.0
+        self.latency = 0.0
+        self.log: list[Request] = []
+        self._generation = 0
+        self._lock = threading.Lock()
+        self._servers = [_Server(("127.0.0.1", 0), _handler(self, role)) for role in ("hub", "cdn")]
+        self._threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in self._servers]
+        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+
+    def __enter__(self) -> Hub:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def create(self, name: str, files: Mapping[str, bytes], *, private: bool = False, gated: bool = False) -> Repo:
+        """Makes a repository with one commit."""
+        repo = self.repos[name] = Repo(name, private, gated)
+        repo.commit(files)
+        return repo
+
+    def create_bucket(self, name: str, files: Mapping[str, bytes], *, private: bool = False) -> Repo:
+        """Makes a bucket."""
+        bucket = self.buckets[name] = Repo(name, private)
+        bucket.commit(files)
+        return bucket
+
+    def fail(self, kind: str, times: int = 1, **what: Any) -> None:
+        """Makes the next requests of a kind go wrong; see `Fault`."""
+        self.faults.append(Fault(kind, times, **what))
+
+    def expire_urls(self) -> None:
+        """Makes all signed URLs useless."""
+        self._generation += 1
+
+    def clear(self) -> None:
+        """Forgets what was asked, and what was to go wrong."""
+        self.log.clear()
+        self.faults.clear()
+
+    def count(self, kind: str, path: str = "") -> int:
+        """Returns how many requests of a kind there were."""
+        return sum(request.kind == kind and path in request.path for request in list(self.log))
+
+    def num_bytes(self) -> int:
+        """Returns the bytes of all bodies."""
+        return sum(request.num_bytes for request in list(self.log))
+
+    def depth(self) -> int:
+        """Returns the length of the longest chain of requests, each begun after the one before had ended."""
+        depths: list[int] = []
+        requests = sorted(self.log, key=lambda request: request.started)
+        for place, request in enumerate(requests):
+            before = [depths[n] for n in range(place) if requests[n].ended <= request.started]
+            depths.append(1 + max(before, default=0))
+        return max(depths, default=0)
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Hub]:
+        """Forgets what was asked before."""
+        self.log.clear()
+        yield self
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Returns the variables that point clients in another process to this Hub."""
+        return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    def point(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+        """Points this process's clients to the Hub, with no token and empty caches."""
+        for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING_FACE_HUB_"))]:
+            monkeypatch.delenv(name)
+        for name, value in self.environment(home).items():
+            monkeypatch.setenv(name, value)
+        # They read the environment when they are imported.
+        hub = sys.modules.get("huggingface_hub.constants")
+        if hub is not None:
+            monkeypatch.setattr(hub, "ENDPOINT", self.url)
+            monkeypatch.setattr(hub, "HF_HUB_DISABLE_XET", True)
+            for name, path in (("HF_HOME", home), ("HF_HUB_CACHE", home / "hub"), ("HF_TOKEN_PATH", home / "token")):
+                monkeypatch.setattr(hub, name, str(path))
+        datasets = sys.modules.get("datasets.config")
+        if datasets is not None:
+            monkeypatch.setattr(datasets, "HF_ENDPOINT", self.url)
+            monkeypatch.setattr(datasets, "HF_DATASETS_CACHE", home / "datasets")
+            monkeypatch.setattr(datasets, "HF_UPDATE_DOWNLOAD_COUNTS", False)
+            monkeypatch.setattr(datasets, "HUB_DATASETS_URL", self.url + "/datasets/{repo_id}/resolve/{revision}/{path}")
+
+    # What follows is called by the handlers.
+
+    def take_fault(self, kind: str, path: str) -> Fault | None:
+        with self._lock:
+            for fault in self.faults:
+                if fault.kind == kind and fault.where in path and fault.times > 0:
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def signed(self, repo: Repo, body: bytes) -> str:
+        digest = hashlib.sha256(body).hexdigest()
+        expires = int(time.time() + self.url_lifetime)
+        return f"{self.cdn_url}/{quote(repo.id, '')}/{digest}?Expires={expires}&Signature={self._generation}"
+
+    def is_valid(self, query: str) -> bool:
+        fields = parse_qs(query)
+        is_current = fields.get("Signature") == [str(self._generation)]
+        return is_current and time.time() < float(fields["Expires"][0])
+
+    def body_of(self, digest: str) -> bytes | None:
+        every = [*self.repos.values(), *self.buckets.values()]
+        bodies = (body for repo in every for files in repo.commits.values() for body in files.values())
+        return next((body for body in bodies if hashlib.sha256(body).hexdigest() == digest), None)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+    def handle_error(self, *_arguments: object) -> None:
+        """Says nothing: clients that go away are what tests are about."""
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def _handler(hub: Hub, role: str) -> type[_Handler]:
+    return type("Handler", (_Handler,), {"hub": hub, "role": role})
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16
+    hub: ClassVar[Hub]
+    role: ClassVar[str]
+    request_log: Request
+    fault: Fault | None
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 - named by the library
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self.form = self.rfile.read(length) if length else b""
+        kind = "cdn" if self.role == "cdn" else "resolve" if "/resolve/" in self.path else "api"
+        has_token = "Authorization" in self.headers
+        asked = self.headers.get("Range")
+        self.request_log = Request(kind, self.command, self.path, asked, has_token, time.monotonic())
+        self.fault = self.hub.take_fault(kind, self.path)
+        time.sleep(self.hub.latency)
+        self.hub.log.append(self.request_log)
+        try:
+            if self.fault is not None and self.fault.status is not None:
+                self._send(self.fault.status, dict(self.fault.headers), self.fault.body)
+            elif kind == "cdn":
+                self._cdn()
+            else:
+                self._route(urlsplit(self.path))
+        except _Refusal as refusal:
+            headers = {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)}
+            self._send(refusal.status, headers, json.dumps({"error": str(refusal)}).encode())
+        finally:
+            self.request_log.ended = time.monotonic()
+
+    def _cdn(self) -> None:
+        # The test of all tests: a token is for the Hub alone.
+        if self.request_log.has_token:
+            self._send(400, {}, b"a token came here")
+            return
+        url = urlsplit(self.path)
+        body = self.hub.body_of(url.path.rsplit("/", 1)[-1])
+        if body is None or not self.hub.is_valid(url.query):
+            self._send(404 if body is None else 403, {}, b"")
+            return
+        self._send_range(body, {"ETag": '"of-the-cdn"'})
+
+    def _send_range(self, body: bytes, headers: dict[str, str]) -> None:
+        size = len(body)
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
+        if asked is None:
+            self._send(200, headers | {"Accept-Ranges": "bytes"}, body)
+            return
+        first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
+        last = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
+        if first >= size:
+            self._send(416, {"Content-Range": f"bytes */{size}"}, b"")
+            return
+        self._send(206, headers | {"Content-Range": f"bytes {first}-{last}/{size}"}, body[first : last + 1])
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.request_log.status = status
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        fault = self.fault
+        if fault is not None and fault.cut_after is not None and len(body) > fault.cut_after:
+            self.request_log.num_bytes = fault.cut_after
+            self.wfile.write(body[: fault.cut_after])
+            self.wfile.flush()
+            self.close_connection = True
+            return
+        self.request_log.num_bytes = len(body)
+        if fault is not None and fault.bytes_per_second is not None:
+            step = max(len(body) // 8, 1)
+            for start in range(0, len(body), step):
+                self.wfile.write(body[start : start + step])
+                self.wfile.flush()
+                time.sleep(step / fault.bytes_per_second)
+            return
+        self.wfile.write(body)
+
+    def _json(self, value: object, headers: dict[str, str] | None = None) -> None:
+        self._send(200, {"Content-Type": "application/json", **(headers or {})}, json.dumps(value).encode())
+
+    def _route(self, url: Any) -> None:
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        for pattern, route in _ROUTES:
+            found = re.fullmatch(pattern, url.path)
+            if found:
+                route(self, query, *(unquote(part) if part else "" for part in found.groups()))
+                return
+        self._send(404, {}, b"no such route")
+
+    def _token(self) -> str | None:
+        return (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+
+    def _repo(self, name: str, *, for_files: bool = True, is_bucket: bool = False) -> Repo:
+        repo = (self.hub.buckets if is_bucket else self.hub.repos).get(name)
+        token = self._token()
+        if token not in (None, TOKEN, STRANGER):
+            raise _Refusal(401, "", "Invalid credentials in Authorization header")
+        if repo is None or repo.private and token != TOKEN:
+            raise _Refusal(401 if token is None else 404, "RepoNotFound", "Repository not found")
+        if repo.gated and for_files and token != TOKEN:
+            raise _Refusal(401 if token is None else 403, "GatedRepo", f"Access to dataset {name} is restricted")
+        return repo
+
+    def _files(self, repo: Repo, revision: str) -> tuple[str, dict[str, bytes]]:
+        names = (revision, f"refs/tags/{revision}")
+        sha = next((repo.refs[name] for name in names if name in repo.refs), revision)
+        if sha not in repo.commits:
+            raise _Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return sha, repo.commits[sha]
+
+    def info(self, _query: dict[str, str], name: str, revision: str = "main") -> None:
+        repo = self._repo(name, for_files=False)
+        sha, files = self._files(repo, revision or "main")
+        facts = {
+            "_id": "1",
+            "id": name,
+            "author": name.split("/")[0],
+            "sha": sha,
+            "lastModified": "2025-01-01T00:00:00.000Z",
+            "createdAt": "2025-01-01T00:00:00.000Z",
+            "private": repo.private,
+            "gated": "auto" if repo.gated else False,
+            "disabled": False,
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "siblings": [{"rfilename": path} for path in files],
+        }
+        self._json(facts)
+
+    def refs(self, _query: dict[str, str], name: str) -> None:
+        repo = self._repo(name)
+        found: dict[str, list[dict[str, str]]] = {"branches": [], "converts": [], "tags": []}
+        for ref, sha in repo.refs.items():
+            if ref.startswith("refs/pr/"):
+                continue
+            kind = "converts" if ref.startswith("refs/convert/") else "tags" if ref.startswith("refs/tags/") else "branches"
+            full = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
+            found[kind].append({"name": ref.rsplit("/", 1)[-1], "ref": full, "targetCommit": sha})
+        self._json(found)
+
+    def tree(self, query: dict[str, str], name: str, revision: str, folder: str = "") -> None:
+        _, files = self._files(self._repo(name), revision)
+        self._page(query, _entries(files, folder.strip("/"), query.get("recursive", "").lower() == "true", _repo_entry))
+
+    def bucket_tree(self, query: dict[str, str], name: str, folder: str = "") -> None:
+        repo = self._repo(name, is_bucket=True)
+        files = repo.commits[repo.sha]
+        self._page(query, _entries(files, folder.strip("/"), query.get("recursive", "").lower() == "true", _bucket_entry))
+
+    def _page(self, query: dict[str, str], entries: list[dict[str, Any]] | None) -> None:
+        if entries is None:
+            raise _Refusal(404, "EntryNotFound", "Entry not found")
+        first = int(query.get("cursor", "0"))
+        headers = {}
+        if first + self.hub.page_size < len(entries):
+            others = "&".join(f"{key}={value}" for key, value in query.items() if key != "cursor")
+            path = urlsplit(self.path).path
+            headers = {"Link": f'<{self.hub.url}{path}?{others}&cursor={first + self.hub.page_size}>; rel="next"'}
+        self._json(entries[first : first + self.hub.page_size], headers)
+
+    def paths_info(self, _query: dict[str, str], name: str, revision: str) -> None:
+        _, files = self._files(self._repo(name), revision)
+        self._json(_infos(files, self._paths(), _repo_entry))
+
+    def bucket_paths_info(self, _query: dict[str, str], name: str) -> None:
+        repo = self._repo(name, is_bucket=True)
+        self._json(_infos(repo.commits[repo.sha], self._paths(), _bucket_entry))
+
+    def _paths(self) -> list[str]:
+        if self.headers.get("Content-Type", "").startswith("application/json"):
+            return list(json.loads(self.form)["paths"])
+        return parse_qs(self.form.decode()).get("paths", [])
+
+    def bucket(self, _query: dict[str, str], name: str) -> None:
+        repo = self._repo(name, is_bucket=True)
+        files = repo.commits[repo.sha]
+        size = sum(map(len, files.values()))
+        created = "2025-01-01T00:00:00.000Z"
+        self._json(
+            {"_id": "1", "id": name, "private": repo.private, "createdAt": created, "size": size, "totalFiles": len(files)}
+        )
+
+    def resolve(self, _query: dict[str, str], name: str, revision: str, path: str) -> None:
+        repo = self._repo(name)
+        sha, files = self._files(repo, revision)
+        self._resolve(repo, files, path, {"X-Repo-Commit": sha})
+
+    def resolve_in_bucket(self, _query: dict[str, str], name: str, path: str) -> None:
+        repo = self._repo(name, is_bucket=True)
+        self._resolve(repo, repo.commits[repo.sha], path, {})
+
+    def _resolve(self, repo: Repo, files: dict[str, bytes], path: str, headers: dict[str, str]) -> None:
+        body = files.get(path)
+        if body is None:
+            # Clients look at the commit of a repository whose card is missing.
+            self._send(404, headers | {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}, b"")
+        elif path.endswith(".parquet"):
+            linked = {"X-Linked-Size": str(len(body)), "X-Linked-Etag": f'"{hashlib.sha256(body).hexdigest()}"'}
+            self._send(302, headers | linked | {"Location": self.hub.signed(repo, body), "Accept-Ranges": "bytes"}, b"")
+        else:
+            self._send_range(body, headers | {"ETag": f'"{_git_oid(body)}"'})
+
+    def log_message(self, *_arguments: object) -> None:
+        """Says nothing."""
+
+
+def _git_oid(body: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+
+
+def _repo_entry(path: str, body: bytes | None) -> dict[str, Any]:
+    if body is None:
+        return {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
+    entry = {"type": "file", "oid": _git_oid(body), "size": len(body), "path": path}
+    if path.endswith(".parquet"):
+        entry["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
+    return entry
+
+
+def _bucket_entry(path: str, body: bytes | None) -> dict[str, Any]:
+    when = "2025-01-01T00:00:00.000Z"
+    if body is None:
+        return {"type": "directory", "path": path, "uploadedAt": when}
+    digest = hashlib.sha256(body).hexdigest()
+    return {"type": "file", "path": path, "size": len(body), "xetHash": digest, "mtime": when, "uploadedAt": when}
+
+
+def _folders(files: Mapping[str, bytes]) -> list[str]:
+    parts = (path.split("/") for path in files)
+    return sorted({"/".join(names[:depth]) for names in parts for depth in range(1, len(names))})
+
+
+def _entries(
+    files: Mapping[str, bytes], folder: str, recursive: bool, entry: Callable[[str, bytes | None], dict[str, Any]]
+) -> list[dict[str, Any]] | None:
+    """Returns what is in a folder; `None` where there is none."""
+    prefix = f"{folder}/" if folder else ""
+    if folder and folder not in _folders(files):
+        return None
+    every: dict[str, bytes | None] = {**dict.fromkeys(_folders(files)), **files}
+    inside = {path: body for path, body in sorted(every.items()) if path.startswith(prefix)}
+    return [entry(path, body) for path, body in inside.items() if recursive or "/" not in path[len(prefix) :]]
+
+
+def _infos(
+    files: Mapping[str, bytes], paths: list[str], entry: Callable[[str, bytes | None], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    every: dict[str, bytes | None] = {**dict.fromkeys(_folders(files)), **files}
+    return [entry(path, every[path]) for path in paths if path in every]
+
+
+_ID = r"([^/]+/[^/]+)"
+_ROUTES: list[tuple[str, Callable[..., None]]] = [
+    (rf"/api/datasets/{_ID}", _Handler.info),
+    (rf"/api/datasets/{_ID}/revision/(.+)", _Handler.info),
+    (rf"/api/datasets/{_ID}/refs", _Handler.refs),
+    (rf"/api/datasets/{_ID}/tree/([^/]+)(?:/(.*))?", _Handler.tree),
+    (rf"/api/datasets/{_ID}/paths-info/([^/]+)", _Handler.paths_info),
+    (rf"/api/buckets/{_ID}", _Handler.bucket),
+    (rf"/api/buckets/{_ID}/tree(?:/(.*))?", _Handler.bucket_tree),
+    (rf"/api/buckets/{_ID}/paths-info", _Handler.bucket_paths_info),
+    (rf"/datasets/{_ID}/resolve/([^/]+)/(.+)", _Handler.resolve),
+    (rf"/buckets/{_ID}/resolve/(.+)", _Handler.resolve_in_bucket),
+]

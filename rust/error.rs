@@ -4,6 +4,7 @@
 //! Messages say what to do; causes are chained by `source()` and never printed twice.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use arrow_schema::{ArrowError, DataType};
 use parquet::errors::ParquetError;
@@ -69,6 +70,20 @@ pub enum Error {
         /// The object or bucket.
         url: String,
         /// What the store said.
+        source: Box<object_store::Error>,
+    },
+
+    /// A Hub went on refusing or failing for as long as it may.
+    #[error(
+        "the Hub did not give `{url}` within {} seconds; try again later, or raise `hf_patience` in `storage_options`",
+        .limit.as_secs_f64()
+    )]
+    Impatient {
+        /// The object.
+        url: String,
+        /// How long it may take.
+        limit: Duration,
+        /// What the Hub said last.
         source: Box<object_store::Error>,
     },
 

@@ -44,7 +44,9 @@ pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
 #[doc(hidden)]
 pub use crate::dataset::{Decoders, Trial};
-pub use crate::dataset::{Fragment, OpenRequest, Opening, RowGroupRef, Snapshot};
+pub use crate::dataset::{
+    FileRequest, FilesRequest, Fragment, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles,
+};
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;
 pub use crate::io::Io;

@@ -231,6 +231,7 @@ impl EpochReader {
         State {
             version: plan::STATE_VERSION,
             fingerprint: self.dataset.snapshot().fingerprint.clone(),
+            commit: self.dataset.snapshot().commit.clone(),
             query: self.dataset.query_texts().into_iter().chain(self.given.clone()).collect(),
             order,
             epoch,

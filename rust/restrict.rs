@@ -1,5 +1,6 @@
 //! Restricts a dataset to rows that were selected before, or to a shard, and takes its rows as a [`Subset`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::ArrowError;
@@ -105,6 +106,17 @@ impl Dataset {
             Some(rows) => Arc::new(self.both(rows, subset.selection())),
         });
         Ok(self.with_restriction(restriction))
+    }
+
+    /// Keeps the rows whose numbers, over all rows of the snapshot, are in `ranges`, which ascend and are disjoint.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::select`].
+    pub fn select_ranges(&self, ranges: &[Range<u64>]) -> Result<Self> {
+        let snapshot = self.snapshot();
+        let rows = Arc::new(Selection::of_ranges(snapshot, ranges));
+        self.select(&Subset::of(snapshot, rows, None, None))
     }
 
     /// Keeps the rows at `indices` of `access`, the dataset's own, in that order.

@@ -102,7 +102,7 @@ def from_store(endpoint: str, name: str) -> dict[str, Any]:
         "allow_invalid_certificates": "true",
     }
     case = CASES[name]
-    dataset = fb.load_dataset(f"s3://{BUCKET}/", "train", storage_options=options)
+    dataset = fb.load_dataset(f"s3://{BUCKET}/", split="train", storage_options=options)
     stream = dataset.select_columns(list(case.columns)).batches(case.batch_size)
     for epoch in range(2):
         stream.set_epoch(epoch)

@@ -59,7 +59,7 @@ def forebay(task: Task) -> Batches:
 
     def run() -> Any:
         options = {f"aws_{name}": value for name, value in _s3(task).items()}
-        ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", "train", storage_options=options)
+        ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", split="train", storage_options=options)
         if task.rows is not None:
             return [pa.record_batch(ds.select_columns(task.columns).gather(task.rows))]
         return pa.RecordBatchReader.from_stream(ds.filter(task.where).select_columns(task.columns))

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike, fspath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from forebay import _lib, display
@@ -16,6 +17,7 @@ from forebay.engines import check_datafusion
 from forebay.exceptions import DataError, PerformanceWarning, SettingError
 from forebay.explain import Explanation
 from forebay.formats import check_forms, make_format
+from forebay.hub.resolve import Wanted
 from forebay.loader import Stream
 from forebay.options import (
     DEFAULT_MEMORY_LIMIT,
@@ -30,6 +32,7 @@ from forebay.options import (
     check_text,
 )
 from forebay.selection import Selection
+from forebay.sources import Opened, Request, open_sources
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
 
 if TYPE_CHECKING:
@@ -52,9 +55,14 @@ T = TypeVar("T")
 
 @overload
 def load_dataset(
-    source: Source | Any,
-    split: str,
+    path: Source | Any,
+    name: str | None = None,
     *,
+    split: str,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Dataset: ...
@@ -62,18 +70,43 @@ def load_dataset(
 
 @overload
 def load_dataset(
-    source: Source | Any,
+    path: Source | Any,
+    name: str | None,
+    split: str,
+    *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Dataset: ...
+
+
+@overload
+def load_dataset(
+    path: Source | Any,
+    name: str | None = None,
     split: None = None,
     *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DatasetDict: ...
 
 
 def load_dataset(
-    source: Source | Any,
+    path: Source | Any,
+    name: str | None = None,
     split: str | None = None,
     *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Dataset | DatasetDict:
@@ -83,47 +116,69 @@ def load_dataset(
     what is listed are columns, after those of the files.
 
     Args:
-        source: A folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`, `az://`,
-            or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`. Hidden and
-            `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`).
-        split: Of the splits found in folder and file names, as Hugging Face finds them (`train`, `validation`, `test`;
-            all is `train` where no name says otherwise).
+        path: A dataset of the Hugging Face Hub (`org/name`, `hf://datasets/org/name@revision/folder`,
+            `org/name@~parquet` for the Hub's own copy as Parquet, `hf://buckets/...`), unless a local folder is called
+            so. Or a folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`,
+            `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`.
+            Hidden and `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`), on the Hub
+            that of `datasets`.
+        name: The configuration, as the card on the Hub or in the folder names it; the default one without.
+        split: Of the splits that the card names, or that folder and file names tell, as Hugging Face finds them
+            (`train`, `validation`, `test`; all is `train` where no name says otherwise): one of them, several as
+            `train+test`, `all`, or rows of them: `train[:10%]`, `train[100:200]`, `train[-1000:]`.
+        data_files: Files of the dataset: a path, a pattern, a list of them, or those of each split. `path` may be
+            `"parquet"` then.
+        data_dir: A folder of the dataset.
+        revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
+        token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
         columns: Columns to keep; all by default.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
-            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...).
+            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...). For the Hub `hf_endpoint`,
+            `hf_token`, and `hf_patience`: how long one read goes on asking when the Hub refuses or fails.
 
     Returns:
         A `Dataset`; without `split` a `DatasetDict` of all splits.
 
     Raises:
         NotFoundError: nothing is there, or no Parquet object.
+        DatasetNotFoundError: the Hub has no such dataset or revision, or not for this user.
         AccessDeniedError: the store refused the credentials.
-        DataError: an object is not Parquet, or a manifest is damaged.
+        HubUnreachableError: the Hub cannot be reached, or is not to be asked, and nothing was downloaded before.
+        DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
         SchemaError: the objects' types do not fit together.
-        SettingError: no such split, or an option that is not known.
+        SettingError: no such configuration or split, or an option that is not known.
 
     Example:
         >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
         >>> ds.column_names
         ['path', 'size']
+        >>> load_dataset(corpus, split="train[:10%]").num_rows
+        100
     """
-    sources, options = _sources(source, storage_options)
-    if split is not None:
+    sources, options = _sources(path, storage_options)
+    for what, value in (("name", name), ("data_dir", data_dir), ("revision", revision)):
+        if value is not None:
+            check_text(what, value)
+    if isinstance(split, str):
         check_text("split", split)
+    if token is not None and not isinstance(token, str | bool):
+        raise SettingError(f"token: expected text, or False for none, got {type(token).__name__}")
     if columns is not None:
         columns = check_names("columns", columns)
-    if split is None:
-        splits = _with_progress("opening", lambda tick: _lib.Dataset.open_splits(sources, options, tick))
-        opened = {name: Dataset(native) for name, native in splits}
-    else:
-        opened = {
-            split: Dataset(_with_progress("opening", lambda tick: _lib.Dataset.open(sources, split, options, tick)))
-        }
+    wanted = Wanted(name, data_files, data_dir)
+
+    def open_all(tick: Callable[[int, int], None]) -> Opened:
+        return open_sources(Request(sources, wanted, split, revision, token, options, tick))
+
+    found = _with_progress("opening", open_all)
+    opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
         warnings.warn(note, PerformanceWarning, stacklevel=2)
     if columns is not None:
-        opened = {name: dataset.select_columns(columns) for name, dataset in opened.items()}
-    return DatasetDict(opened) if split is None else opened[split]
+        opened = {of: dataset.select_columns(columns) for of, dataset in opened.items()}
+    for dataset in opened.values():
+        dataset._card = found.info
+    return DatasetDict(opened) if split is None else next(iter(opened.values()))
 
 
 class DatasetDict(dict[str, "Dataset"]):
@@ -144,6 +199,9 @@ class Dataset:
 
     Nothing but footers has been read. `len()` reads the predicate columns that statistics do not decide, once.
     """
+
+    _card: Mapping[str, Any] = MappingProxyType({})
+    """`dataset_info` of the configuration, as the card of a dataset of the Hub has it."""
 
     def __init__(
         self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None, format: Format | None = None

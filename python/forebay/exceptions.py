@@ -37,12 +37,27 @@ class AccessDeniedError(ForebayError, PermissionError):
     """The store refused the credentials."""
 
 
+class DatasetNotFoundError(NotFoundError):
+    """The Hub has no such dataset or revision, or not for this user.
+
+    Once `datasets` is imported, those that are raised are its `DatasetNotFoundError`, too.
+    """
+
+
+class GatedDatasetError(DatasetNotFoundError, AccessDeniedError):
+    """A dataset of the Hub is for those whom its owner lets in."""
+
+
 class StoreError(ForebayError, OSError):
     """The store failed, after retries."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
     """The store did not answer in time, after retries."""
+
+
+class HubUnreachableError(StoreError, ConnectionError):
+    """The Hub cannot be reached, or is not to be asked, and what is wanted was not downloaded before."""
 
 
 class ObjectChangedError(StoreError):

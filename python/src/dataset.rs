@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Dataset, EpochReader, Io, Metrics, OpenRequest, OrderSettings, Progress, Reading, RowAccess, Selection,
-    Snapshot, StreamOptions, ipc,
+    Answer, Dataset, EpochReader, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings, Progress,
+    Reading, RowAccess, Selection, Snapshot, StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -56,6 +56,12 @@ impl PyDataset {
 /// Selection, order and kept values of an answer.
 type AnswerBytes = (Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>);
 
+/// URI, size, entity tag.
+type FileArguments = (String, Option<u64>, Option<String>);
+
+/// A split with its objects.
+type SplitArguments = (String, Vec<FileArguments>);
+
 /// Parameters, tables and functions of a query.
 type QueryArguments = (BTreeMap<String, Py<PyAny>>, BTreeMap<String, Py<PyAny>>, Vec<Py<PyFunction>>);
 
@@ -99,6 +105,48 @@ impl PyDataset {
         };
         let splits = wait(py, &io, &progress, Some(&on_progress), opening)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
+    }
+
+    /// Objects that were found elsewhere, by the names of what is to be opened and the splits that each consists of; each
+    /// object with its size and entity tag, where they are known.
+    #[staticmethod]
+    fn open_files(
+        py: Python<'_>,
+        splits: Vec<(String, Vec<SplitArguments>)>,
+        commit: Option<String>,
+        storage_options: BTreeMap<String, String>,
+        on_progress: Py<PyAny>,
+    ) -> PyResult<Vec<(String, Self)>> {
+        let file = |(uri, size_bytes, e_tag): FileArguments| FileRequest { uri, size_bytes, e_tag };
+        let part = |(name, files): SplitArguments| (name, files.into_iter().map(file).collect());
+        let splits = splits.into_iter().map(|(name, parts)| (name, parts.into_iter().map(part).collect())).collect();
+        let request = FilesRequest { splits, commit, storage_options };
+        let io = Io::current().map_err(|error| to_py(&error))?;
+        let progress = Arc::new(Progress::default());
+        let opening = {
+            let progress = Arc::clone(&progress);
+            async move { Snapshot::open_files(request, &progress).await }
+        };
+        let splits = wait(py, &io, &progress, Some(&on_progress), opening)?;
+        Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
+    }
+
+    /// The rows of each split that it was opened as, in order.
+    #[getter]
+    fn parts(&self) -> Vec<(String, u64)> {
+        self.dataset.snapshot().parts.clone()
+    }
+
+    /// The commit of the repository that it was opened at.
+    #[getter]
+    fn commit(&self) -> Option<String> {
+        self.dataset.snapshot().commit.clone()
+    }
+
+    /// The rows whose numbers are in `ranges`, which ascend and neither overlap nor touch.
+    fn select_ranges(&self, ranges: Vec<(u64, u64)>) -> PyResult<Self> {
+        let ranges: Vec<_> = ranges.into_iter().map(|(start, end)| start..end).collect();
+        self.restricted(self.dataset.select_ranges(&ranges))
     }
 
     /// What a user may want to know of how it was opened.

@@ -47,7 +47,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::NotFound { .. } | Error::NoObjects { .. } => "NotFoundError",
         Error::PermissionDenied { .. } => "AccessDeniedError",
         Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } => "StoreError",
-        Error::TimedOut { .. } => "StoreTimeoutError",
+        Error::TimedOut { .. } | Error::Impatient { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
         Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",

@@ -15,7 +15,9 @@ const VERSION: &[u8] = b"forebay fingerprint 1";
 ///
 /// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
 /// machines; the footer's digest tells other contents apart there.
-pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: bool) -> String {
+///
+/// The `commit` of a repository stands for the e-tags of all its files, wherever copies of them lie.
+pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: bool, commit: Option<&str>) -> String {
     let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
     let first_partition = fragments.first().map_or(usize::MAX, |fragment| fragment.first_constant);
     let columns = schema.fields().iter().enumerate().skip(first_partition);
@@ -25,7 +27,7 @@ pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: boo
     for fragment in fragments {
         let object = &fragment.object;
         let relative = &object.path.as_ref()[folder..];
-        let tag = object.e_tag.as_deref().filter(|_| !is_local).unwrap_or_default();
+        let tag = object.e_tag.as_deref().filter(|_| !is_local && commit.is_none()).unwrap_or_default();
         for text in [relative, tag] {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
@@ -42,6 +44,7 @@ pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: boo
             hash.update(value);
         }
     }
+    hash.update(commit.unwrap_or_default());
     let digest = hash.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

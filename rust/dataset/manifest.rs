@@ -35,7 +35,7 @@ const MAX_HEADER_BYTES: u64 = 1 << 30;
 
 const ZSTD_LEVEL: i32 = 3;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Header {
     stores: Vec<(StoreKey, BTreeMap<String, String>)>,
     objects: Vec<SavedObject>,
@@ -43,6 +43,9 @@ struct Header {
     splits: Vec<(String, Vec<usize>)>,
     /// Of each split.
     fingerprints: Vec<String>,
+    /// Of each split, where it is of a repository.
+    #[serde(default)]
+    commits: Vec<Option<String>>,
 }
 
 /// Store, key, size, e-tag, path below what was listed, bytes of the packed footer.
@@ -58,11 +61,12 @@ pub(super) struct Saved {
     /// Names with the numbers of their sources; every source is in one at most.
     pub(super) splits: Vec<(String, Vec<usize>)>,
     pub(super) fingerprints: Vec<String>,
+    pub(super) commits: Vec<Option<String>>,
 }
 
 /// Returns snapshots, one for each split, as bytes; with the stores' options, which may be secrets, if `has_options`.
 pub(super) fn encode(splits: &[(&str, &Snapshot)], has_options: bool) -> Vec<u8> {
-    let mut header = Header { stores: vec![], objects: vec![], splits: vec![], fingerprints: vec![] };
+    let mut header = Header::default();
     let mut footers: Vec<&[u8]> = Vec::new();
     for (name, snapshot) in splits {
         let first = header.objects.len();
@@ -77,6 +81,7 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], has_options: bool) -> Vec<u8>
         }
         header.splits.push(((*name).to_owned(), (first..header.objects.len()).collect()));
         header.fingerprints.push(snapshot.fingerprint.clone());
+        header.commits.push(snapshot.commit.clone());
     }
     let json = serde_json::to_vec(&header).unwrap_or_default();
     let json = zstd::bulk::compress(&json, ZSTD_LEVEL).unwrap_or_default();
@@ -91,9 +96,25 @@ fn place_of(header: &mut Header, store: &Store, has_options: bool) -> usize {
     if let Some(place) = header.stores.iter().position(|(key, _)| key == store.key()) {
         return place;
     }
-    let options = if has_options { store.options().clone() } else { BTreeMap::new() };
+    let options = if has_options { veiled(store.options()) } else { BTreeMap::new() };
     header.stores.push((store.key().clone(), options));
     header.stores.len() - 1
+}
+
+/// Writes options in hex: nobody reads a secret in passing, in a log or a dump. It is no protection.
+fn veiled(options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let hex = |value: &String| value.bytes().map(|byte| format!("{byte:02x}")).collect();
+    options.iter().map(|(name, value)| (name.clone(), hex(value))).collect()
+}
+
+/// Reads what [`veiled`] wrote; what it did not write is as good as no value.
+fn unveiled(options: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+    let plain = |value: String| {
+        let bytes: Option<Vec<u8>> = value.as_bytes().chunks(2).map(byte).collect();
+        bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+    };
+    options.into_iter().map(|(name, value)| (name, plain(value))).collect()
 }
 
 /// Returns what [`encode`] wrote, checked; an error says what is wrong with other bytes.
@@ -125,13 +146,14 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
         packed.push(footers.slice(place..place + len));
         place += len;
     }
-    let Header { stores, splits, fingerprints, .. } = header;
-    Ok(Saved { stores, sources, packed, splits, fingerprints })
+    let Header { stores, splits, fingerprints, commits, .. } = header;
+    let stores = stores.into_iter().map(|(key, options)| (key, unveiled(options))).collect();
+    Ok(Saved { stores, sources, packed, splits, fingerprints, commits })
 }
 
 /// Refuses numbers that point nowhere, and stores that are none.
 fn check(header: &Header, footer_bytes: usize) -> Result<(), String> {
-    let Header { stores, objects, splits, fingerprints } = header;
+    let Header { stores, objects, splits, fingerprints, .. } = header;
     if let Some((key, _)) = stores.iter().find(|(key, _)| !key.is_sound()) {
         return Err(format!("`{key:?}` is no store"));
     }

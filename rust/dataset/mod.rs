@@ -29,5 +29,5 @@ pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
 pub(crate) use self::row_group::RowGroupRead;
-pub use self::snapshot::{OpenRequest, Opening, RowGroupRef, Snapshot};
+pub use self::snapshot::{FileRequest, FilesRequest, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles};
 pub use self::trial::Trial;

@@ -15,15 +15,43 @@ use crate::error::{Error, Result};
 use crate::metrics::{Counted, Progress};
 use crate::source::{Listed, Location, Object, Preset, Store, StoreKey, infer_splits, list};
 
+/// Names all splits, where none has this name.
+const ALL_SPLITS: &str = "all";
+
 /// What to open.
 #[derive(Debug, Clone, Default)]
 pub struct OpenRequest {
     /// Folders, objects and globs, as paths or URIs.
     pub sources: Vec<String>,
-    /// The split to keep; all objects without one.
+    /// The split to keep, several of them as `train+test`, or `all`; all objects without one.
     pub split: Option<String>,
     /// Options of the stores, over those of the environment.
     pub storage_options: BTreeMap<String, String>,
+}
+
+/// Objects that were found elsewhere: what they are is not looked up again.
+#[derive(Debug, Clone, Default)]
+pub struct FilesRequest {
+    /// Names of what is to be opened, with the splits that each consists of and their objects.
+    pub splits: Vec<(String, Vec<SplitFiles>)>,
+    /// The commit that all of them are of, if they are files of a repository.
+    pub commit: Option<String>,
+    /// Options of the stores, over those of the environment.
+    pub storage_options: BTreeMap<String, String>,
+}
+
+/// A split with its objects.
+pub type SplitFiles = (String, Vec<FileRequest>);
+
+/// An object that was found elsewhere; without a size, perhaps a folder or a pattern.
+#[derive(Debug, Clone)]
+pub struct FileRequest {
+    /// Its path or URI.
+    pub uri: String,
+    /// Its size, if it is known.
+    pub size_bytes: Option<u64>,
+    /// Its entity tag, if it is known.
+    pub e_tag: Option<String>,
 }
 
 /// A row group of a snapshot.
@@ -53,6 +81,10 @@ pub struct Snapshot {
     row_bytes: u64,
     /// The split that its objects are, if one was asked for.
     pub(crate) split: Option<String>,
+    /// The rows of each split that it consists of, if splits were asked for.
+    pub parts: Vec<(String, u64)>,
+    /// The commit that its objects are of, if they are files of a repository.
+    pub commit: Option<String>,
     /// What a user may want to know of how it was opened.
     pub notes: Vec<String>,
     /// What opening took.
@@ -89,6 +121,16 @@ struct Found {
     /// The sources' packed footers, where a manifest has them.
     packed: Vec<Option<Bytes>>,
     splits: Vec<(String, Vec<usize>)>,
+    /// The commits of the splits, where objects are files of a repository.
+    commits: Vec<Option<String>>,
+}
+
+/// A snapshot to be opened.
+struct Wanted {
+    split: Option<String>,
+    /// The splits that it consists of, with the numbers of their sources.
+    parts: Vec<(String, Vec<usize>)>,
+    commit: Option<String>,
 }
 
 impl Snapshot {
@@ -102,19 +144,14 @@ impl Snapshot {
     pub async fn open(request: OpenRequest, progress: &Progress) -> Result<Self> {
         let found = find(&request).await?;
         let wanted = match &request.split {
-            None => (0..found.sources.len()).collect(),
-            Some(split) => match found.splits.iter().find(|(name, _)| name == split) {
-                Some((_, members)) => members.clone(),
-                None => {
-                    return Err(Error::UnknownSplit {
-                        split: split.clone(),
-                        url: request.sources.join(", "),
-                        available: found.splits.into_iter().map(|(name, _)| name).collect(),
-                    });
-                }
-            },
+            None => found.all(),
+            Some(split) => found.of_splits(split).ok_or_else(|| Error::UnknownSplit {
+                split: split.clone(),
+                url: request.sources.join(", "),
+                available: found.splits.iter().map(|(name, _)| name.clone()).collect(),
+            })?,
         };
-        let mut opened = found.open(vec![(request.split, wanted)], cache().as_ref(), progress).await?;
+        let mut opened = found.open(vec![wanted], cache().as_ref(), progress).await?;
         opened.pop().ok_or_else(|| Error::Internal { reason: "nothing was opened".into() })
     }
 
@@ -124,10 +161,20 @@ impl Snapshot {
     ///
     /// As [`Self::open`].
     pub async fn open_splits(request: OpenRequest, progress: &Progress) -> Result<Vec<(String, Self)>> {
-        let mut found = find(&request).await?;
-        let splits = std::mem::take(&mut found.splits);
-        let names: Vec<String> = splits.iter().map(|(name, _)| name.clone()).collect();
-        let wanted = splits.into_iter().map(|(name, members)| (Some(name), members)).collect();
+        let found = find(&request).await?;
+        let names: Vec<String> = found.splits.iter().map(|(name, _)| name.clone()).collect();
+        let wanted = found.each_split();
+        Ok(names.into_iter().zip(found.open(wanted, cache().as_ref(), progress).await?).collect())
+    }
+
+    /// Opens objects that were found elsewhere, and reads their footers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub async fn open_files(request: FilesRequest, progress: &Progress) -> Result<Vec<(String, Self)>> {
+        let names: Vec<String> = request.splits.iter().map(|(name, _)| name.clone()).collect();
+        let (found, wanted) = find_files(request).await?;
         Ok(names.into_iter().zip(found.open(wanted, cache().as_ref(), progress).await?).collect())
     }
 
@@ -172,7 +219,7 @@ impl Snapshot {
         let stores = saved.stores.iter().map(|(key, options)| Store::try_new(key.clone(), options));
         let (stores, fingerprint) = (stores.collect::<Result<_>>()?, saved.fingerprints.join(", "));
         let found = Found::of_saved(stores, saved);
-        let wanted = found.splits.iter().map(|(name, members)| (Some(name.clone()), members.clone())).collect();
+        let wanted = found.each_split();
         let snapshot = found.open(wanted, None, progress).await?.pop();
         let snapshot = snapshot.ok_or_else(|| Error::NotAState { reason: "it has no objects".into() })?;
         if snapshot.fingerprint != fingerprint {
@@ -202,8 +249,9 @@ impl Snapshot {
         cache: Option<&Cache>,
         progress: &Progress,
     ) -> Result<Self> {
-        let (packed, wanted) = (vec![None; sources.len()], vec![(None, (0..sources.len()).collect())]);
-        let found = Found { stores, sources, listing: None, packed, splits: Vec::new() };
+        let packed = vec![None; sources.len()];
+        let found = Found { stores, sources, listing: None, packed, splits: Vec::new(), commits: Vec::new() };
+        let wanted = vec![found.all()];
         Ok(found.open(wanted, cache, progress).await?.remove(0))
     }
 
@@ -211,20 +259,33 @@ impl Snapshot {
     #[cfg(test)]
     pub(super) async fn of_saved(stores: Vec<Store>, saved: Saved, progress: &Progress) -> Result<Vec<Self>> {
         let found = Found::of_saved(stores, saved);
-        let wanted = found.splits.iter().map(|(name, members)| (Some(name.clone()), members.clone())).collect();
+        let wanted = found.each_split();
         found.open(wanted, None, progress).await
     }
 
-    fn of_fragments(stores: Vec<Store>, mut fragments: Vec<Fragment>, split: Option<String>) -> Result<Self> {
+    fn of_fragments(stores: Vec<Store>, mut fragments: Vec<Fragment>, commit: Option<String>) -> Result<Self> {
         let schema = Arc::new(schema::unify(&mut fragments)?);
         let is_local = stores.iter().all(|store| *store.key() == StoreKey::Local);
-        let fingerprint = fingerprint::fingerprint(&fragments, &schema, is_local);
+        let fingerprint = fingerprint::fingerprint(&fragments, &schema, is_local, commit.as_deref());
         let row_groups = row_groups(&fragments);
         let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
         let row_bytes = row_groups.iter().map(decoded).fold(0, u64::saturating_add).div_ceil(num_rows.max(1)).max(1);
-        let (notes, opening) = (Vec::new(), Opening::default());
-        Ok(Self { stores, fragments, row_groups, schema, fingerprint, num_rows, row_bytes, split, notes, opening })
+        let (split, parts, notes, opening) = (None, Vec::new(), Vec::new(), Opening::default());
+        Ok(Self {
+            stores,
+            fragments,
+            row_groups,
+            schema,
+            fingerprint,
+            num_rows,
+            row_bytes,
+            split,
+            parts,
+            commit,
+            notes,
+            opening,
+        })
     }
 
     /// Returns the name of the split in a manifest.
@@ -245,6 +306,8 @@ impl Snapshot {
             num_rows: sizes.iter().map(|&rows| u64::from(rows)).sum(),
             row_bytes: 1,
             split: None,
+            parts: Vec::new(),
+            commit: None,
             notes: Vec::new(),
             opening: Opening::default(),
         }
@@ -280,28 +343,55 @@ fn cache() -> Option<Cache> {
 impl Found {
     fn of_saved(stores: Vec<Store>, saved: Saved) -> Self {
         let packed = saved.packed.into_iter().map(Some).collect();
-        Self { stores, sources: saved.sources, listing: None, packed, splits: saved.splits }
+        let (splits, commits) = (saved.splits, saved.commits);
+        Self { stores, sources: saved.sources, listing: None, packed, splits, commits }
     }
 
-    /// Opens snapshots of some sources each: numbers, none of them twice.
-    async fn open(
-        self,
-        wanted: Vec<(Option<String>, Vec<usize>)>,
-        cache: Option<&Cache>,
-        progress: &Progress,
-    ) -> Result<Vec<Snapshot>> {
+    /// Returns what holds all sources.
+    fn all(&self) -> Wanted {
+        Wanted { split: None, parts: vec![(String::new(), (0..self.sources.len()).collect())], commit: None }
+    }
+
+    /// Returns each split as one to open.
+    fn each_split(&self) -> Vec<Wanted> {
+        self.splits.iter().filter_map(|(name, _)| self.of_splits(name)).collect()
+    }
+
+    /// Returns the splits that `text` names, as `train`, `train+test` or `all`; `None` if one of them is not there.
+    fn of_splits(&self, text: &str) -> Option<Wanted> {
+        let place = |name: &str| self.splits.iter().position(|(known, _)| known == name);
+        let places: Vec<usize> = match place(text) {
+            Some(place) => vec![place],
+            None if text == ALL_SPLITS => (0..self.splits.len()).collect(),
+            None => text.split('+').map(|name| place(name.trim())).collect::<Option<_>>()?,
+        };
+        let parts = places.iter().map(|&place| self.splits[place].clone()).collect();
+        let commit = places.first().and_then(|&place| self.commits.get(place).cloned().flatten());
+        Some(Wanted { split: Some(text.to_owned()), parts, commit })
+    }
+
+    /// Opens snapshots of some sources each, none of them in two.
+    async fn open(self, wanted: Vec<Wanted>, cache: Option<&Cache>, progress: &Progress) -> Result<Vec<Snapshot>> {
         let start = Instant::now();
         let Self { stores, sources, packed, listing, .. } = self;
-        let members = wanted.iter().flat_map(|(_, members)| members.iter().copied()).collect();
+        let parts = wanted.iter().flat_map(|wanted| &wanted.parts);
+        let members = parts.flat_map(|(_, members)| members.iter().copied()).collect();
         let unopened = Unopened { stores: &stores, sources, packed, members };
         let Opened { mut fragments, notes, footers } = unopened.open(cache, progress).await?;
         let mut opened = Vec::with_capacity(wanted.len());
-        for (split, members) in wanted {
-            let of_split = members.into_iter().flat_map(|member| std::mem::take(&mut fragments[member])).collect();
+        for Wanted { split, parts, commit } in wanted {
+            let (mut of_split, mut sizes) = (Vec::new(), Vec::new());
+            for (name, members) in parts {
+                let first = of_split.len();
+                of_split.extend(members.into_iter().flat_map(|member| std::mem::take(&mut fragments[member])));
+                let num_rows = row_groups(&of_split[first..]).iter().map(|group| u64::from(group.num_rows)).sum();
+                sizes.push((name, num_rows));
+            }
             let stores = stores.iter().map(Store::again).collect();
             let elapsed = start.elapsed() + listing.unwrap_or_default();
             let (notes, opening) = (notes.clone(), Opening { listing, footers, elapsed });
-            opened.push(Snapshot { notes, opening, ..Snapshot::of_fragments(stores, of_split, split)? });
+            let snapshot = Snapshot::of_fragments(stores, of_split, commit)?;
+            opened.push(Snapshot { split, parts: sizes, notes, opening, ..snapshot });
         }
         Ok(opened)
     }
@@ -348,13 +438,7 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
     for location in locations {
-        let store = match stores.iter().position(|store| *store.key() == location.store) {
-            Some(index) => index,
-            None => {
-                stores.push(Store::try_new(location.store.clone(), &request.storage_options)?);
-                stores.len() - 1
-            }
-        };
+        let store = store_of(location, &mut stores, &request.storage_options)?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone())) {
@@ -365,7 +449,57 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
         }
     }
     let relative: Vec<String> = sources.iter().map(|source| source.relative.clone()).collect();
-    Ok(Found { stores, packed: vec![None; sources.len()], sources, listing: None, splits: infer_splits(&relative) })
+    let (packed, splits) = (vec![None; sources.len()], infer_splits(&relative));
+    Ok(Found { stores, packed, sources, listing: None, splits, commits: Vec::new() })
+}
+
+/// Returns objects that were found elsewhere, and what is to be opened of them. Sizes of local ones are looked up.
+async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
+    let FilesRequest { splits, commit, storage_options } = request;
+    let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, of) in splits {
+        let mut parts = Vec::new();
+        for (part, files) in of {
+            let first = sources.len();
+            for file in files {
+                sources.extend(find_file(file, &mut stores, &storage_options).await?);
+            }
+            parts.push((part, (first..sources.len()).collect()));
+        }
+        wanted.push(Wanted { split: Some(name), parts, commit: commit.clone() });
+    }
+    let packed = vec![None; sources.len()];
+    Ok((Found { stores, sources, listing: None, packed, splits: Vec::new(), commits: Vec::new() }, wanted))
+}
+
+/// Returns an object that was found elsewhere; those of a folder or a pattern are listed, and local ones looked up.
+async fn find_file(
+    file: FileRequest,
+    stores: &mut Vec<Store>,
+    options: &BTreeMap<String, String>,
+) -> Result<Vec<Source>> {
+    let location = Location::parse(&file.uri)?;
+    // What is meant for the others means nothing to local files.
+    let options = if location.store == StoreKey::Local { const { &BTreeMap::new() } } else { options };
+    let store = store_of(&location, stores, options)?;
+    if file.size_bytes.is_none() || location.store == StoreKey::Local {
+        let listed = list(&stores[store].connect()?, &location).await?;
+        return Ok(listed.into_iter().map(|Listed { object, relative }| Source { store, object, relative }).collect());
+    }
+    // What is above it says nothing of it: it was chosen by its name.
+    let relative = location.path.filename().unwrap_or_default().to_owned();
+    let url = location.url();
+    let object = Object { path: location.path, url, size_bytes: file.size_bytes, e_tag: file.e_tag };
+    Ok(vec![Source { store, object, relative }])
+}
+
+/// Returns the number of a location's store, which is made if there is none.
+fn store_of(location: &Location, stores: &mut Vec<Store>, options: &BTreeMap<String, String>) -> Result<usize> {
+    if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
+        return Ok(index);
+    }
+    stores.push(Store::try_new(location.store.clone(), options)?);
+    Ok(stores.len() - 1)
 }
 
 fn row_groups(fragments: &[Fragment]) -> Vec<RowGroupRef> {

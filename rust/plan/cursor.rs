@@ -20,6 +20,9 @@ pub struct State {
     pub version: u32,
     /// The snapshot of the dataset: objects, sizes, versions, row groups.
     pub fingerprint: String,
+    /// The commit that the dataset was opened at, if its objects are files of a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// What selects rows, in the order applied.
     pub query: Vec<String>,
     /// The order of rows, with its settings as resolved.
@@ -84,7 +87,11 @@ impl State {
         if self.version != expected.version {
             found.push(difference("version", expected.version, self.version));
         }
-        if self.fingerprint != expected.fingerprint {
+        if let (Some(expected), Some(got)) = (&expected.commit, &self.commit)
+            && expected != got
+        {
+            found.push(format!("commit: expected `{expected}`, got `{got}`; open that one by `revision=\"{got}\"`"));
+        } else if self.fingerprint != expected.fingerprint {
             found.push(difference("fingerprint", &expected.fingerprint, &self.fingerprint));
         }
         if self.query != expected.query {
@@ -146,6 +153,7 @@ mod tests {
         State {
             version: VERSION,
             fingerprint: "5f3a".to_owned(),
+            commit: None,
             query: vec!["lang = 'de'".to_owned()],
             order: OrderState::Shuffled { seed: u64::MAX, num_lanes: 192, window_rows: 240, shuffle_bytes: 1 << 30 },
             epoch: 3,

@@ -29,6 +29,7 @@ mod subset;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -176,6 +177,25 @@ impl Selection {
         let report =
             Report { num_whole, pruning: Some(Duration::ZERO), elapsed: Some(Duration::ZERO), ..Report::default() };
         Self::of_sets(snapshot, vec![RowSet::All; snapshot.row_groups.len()], report)
+    }
+
+    /// Returns the rows whose numbers, over all row groups, are in `ranges`, which ascend and are disjoint.
+    pub(crate) fn of_ranges(snapshot: &Snapshot, ranges: &[Range<u64>]) -> Self {
+        let mut start = 0;
+        let sets = snapshot.row_groups.iter().map(|row_group| {
+            let end = start + u64::from(row_group.num_rows);
+            let within = |range: &Range<u64>| {
+                let (from, to) = (range.start.max(start) - start, range.end.min(end).max(start) - start);
+                // Both are within the row group.
+                Some(u32::try_from(from).ok()?..u32::try_from(to).ok()?).filter(|run| run.start < run.end)
+            };
+            let runs: Vec<Range<u32>> = ranges.iter().filter_map(within).collect();
+            let set = RowSet::from_runs(runs, row_group.num_rows);
+            start = end;
+            set
+        });
+        let sets = sets.collect();
+        Self::of_sets(snapshot, sets, Self::all(snapshot).report)
     }
 
     /// Returns the rows `within`, or all.

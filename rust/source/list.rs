@@ -187,7 +187,7 @@ fn file_path(path: &Path) -> PathBuf {
 
 impl Location {
     fn store_lists(&self) -> bool {
-        !matches!(self.store, StoreKey::Http(_))
+        !matches!(self.store, StoreKey::Http(_) | StoreKey::Hub(_))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
 //! [`uri`] understands text, [`store`] builds clients, [`list`] finds objects, [`split`] names their
-//! splits, [`coalesce`] plans requests and [`read`] makes them, some of them [`ahead`] of need.
+//! splits, [`coalesce`] plans requests and [`read`] makes them, some of them [`ahead`] of need. [`hub`] is the store of
+//! the Hugging Face Hub.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
 //! through as fast as the store likes. [`watch`] sees refusals, [`measure`] how fast answers come, and [`preset`] says
@@ -9,6 +10,7 @@
 
 mod ahead;
 mod coalesce;
+mod hub;
 mod limiter;
 mod list;
 mod measure;
@@ -38,6 +40,7 @@ pub(crate) use self::uri::{Location, StoreKey};
 pub use self::whole::WholeObject;
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
@@ -72,9 +75,24 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
+        _ if let Some(limit) = patience_of(&source) => Error::Impatient { url, limit, source: Box::new(source) },
         _ if is_timeout(&source) => Error::TimedOut { url, source: Box::new(source) },
         _ => Error::Store { url, source: Box::new(source) },
     }
+}
+
+/// Returns how long a Hub was asked in vain, if that is what `error` is.
+fn patience_of(error: &object_store::Error) -> Option<Duration> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        // An error of the system hides the one that it was made of from `source`.
+        let of_system = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if let Some(impatient) = of_system.and_then(|error| error.downcast_ref::<hub::Impatient>()) {
+            return Some(impatient.limit);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Returns whether time ran out, as far down as the causes of `error` go.

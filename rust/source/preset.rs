@@ -27,7 +27,7 @@ impl Preset {
         match key {
             StoreKey::Local => Self::local(),
             StoreKey::Http(_) => Self::http(),
-            StoreKey::S3(_) | StoreKey::Gcs(_) | StoreKey::Azure(_) => Self::object_storage(),
+            StoreKey::S3(_) | StoreKey::Gcs(_) | StoreKey::Azure(_) | StoreKey::Hub(_) => Self::object_storage(),
         }
     }
 

@@ -14,6 +14,7 @@ use object_store::{ClientConfigKey, ObjectStore};
 
 use super::StoreKey;
 use super::ahead::Ahead;
+use super::hub::{Hub, HubStore};
 #[cfg(test)]
 use super::preset::Preset;
 use super::traffic::{Known, Traffic};
@@ -99,7 +100,10 @@ impl Store {
     ///
     /// [`Error::Setting`] for options that the store does not have or that contradict each other.
     pub(crate) fn try_new(key: StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
-        build(&key, options, || Unconnected)?;
+        match &key {
+            StoreKey::Hub(root) => Hub::check(root, options)?,
+            _ => drop(build(&key, options, || Unconnected)?),
+        }
         Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
     }
 
@@ -150,7 +154,7 @@ impl Store {
         let environment =
             std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
         let mut places: Vec<String> = environment
-            .filter(|(name, _)| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix)))
+            .filter(|(name, _)| ["AWS_", "AZURE_", "GOOGLE_", "HF_"].iter().any(|prefix| name.starts_with(prefix)))
             .chain(self.options.clone())
             .filter(|(name, _)| is_place(name))
             .map(|(name, value)| format!("{}={value}", name.to_ascii_lowercase()))
@@ -171,7 +175,10 @@ impl Store {
             return Ok(connection.clone());
         }
         let traffic = Traffic::current(&self.key, &self.options);
-        let client = build(&self.key, &self.options, || Watching { traffic: Arc::clone(&traffic) })?;
+        let client = match &self.key {
+            StoreKey::Hub(root) => Arc::new(HubStore(Hub::current(root, &self.options, &traffic)?)),
+            key => build(key, &self.options, || Watching { traffic: Arc::clone(&traffic) })?,
+        };
         let made = Connection::new(client, Io::current()?, traffic, self.key == StoreKey::Local);
         *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
@@ -290,6 +297,10 @@ fn build<C: HttpConnector>(
                 builder = builder.with_config(parse_key(&name)?, value);
             }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        // Made by whoever opens it, since it has no such client.
+        StoreKey::Hub(root) => {
+            return Err(refused(&format!("`{root}` is no store of `object_store`")));
         }
         StoreKey::Http(root) => {
             let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector());

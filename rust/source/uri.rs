@@ -23,6 +23,8 @@ pub(crate) enum StoreKey {
     Azure(String),
     /// `http://host:port` or `https://...`.
     Http(String),
+    /// `hf://datasets/org/name@commit` or `hf://buckets/org/name`.
+    Hub(String),
 }
 
 impl StoreKey {
@@ -30,7 +32,9 @@ impl StoreKey {
     pub(crate) fn url_of(&self, path: &Path) -> String {
         match self {
             Self::Local => format!("/{path}"),
-            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => format!("{root}/{path}"),
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => {
+                format!("{root}/{path}")
+            }
         }
     }
 
@@ -38,7 +42,7 @@ impl StoreKey {
     pub(crate) fn root(&self) -> &str {
         match self {
             Self::Local => "/",
-            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => root,
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => root,
         }
     }
 
@@ -46,7 +50,7 @@ impl StoreKey {
     pub(crate) fn is_sound(&self) -> bool {
         match self {
             Self::Local => true,
-            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) => {
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => {
                 Location::parse(&format!("{root}/x")).is_ok_and(|location| location.store == *self)
             }
         }
@@ -98,10 +102,8 @@ impl Location {
             "gs" | "gcs" => Self::remote(text, StoreKey::Gcs(format!("gs://{authority}")), key),
             _ if AZURE_SCHEMES.contains(&scheme.as_str()) => Self::remote(text, StoreKey::Azure(root), key),
             "http" | "https" => Self::http(text, root, key),
-            "hf" => {
-                Err(refused(text, "the Hugging Face Hub is not supported yet; download the files, or list their URLs"))
-            }
-            _ => Err(refused(text, "expected a path, `file://`, `s3://`, `gs://`, `az://` or `http(s)://`")),
+            "hf" => Self::hub(text, rest),
+            _ => Err(refused(text, "expected a path, `file://`, `s3://`, `gs://`, `az://`, `hf://` or `http(s)://`")),
         }
     }
 
@@ -143,6 +145,35 @@ impl Location {
         }
         let path = Path::from_url_path(key).map_err(|error| refused(text, &error.to_string()))?;
         Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: text.into() })
+    }
+
+    /// Parses the name of a file of a repository at a commit, or of a bucket.
+    fn hub(text: &str, rest: &str) -> Result<Self> {
+        let mut parts = rest.splitn(4, '/');
+        let (kind, owner, name, rest) = (parts.next(), parts.next(), parts.next(), parts.next().unwrap_or_default());
+        let (Some(kind @ ("datasets" | "buckets")), Some(owner), Some(name)) = (kind, owner, name) else {
+            return Err(refused(
+                text,
+                "expected `hf://datasets/owner/name@commit/path` or `hf://buckets/owner/name/path`",
+            ));
+        };
+        // `refs/convert/parquet` and the like hold slashes.
+        let special = name.ends_with("@refs").then(|| rest.splitn(3, '/').collect::<Vec<_>>());
+        let (name, key) = match special.as_deref() {
+            Some([kind, number, key]) => (format!("{name}/{kind}/{number}"), *key),
+            _ => (name.to_owned(), rest),
+        };
+        if (kind == "datasets") != name.split_once('@').is_some_and(|(_, revision)| !revision.is_empty()) {
+            let reason = "expected a commit after the name of a repository, and none after that of a bucket: names of \
+                          branches are looked up before files are opened";
+            return Err(refused(text, reason));
+        }
+        if key.is_empty() || key.ends_with('/') {
+            return Err(refused(text, "it is a folder of the Hub, which is listed before files are opened"));
+        }
+        let path = Path::parse(key).map_err(|error| refused(text, &error.to_string()))?;
+        let store = StoreKey::Hub(format!("hf://{kind}/{owner}/{name}"));
+        Ok(Self { store, path, glob: None, is_folder: false, text: text.into() })
     }
 
     fn from_key(text: &str, store: StoreKey, key: &str, is_folder: bool) -> Result<Self> {
@@ -245,10 +276,33 @@ mod tests {
 
     #[test]
     fn what_cannot_work_says_what_would() {
-        for text in ["", "ftp://host/x", "s3://", "http://host/folder/", "https://host/*.parquet", "hf://datasets/a/b"]
-        {
+        for text in [
+            "",
+            "ftp://host/x",
+            "s3://",
+            "http://host/folder/",
+            "https://host/*.parquet",
+            "hf://datasets/a/b",
+            "hf://datasets/a/b/x.parquet",
+            "hf://datasets/a/b@1/",
+            "hf://buckets/a/b@1/x",
+            "hf://models/a/b@1/x",
+            "hf://a",
+        ] {
             assert!(matches!(Location::parse(text), Err(Error::Uri { .. })), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_of_the_hub_is_of_a_commit() {
+        let location = parse("hf://datasets/a/b@0f/data/x[1]*.parquet");
+        assert_eq!(location.store, StoreKey::Hub("hf://datasets/a/b@0f".into()));
+        assert_eq!((location.path.as_ref(), location.glob), ("data/x[1]*.parquet", None));
+        assert_eq!(parse("hf://buckets/a/b/x").url(), "hf://buckets/a/b/x");
+        let convert = parse("hf://datasets/a/b@refs/convert/parquet/default/x.parquet");
+        assert_eq!(convert.store, StoreKey::Hub("hf://datasets/a/b@refs/convert/parquet".into()));
+        assert!(convert.store.is_sound() && location.store.is_sound());
+        assert!(!StoreKey::Hub("hf://datasets/a/b".into()).is_sound());
     }
 
     #[test]

@@ -35,6 +35,9 @@ STRANGER = "hf_someb0dyElse"
 
 PAGE_SIZE = 1000
 
+PUBLIC = "https://huggingface.co"
+"""The Hub that clients ask by default."""
+
 
 @dataclass
 class Request:
@@ -173,7 +176,12 @@ class Hub:
 
     def environment(self, home: Path) -> dict[str, str]:
         """Returns the variables that point clients in another process to this Hub."""
-        return {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
 
     def point(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         """Points this process's clients to the Hub, with no token and empty caches."""
@@ -181,19 +189,22 @@ class Hub:
             monkeypatch.delenv(name)
         for name, value in self.environment(home).items():
             monkeypatch.setenv(name, value)
-        # They read the environment when they are imported.
-        hub = sys.modules.get("huggingface_hub.constants")
-        if hub is not None:
-            monkeypatch.setattr(hub, "ENDPOINT", self.url)
-            monkeypatch.setattr(hub, "HF_HUB_DISABLE_XET", True)
-            for name, path in (("HF_HOME", home), ("HF_HUB_CACHE", home / "hub"), ("HF_TOKEN_PATH", home / "token")):
-                monkeypatch.setattr(hub, name, str(path))
-        datasets = sys.modules.get("datasets.config")
-        if datasets is not None:
-            monkeypatch.setattr(datasets, "HF_ENDPOINT", self.url)
-            monkeypatch.setattr(datasets, "HF_DATASETS_CACHE", home / "datasets")
-            monkeypatch.setattr(datasets, "HF_UPDATE_DOWNLOAD_COUNTS", False)
-            monkeypatch.setattr(datasets, "HUB_DATASETS_URL", self.url + "/datasets/{repo_id}/resolve/{revision}/{path}")
+        # They read the environment when they are imported, and make other names of what they find.
+        places = {"HF_HOME": home, "HF_HUB_CACHE": home / "hub", "HF_DATASETS_CACHE": home / "datasets"}
+        settings = {
+            **{name: str(path) for name, path in places.items()},
+            "HF_TOKEN_PATH": str(home / "token"),
+            "HF_HUB_DISABLE_XET": True,
+            "HF_UPDATE_DOWNLOAD_COUNTS": False,
+            # The viewer is another server, whose name would take long not to be found.
+            "USE_PARQUET_EXPORT": False,
+        }
+        for module in [module for name, module in sys.modules.items() if name.startswith(("huggingface_hub", "datasets"))]:
+            for name, value in list(vars(module).items()):
+                if name in settings and not callable(value):
+                    monkeypatch.setattr(module, name, settings[name])
+                elif isinstance(value, str) and value.startswith(PUBLIC) and name.isupper():
+                    monkeypatch.setattr(module, name, self.url + value.removeprefix(PUBLIC))
 
     # What follows is called by the handlers.
 
@@ -230,7 +241,7 @@ class _Server(http.server.ThreadingHTTPServer):
         """Says nothing: clients that go away are what tests are about."""
 
 
-class _Refusal(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
@@ -274,7 +285,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._cdn()
             else:
                 self._route(urlsplit(self.path))
-        except _Refusal as refusal:
+        except _RefusedError as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)}
             self._send(refusal.status, headers, json.dumps({"error": str(refusal)}).encode())
         finally:
@@ -350,18 +361,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         repo = (self.hub.buckets if is_bucket else self.hub.repos).get(name)
         token = self._token()
         if token not in (None, TOKEN, STRANGER):
-            raise _Refusal(401, "", "Invalid credentials in Authorization header")
-        if repo is None or repo.private and token != TOKEN:
-            raise _Refusal(401 if token is None else 404, "RepoNotFound", "Repository not found")
+            raise _RefusedError(401, "", "Invalid credentials in Authorization header")
+        if repo is None or (repo.private and token != TOKEN):
+            raise _RefusedError(401 if token is None else 404, "RepoNotFound", "Repository not found")
         if repo.gated and for_files and token != TOKEN:
-            raise _Refusal(401 if token is None else 403, "GatedRepo", f"Access to dataset {name} is restricted")
+            raise _RefusedError(401 if token is None else 403, "GatedRepo", f"Access to dataset {name} is restricted")
         return repo
 
     def _files(self, repo: Repo, revision: str) -> tuple[str, dict[str, bytes]]:
         names = (revision, f"refs/tags/{revision}")
         sha = next((repo.refs[name] for name in names if name in repo.refs), revision)
         if sha not in repo.commits:
-            raise _Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return sha, repo.commits[sha]
 
     def info(self, _query: dict[str, str], name: str, revision: str = "main") -> None:
@@ -390,7 +401,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for ref, sha in repo.refs.items():
             if ref.startswith("refs/pr/"):
                 continue
-            kind = "converts" if ref.startswith("refs/convert/") else "tags" if ref.startswith("refs/tags/") else "branches"
+            kind = (
+                "converts"
+                if ref.startswith("refs/convert/")
+                else "tags"
+                if ref.startswith("refs/tags/")
+                else "branches"
+            )
             full = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
             found[kind].append({"name": ref.rsplit("/", 1)[-1], "ref": full, "targetCommit": sha})
         self._json(found)
@@ -402,11 +419,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def bucket_tree(self, query: dict[str, str], name: str, folder: str = "") -> None:
         repo = self._repo(name, is_bucket=True)
         files = repo.commits[repo.sha]
-        self._page(query, _entries(files, folder.strip("/"), query.get("recursive", "").lower() == "true", _bucket_entry))
+        self._page(
+            query, _entries(files, folder.strip("/"), query.get("recursive", "").lower() == "true", _bucket_entry)
+        )
 
     def _page(self, query: dict[str, str], entries: list[dict[str, Any]] | None) -> None:
         if entries is None:
-            raise _Refusal(404, "EntryNotFound", "Entry not found")
+            raise _RefusedError(404, "EntryNotFound", "Entry not found")
         first = int(query.get("cursor", "0"))
         headers = {}
         if first + self.hub.page_size < len(entries):
@@ -434,7 +453,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         size = sum(map(len, files.values()))
         created = "2025-01-01T00:00:00.000Z"
         self._json(
-            {"_id": "1", "id": name, "private": repo.private, "createdAt": created, "size": size, "totalFiles": len(files)}
+            {
+                "_id": "1",
+                "id": name,
+                "private": repo.private,
+                "createdAt": created,
+                "size": size,
+                "totalFiles": len(files),
+            }
         )
 
     def resolve(self, _query: dict[str, str], name: str, revision: str, path: str) -> None:

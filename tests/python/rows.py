@@ -23,7 +23,7 @@ UNEVEN = (1, 40, 0, 3, 97, 16, 2)
 def write_uneven(folder: Path, num_rows: int = 500, num_fragments: int = 3, **settings: Any) -> fb.Dataset:
     """Writes small row groups of every length and opens them."""
     write_fragments(folder, ids_table(num_rows), num_fragments=num_fragments, row_group_rows=UNEVEN, **settings)
-    return fb.load_dataset(folder, "train")
+    return fb.load_dataset(folder, split="train")
 
 
 def write_paged(folder: Path, *, page_index: bool = True, num_rows: int = 8000) -> fb.Dataset:
@@ -42,7 +42,7 @@ def write_paged(folder: Path, *, page_index: bool = True, num_rows: int = 8000) 
             data_page_size=32 << 10,
             write_batch_size=64,
         )
-    return fb.load_dataset(folder, "train")
+    return fb.load_dataset(folder, split="train")
 
 
 def uneven_groups(num_rows: int = 500, num_fragments: int = 3) -> list[list[int]]:

@@ -27,7 +27,7 @@ class Forebay:
     """Forebay, by the method that the query is for."""
 
     def __init__(self, folder: Path, tables: Mapping[str, pa.Table]) -> None:
-        self.dataset = fb.load_dataset(folder, "train")
+        self.dataset = fb.load_dataset(folder, split="train")
         self._tables = tables
 
     def table(self, query: Query) -> pa.Table:

@@ -58,7 +58,7 @@ import forebay as fb
 from rows import batches_of, ids_of
 
 def make(folder, query=None, seed=1, num_lanes=6, epoch=0, position=0, batch_size=32, **settings):
-    dataset = fb.load_dataset(f"{sys.argv[1]}/{folder}", "train")
+    dataset = fb.load_dataset(f"{sys.argv[1]}/{folder}", split="train")
     if query is not None:
         dataset = dataset.filter(query)
     if seed is not None:
@@ -105,7 +105,7 @@ def test_every_rank_is_told_what_differs_and_then_they_agree_again(folders: Path
             assert message.count(" is ") + message.count(" differs ") == len(expected), message
         query = "id < 300" if rank == 1 else "id < 400"
         assert f'(on this one, rank {rank}: ["{query}"])' in report["messages"]["query"]
-    whole = fb.load_dataset(folders / "same-0", "train").shuffle(1, num_lanes=6, window_rows=20).batches(100)
+    whole = fb.load_dataset(folders / "same-0", split="train").shuffle(1, num_lanes=6, window_rows=20).batches(100)
     whole.set_epoch(1)
     rows = ids_of(whole)
     for rank, report in enumerate(found):
@@ -122,7 +122,7 @@ from torch.utils.data import DataLoader
 
 join()
 rank = int(os.environ["RANK"])
-dataset = fb.load_dataset(sys.argv[1], "train")
+dataset = fb.load_dataset(sys.argv[1], split="train")
 found = {}
 if rank == 0:
     # Nobody else is asked, so nobody else need be there.

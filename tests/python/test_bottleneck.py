@@ -32,7 +32,7 @@ QUIET = {
 @pytest.fixture
 def ds(tmp_path):
     pq.write_table(pa.table({"id": range(50_000)}), tmp_path / "x.parquet", row_group_size=5000)
-    return fb.load_dataset(tmp_path, "train")
+    return fb.load_dataset(tmp_path, split="train")
 
 
 @pytest.mark.parametrize(

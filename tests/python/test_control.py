@@ -57,7 +57,7 @@ class Theirs:
 
 class Ours:
     def __init__(self, rank=0, world_size=1, *, is_shuffled=False, is_filtered=False):
-        dataset = fb.load_dataset(folder, "train")
+        dataset = fb.load_dataset(folder, split="train")
         if is_filtered:
             dataset = dataset.filter("id < {FEW}")
         if is_shuffled:

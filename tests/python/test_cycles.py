@@ -42,7 +42,7 @@ def settled():
 
 
 def cycle(number):
-    dataset = fb.load_dataset(folder, "train").filter(f"id % 7 <> {number % 7}").shuffle(number)
+    dataset = fb.load_dataset(folder, split="train").filter(f"id % 7 <> {number % 7}").shuffle(number)
     stream = dataset.to_torch(100) if make == "to_torch" else dataset.batches(100)
     stream.set_epoch(number)
     batches = iter(stream)

@@ -68,7 +68,7 @@ def test_rows_of_many_pages_are_what_pyarrow_reads(
         dictionary_pagesize_limit=4000,
         write_page_checksum=page_version == "1.0",
     )
-    ds = fb.load_dataset(path, "train")
+    ds = fb.load_dataset(path, split="train")
     assert pa.table(ds).equals(table)
     few = pa.table(ds.filter("id % 7 = 3 OR id BETWEEN 100 AND 180"))
     kept = [row for row in range(NUM_ROWS) if row % 7 == 3 or 100 <= row <= 180]
@@ -94,4 +94,4 @@ def test_a_damaged_page_is_an_error_that_names_the_column(tmp_path):
     body[start : start + 8] = bytes(8)
     path.write_bytes(body)
     with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
-        list(fb.load_dataset(path, "train").batches(64))
+        list(fb.load_dataset(path, split="train").batches(64))

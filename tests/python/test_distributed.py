@@ -27,7 +27,7 @@ sys.path.insert(0, os.environ["TESTS"])
 from rows import batches_of
 
 def read():
-    stream = fb.load_dataset(os.environ["DATA"], "train").shuffle(4, num_lanes=6, window_rows=20).batches(32)
+    stream = fb.load_dataset(os.environ["DATA"], split="train").shuffle(4, num_lanes=6, window_rows=20).batches(32)
     print(json.dumps({"stream": repr(stream), "steps": len(stream), "batches": batches_of(stream)}))
 """
 
@@ -96,7 +96,7 @@ def test_ranks_of_the_environment_share_an_epoch(data: Path) -> None:
 
 
 def check_shares(shares: list[dict[str, Any]], data: Path) -> None:
-    whole = ids_of(fb.load_dataset(data, "train").shuffle(4, num_lanes=6, window_rows=20).batches(100))
+    whole = ids_of(fb.load_dataset(data, split="train").shuffle(4, num_lanes=6, window_rows=20).batches(100))
     for rank, share in enumerate(shares):
         assert f"rank {rank} of {WORLD_SIZE}" in share["stream"]
         assert share["steps"] == len(share["batches"])
@@ -108,7 +108,7 @@ def test_a_stream_made_before_the_process_group_is_refused(data: Path, tmp_path:
     # As rank 0 of 1 it would deliver every row to every rank.
     program = (
         READ
-        + 'early = fb.load_dataset(os.environ["DATA"], "train").batches(32)\n'
+        + 'early = fb.load_dataset(os.environ["DATA"], split="train").batches(32)\n'
         + JOIN
         + """
 try:
@@ -127,7 +127,7 @@ except fb.SettingError as error:
 def test_an_argument_goes_before_the_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    dataset = fb.load_dataset(data, "train")
+    dataset = fb.load_dataset(data, split="train")
     assert ids_of(dataset.batches(10)) == list(range(1, NUM_ROWS, 4))
     assert ids_of(dataset.batches(10, rank=2, world_size=5)) == list(range(2, NUM_ROWS, 5))
     assert len(list(dataset)) == NUM_ROWS
@@ -139,7 +139,7 @@ def test_an_environment_that_cannot_be_is_refused(
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world_size)
-    dataset = fb.load_dataset(data, "train")
+    dataset = fb.load_dataset(data, split="train")
     with pytest.raises(fb.SettingError, match=r"(?i)rank|world.size"):
         dataset.batches(10)
 
@@ -157,7 +157,7 @@ def test_an_environment_that_cannot_be_is_refused(
     ids=str,
 )
 def test_a_share_that_cannot_be_is_refused(data: Path, settings: dict[str, Any], words: str) -> None:
-    dataset = fb.load_dataset(data, "train")
+    dataset = fb.load_dataset(data, split="train")
     with pytest.raises(fb.SettingError, match=words):
         dataset.batches(10, **settings)
 
@@ -165,4 +165,4 @@ def test_a_share_that_cannot_be_is_refused(data: Path, settings: dict[str, Any],
 @pytest.mark.parametrize("batch_size", [0, -1, 1.5, "8", True, None, 1 << 31])
 def test_a_batch_size_that_cannot_be_is_refused(data: Path, batch_size: Any) -> None:
     with pytest.raises(fb.SettingError, match="batch_size: expected"):
-        fb.load_dataset(data, "train").batches(batch_size)
+        fb.load_dataset(data, split="train").batches(batch_size)

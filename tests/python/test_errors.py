@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MIXED_IN = {
     fb.NotFoundError: FileNotFoundError,
+    fb.DatasetNotFoundError: FileNotFoundError,
+    fb.GatedDatasetError: PermissionError,
+    fb.HubUnreachableError: ConnectionError,
     fb.AccessDeniedError: PermissionError,
     fb.StoreError: OSError,
     fb.StoreTimeoutError: TimeoutError,

@@ -203,7 +203,9 @@ def test_states_and_epochs_are_taken_or_refused(ds, state, epoch, change):
 def test_sources_are_opened_or_refused(source, split, options, names):
     if isinstance(source, str) and "://" in source:
         return  # a host of somebody
-    assert answer(lambda: fb.load_dataset(source, split, storage_options=options, columns=names)) is None or source in (
+    assert answer(
+        lambda: fb.load_dataset(source, split=split, storage_options=options, columns=names)
+    ) is None or source in (
         "",
         ".",
         "/",

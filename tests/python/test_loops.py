@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dataset(folder: Path) -> fb.Dataset:
-    return fb.load_dataset(folder, "train").shuffle(6, num_lanes=6, window_rows=20)
+    return fb.load_dataset(folder, split="train").shuffle(6, num_lanes=6, window_rows=20)
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def rank(stream, is_chosen):
         print(is_chosen, len(first), str(error).splitlines()[-1], flush=True)
 
 
-stream = fb.load_dataset(sys.argv[1], "train").shuffle(6).to_torch(20)
+stream = fb.load_dataset(sys.argv[1], split="train").shuffle(6).to_torch(20)
 for is_chosen in (True, False):
     process = multiprocessing.get_context("fork").Process(target=rank, args=(stream, is_chosen))
     process.start()

@@ -205,7 +205,7 @@ def test_rows_are_evicted_and_fetched_again_where_memory_cannot_hold_the_windows
     payload = random.Random(2).randbytes(6400 * 1024)
     table = table.append_column("payload", pa.array([payload[k * 1024 : (k + 1) * 1024] for k in range(6400)]))
     write_fragments(folder, table, row_group_rows=64)
-    shuffled = fb.load_dataset(folder, "train").shuffle(4, num_lanes=24, window_rows=150)
+    shuffled = fb.load_dataset(folder, split="train").shuffle(4, num_lanes=24, window_rows=150)
     spans = [list(range(k, k + 64)) for k in range(0, 6400, 64)]
     stream = shuffled.batches(50, memory_limit=1 << 20, num_threads=num_threads)
     seen = []

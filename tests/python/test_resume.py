@@ -353,10 +353,10 @@ def test_a_state_of_another_query_is_refused_and_says_what_differs(dataset: fb.D
 def test_a_state_of_another_version_of_the_objects_is_refused(tmp_path: Path) -> None:
     dataset = write_uneven(tmp_path)
     state = after(dataset.batches(10), 3)
-    again = fb.load_dataset(tmp_path, "train")
+    again = fb.load_dataset(tmp_path, split="train")
     assert ids_of(resumed(again.batches(10), state)) == list(range(30, NUM_ROWS))
     write_fragments(tmp_path, ids_table(NUM_ROWS, first=1), num_fragments=3)
-    changed = fb.load_dataset(tmp_path, "train")
+    changed = fb.load_dataset(tmp_path, split="train")
     assert "fingerprint" in refusal(changed.batches(10), state)
 
 

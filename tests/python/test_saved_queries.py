@@ -55,7 +55,7 @@ def rows() -> pa.Table:
 def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
     folder = tmp_path_factory.mktemp("saved")
     data.write_fragments(folder, rows(), num_fragments=2, row_group_rows=400)
-    return fb.load_dataset(folder, "train")
+    return fb.load_dataset(folder, split="train")
 
 
 def head(name: str) -> dict[str, str]:

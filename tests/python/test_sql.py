@@ -50,7 +50,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
     for part in range(3):
         rows = TABLE.slice(part * NUM_ROWS // 3, NUM_ROWS // 3)
         pq.write_table(rows, folder / f"part-{part}.parquet", row_group_size=170, data_page_size=1 << 10)
-    return fb.load_dataset(folder, "train")
+    return fb.load_dataset(folder, split="train")
 
 
 def ids_of(dataset: fb.Dataset, **settings: Any) -> list[int]:
@@ -219,7 +219,7 @@ def test_tables_come_from_files_and_datasets(ds: fb.Dataset, tmp_path: Path) -> 
     pq.write_table(LABELS, tmp_path / "labels.parquet")
     sql = "SELECT d.id FROM dataset d JOIN labels l USING (cluster) WHERE l.label <> 'c0'"
     from_file = ds.sql(sql, tables={"labels": tmp_path / "labels.parquet"})
-    opened = fb.load_dataset(tmp_path, "train")
+    opened = fb.load_dataset(tmp_path, split="train")
     assert ids_of(from_file) == ids_of(ds.sql(sql, tables={"labels": opened}))
     assert ids_of(from_file) == ids_of(
         ds.sql(sql.split(" WHERE")[0], tables={"labels": opened.filter("label <> 'c0'")})
@@ -477,6 +477,6 @@ def test_features_and_metadata_of_columns_are_kept(tmp_path: Path) -> None:
     field = pa.field("x", pa.int64(), metadata={"unit": "m"})
     table = pa.table({"x": [1, 2, 3]}).cast(pa.schema([field])).replace_schema_metadata({"huggingface": "{}"})
     pq.write_table(table, tmp_path / "x.parquet")
-    schema = fb.load_dataset(tmp_path, "train").sql("SELECT x AS y FROM dataset ORDER BY x DESC").schema
+    schema = fb.load_dataset(tmp_path, split="train").sql("SELECT x AS y FROM dataset ORDER BY x DESC").schema
     assert schema.metadata[b"huggingface"] == b"{}"
     assert schema.field("y").metadata[b"unit"] == b"m"

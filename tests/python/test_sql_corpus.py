@@ -130,5 +130,5 @@ def test_the_corpus_is_what_it_is_for(folder, duck):
     # Most queries have rows to differ in, and the corpus is the same in every run.
     assert [name for name, (count, _) in FAMILIES.items() if counts[name] <= 0.6 * count] == []
     assert corpus() == QUERIES
-    pruned = fb.load_dataset(folder, "train").filter("seq BETWEEN 3 AND 5").explain()
+    pruned = fb.load_dataset(folder, split="train").filter("seq BETWEEN 3 AND 5").explain()
     assert " 0 pruned" not in str(pruned)

@@ -32,7 +32,7 @@ from rows import batches_of, ids
 
 url, options, start, num_steps = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
 join()
-dataset = fb.load_dataset(url, "train", storage_options=options).filter("id % 9 <> 4")
+dataset = fb.load_dataset(url, split="train", storage_options=options).filter("id % 9 <> 4")
 stream = dataset.shuffle(6, num_lanes=6, window_rows=20).batches({BATCH_SIZE})
 stream.load_state_dict(start | {{"epoch": 0, "position": 0}})
 epoch = batches_of(stream)
@@ -74,7 +74,7 @@ def test_jobs_that_are_killed_go_on_with_another_number_of_ranks(
     dataset: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:
     url, options = dataset
-    selected = fb.load_dataset(url, "train", storage_options=options).filter("id % 9 <> 4")
+    selected = fb.load_dataset(url, split="train", storage_options=options).filter("id % 9 <> 4")
     stream = selected.shuffle(6, num_lanes=6, window_rows=20).batches(BATCH_SIZE)
     whole = ids_of(stream)
     stream.set_epoch(1)

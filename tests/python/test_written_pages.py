@@ -53,7 +53,7 @@ def test_columns_of_a_hundred_thousand_pages(tmp_path, paged, page_version, inde
     # A header for each value, at the least: no page holds two.
     assert pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size > NUM_PAGES * (8 + 16)
     started = time.monotonic()
-    ds = fb.load_dataset(path, "train")
+    ds = fb.load_dataset(path, split="train")
     assert pa.table(ds).equals(paged)
     few = pa.table(ds.filter("id % 9973 = 5").select_columns(["text", "tokens"]))
     assert few.equals(paged.slice(5).take(np.arange(0, NUM_PAGES - 5, 9973)).select(["text", "tokens"]))
@@ -83,7 +83,7 @@ def test_nested_rows_cut_into_pages(tmp_path, container, page_version, index):
             write_page_index=index,
             row_group_size=90,
         )
-        check_equal(pa.table(fb.load_dataset(path, "train")), pq.read_table(path))
+        check_equal(pa.table(fb.load_dataset(path, split="train")), pq.read_table(path))
     check_reads(path, pq.read_table(path), as_forebay_has_them(pq.read_schema(path), table.schema))
 
 
@@ -121,7 +121,7 @@ def test_bloom_filters_of_writers_lose_no_row(tmp_path, write: Callable[[pa.Tabl
     )
     write(table, tmp_path / "a.parquet")
     assert any(has_bloom_filter(tmp_path / "a.parquet", column) for column in range(table.num_columns))
-    ds = fb.load_dataset(tmp_path, "train")
+    ds = fb.load_dataset(tmp_path, split="train")
     values = table.to_pydict()
     for row in (-399, -7, 0, 3, 250, 399, 1000):
         for name, value, literal in (

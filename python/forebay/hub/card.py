@@ -1,0 +1,118 @@
+"""What a dataset's card says: its configurations, and what is known of their columns and splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.exceptions import DataError, SettingError, VersionError
+from forebay.hub.patterns import sanitized
+
+_FRONT = re.compile(r"^\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_OURS = re.compile(r"^(configs|dataset_info)[ \t]*:", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Card:
+    """The part of a card that says which files are what."""
+
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is said of each configuration."""
+    infos: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`dataset_info` of each configuration."""
+
+    @property
+    def default(self) -> str | None:
+        """The configuration that is meant where none is named.
+
+        Raises:
+            DataError: there are several.
+        """
+        chosen = [
+            name
+            for name, said in self.configs.items()
+            if len(self.configs) == 1 or name == "default" or said.get("default")
+        ]
+        if len(chosen) > 1:
+            raise DataError(f"the card has several default configs: `{chosen[0]}` and `{chosen[1]}`")
+        if not chosen and len(self.infos) == 1:
+            return next(iter(self.infos))
+        return chosen[0] if chosen else None
+
+    def info(self, config: str) -> dict[str, Any]:
+        """Returns `dataset_info` of a configuration, empty where the card says nothing."""
+        return self.infos.get(config, {})
+
+
+def read(readme: str | None, more: str | None, where: str) -> Card:
+    """Reads the head of `README.md`, and `.huggingface.yaml`, which is over it; `where` is for messages.
+
+    Raises:
+        DataError: it is not YAML, or says something that means nothing.
+        VersionError: PyYAML is missing, and it has configurations.
+    """
+    data: dict[str, Any] = {}
+    front = _FRONT.match(readme or "")
+    if front is not None:
+        first_line = (readme or "")[: front.start(1)].count("\n")
+        data |= _yaml(front[1], f"{where}/README.md", first_line)
+    if more is not None:
+        data |= _yaml(more, f"{where}/.huggingface.yaml", 0)
+    return Card(_configs(data.get("configs"), where), _infos(data.get("dataset_info"), where))
+
+
+def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
+    if not _OURS.search(text):
+        return {}
+    try:
+        import yaml
+    except ImportError as error:
+        raise VersionError(f"`{where}` has configurations, which are YAML: `pip install 'forebay[hub]'`") from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + first_line + 1}" if mark is not None else ""
+        what = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise DataError(f"`{where}`{line}: it is not YAML: {what}; pass `data_files` to do without") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise DataError(f"`{where}`: expected YAML of keys and values, got {type(data).__name__}")
+    return data
+
+
+def _configs(said: Any, where: str) -> dict[str, dict[str, Any]]:
+    if not said:
+        return {}
+    if not isinstance(said, list):
+        raise DataError(f"`{where}`: `configs` in the card is no list, but {said!r}")
+    found: dict[str, dict[str, Any]] = {}
+    for config in said:
+        if not isinstance(config, Mapping) or not isinstance(config.get("config_name"), str):
+            raise DataError(f"`{where}`: each of `configs` in the card needs a `config_name`, got {config!r}")
+        name = config["config_name"]
+        if config.get("data_files") is not None:
+            _check_data_files(config["data_files"], f"`{where}`: `data_files` of the config `{name}` in the card")
+        found[name] = {key: value for key, value in config.items() if key != "config_name"}
+    return found
+
+
+def _check_data_files(data_files: Any, what: str) -> None:
+    if not isinstance(data_files, str | list):
+        raise DataError(f"{what}: expected a path, a list of them, or a list of `split` and `path`, got {data_files!r}")
+    try:
+        sanitized(data_files, what)
+    except SettingError as error:
+        raise DataError(str(error)) from None
+
+
+def _infos(said: Any, where: str) -> dict[str, dict[str, Any]]:
+    if not said:
+        return {}
+    items = said if isinstance(said, list) else [said]
+    if not all(isinstance(item, Mapping) for item in items):
+        raise DataError(f"`{where}`: `dataset_info` in the card is neither keys and values nor a list of them")
+    return {str(item.get("config_name", "default")): dict(item) for item in items}

@@ -1,0 +1,62 @@
+"""What the Hub refuses, as exceptions that users of `datasets` catch."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    ForebayError,
+    GatedDatasetError,
+    NotFoundError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    import urllib.error
+
+    from forebay.hub.settings import Settings
+
+
+def refused(error: urllib.error.HTTPError, what: str, settings: Settings) -> ForebayError:
+    """Returns the exception for an answer that asking again does not change."""
+    code = error.headers.get("X-Error-Code") or ""
+    said = error.headers.get("X-Error-Message") or f"{error.code} {error.reason}"
+    anonymous = settings.token is None
+    if code == "GatedRepo":
+        ask = f"ask for access at {settings.endpoint}/datasets/{what}"
+        hint = "log in, or pass `token`" if anonymous else ask
+        return as_datasets(GatedDatasetError)(f"dataset `{what}` is gated on the Hub; {hint}: {said}")
+    if code == "RevisionNotFound":
+        return as_datasets(DatasetNotFoundError)(f"dataset `{what}` has no such revision on the Hub: {said}")
+    if code == "EntryNotFound":
+        return NotFoundError(f"`{what}`: no such file or folder on the Hub: {said}")
+    if "credential" in said.lower():
+        return AccessDeniedError(f"`{what}`: the Hub does not know the token; log in again, or pass another `token`")
+    if error.code in (401, 403, 404):
+        hint = "; if it is private, log in or pass `token`" if anonymous else "; the token may not see it"
+        return as_datasets(DatasetNotFoundError)(
+            f"dataset `{what}` does not exist on the Hub at {settings.endpoint}, or cannot be accessed{hint}"
+        )
+    return StoreError(f"`{what}`: the Hub answered {error.code}: {said}")
+
+
+def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:
+    """Returns the class that is also the one of `datasets`, if that is imported: who catches it has imported it."""
+    module = sys.modules.get("datasets.exceptions")
+    theirs = getattr(module, "DatasetNotFoundError", None)
+    return kind if theirs is None else _both(kind, theirs)  # type: ignore[arg-type]
+
+
+@cache
+def _both(kind: type[DatasetNotFoundError], theirs: type[Exception]) -> type[DatasetNotFoundError]:
+    def reduce(self: DatasetNotFoundError) -> tuple[Any, ...]:
+        # Another process may not have imported `datasets`.
+        _, *rest = kind.__reduce__(self)
+        return (kind, *rest)
+
+    names = {"__reduce__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind, theirs), names)

@@ -1,0 +1,196 @@
+"""Which files are which split: by patterns that somebody wrote, or by the names that `datasets` knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from posixpath import basename
+from typing import Any
+
+from forebay.exceptions import NotFoundError, SettingError
+from forebay.hub import globs
+from forebay.hub.formats import holds_data
+
+KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Words in names of folders and files that tell a split."""
+
+_SHARDED = "data/{split}-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*"
+_APART = "[-._ 0-9]"
+_IN_FOLDERS = ("**/{word}/**", "**/{word}{apart}*/**", "**/*{apart}{word}/**", "**/*{apart}{word}{apart}*/**")
+_IN_FILES = ("**/{word}{apart}*", "**/*{apart}{word}{apart}*")
+
+SPLIT_NAME = re.compile(r"^\w+(\.\w+)*$")
+"""What a split may be called."""
+
+_IGNORED = frozenset(
+    {"README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"}
+)
+"""Files that are about a dataset, unless a pattern names them."""
+
+Patterns = dict[str, list[str]]
+"""The patterns of each split."""
+
+
+def _keyword_patterns(forms: Sequence[str]) -> Patterns:
+    return {
+        split: [form.format(word=word, apart=_APART) for word in words for form in forms]
+        for split, words in KEYWORDS.items()
+    }
+
+
+_BY_NAME: list[Patterns] = [
+    {"logs": ["**/*.eval"]},
+    {"test": ["**/task.toml", "**/instruction.md"]},
+    _keyword_patterns(_IN_FOLDERS),
+    _keyword_patterns(_IN_FILES),
+    {"train": ["**"]},
+]
+"""What is tried one after another, until something is found."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files below a root, by their paths below it, sorted."""
+
+    root: str
+    paths: list[str]
+    folders: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parents = (parent for path in self.paths for parent in PurePosixPath(path).parents)
+        object.__setattr__(self, "folders", frozenset(str(parent) for parent in parents))
+
+    def find(self, pattern: str, folder: str = "") -> list[str]:
+        """Returns the files that fit a pattern below a folder: hidden ones only where it names what is hidden.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        whole = "/".join(part for part in (self.root, folder, pattern) if part)
+        ignored = _IGNORED - {basename(pattern)}
+        fits = globs.compiled(whole).match if globs.has_magic(whole) else re.compile(re.escape(whole) + r"\Z").match
+        found = []
+        for path in self.paths:
+            name = f"{self.root}/{path}"
+            if fits(name) and basename(path) not in ignored and not _is_unrequested(name, whole):
+                found.append(path)
+        if not found:
+            raise NotFoundError(f"no file fits `{whole}`")
+        return found
+
+
+def _is_unrequested(path: str, pattern: str) -> bool:
+    """Returns whether a path has parts `.x` or folders `__x` beside those that the pattern names."""
+    return _special(path) != _special(pattern) or _hidden(path) != _hidden(pattern)
+
+
+def _special(path: str) -> int:
+    return sum(part.startswith("__") for part in PurePosixPath(path).parent.parts)
+
+
+def _hidden(path: str) -> int:
+    return sum(part.startswith(".") and set(part) != {"."} for part in PurePosixPath(path).parts)
+
+
+def infer(listing: Listing, folder: str = "") -> Patterns:
+    """Returns the patterns of the splits that the names below a folder tell.
+
+    Raises:
+        NotFoundError: there is no file.
+        SettingError: a name of a split cannot be one.
+    """
+    sharded = _found(lambda: listing.find(_SHARDED.format(split="*"), folder))
+    if sharded:
+        expression = re.sub(r"{(.+?)}", r"(?P<split>.+)", basename(_SHARDED))
+        found = {match["split"] for path in sharded if (match := re.search(expression, basename(path)))}
+        if wrong := [name for name in sorted(found) if not SPLIT_NAME.match(name)]:
+            raise SettingError(
+                f"split: `{wrong[0]}`, by the name of a file, is no name of a split: letters, digits, `_`"
+            )
+        names = [name for name in KEYWORDS if name in found] + sorted(found - KEYWORDS.keys())
+        return {name: [_SHARDED.format(split=name)] for name in names}
+    for patterns in _BY_NAME:
+        splits = [name for name, tried in patterns.items() if _any(listing, tried, folder)]
+        if splits:
+            return {name: patterns[name] for name in splits}
+    raise NotFoundError(f"no data files below `{'/'.join(part for part in (listing.root, folder) if part)}`")
+
+
+def _any(listing: Listing, patterns: Iterable[str], folder: str) -> bool:
+    return any(_found(lambda pattern=pattern: listing.find(pattern, folder)) for pattern in patterns)  # type: ignore[misc]
+
+
+def _found(find: Callable[[], list[str]]) -> list[str]:
+    try:
+        return find()
+    except NotFoundError:
+        return []
+
+
+def resolve(listing: Listing, patterns: Sequence[str], folder: str = "", *, only_data: bool = True) -> list[str]:
+    """Returns the files of one split: those of each pattern in turn, sorted.
+
+    Raises:
+        NotFoundError: a file that is named is not there.
+    """
+    found = []
+    for pattern in patterns:
+        paths = _found(lambda pattern=pattern: listing.find(pattern, folder))  # type: ignore[misc]
+        if only_data:
+            paths = [path for path in paths if holds_data(path)]
+        if not paths and not globs.has_magic(pattern):
+            near = [path for path in listing.paths if basename(path) == basename(pattern)]
+            hint = f"; `{near[0]}` is" if near else ""
+            raise NotFoundError(
+                f"no file `{'/'.join(part for part in (folder, pattern) if part)}` in `{listing.root}`{hint}"
+            )
+        found.extend(paths)
+    return found
+
+
+def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
+    """Returns patterns by split, of what a user or a card says: a pattern, a list of them, or those of each split.
+
+    Raises:
+        SettingError: it is anything else.
+    """
+    if isinstance(data_files, str):
+        return {"train": [data_files]}
+    if isinstance(data_files, Mapping):
+        return {_split(name, where): _list(patterns, where) for name, patterns in data_files.items()}
+    if isinstance(data_files, Iterable):
+        items = list(data_files)
+        if not any(isinstance(item, Mapping) for item in items):
+            return {"train": _list(items, where)}
+        found: Patterns = {}
+        for item in items:
+            if not isinstance(item, Mapping) or set(item) != {"split", "path"}:
+                raise SettingError(f"{where}: expected items of `split` and `path`, got {item!r}")
+            if item["split"] in found:
+                raise SettingError(f"{where}: the split `{item['split']}` is there twice")
+            found[_split(item["split"], where)] = _list(item["path"], where)
+        return found
+    raise SettingError(
+        f"{where}: expected a path, a pattern, a list of them, or those of each split; got {data_files!r}"
+    )
+
+
+def _split(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not SPLIT_NAME.match(name):
+        raise SettingError(f"{where}: {name!r} is no name of a split: letters, digits and `_`, with dots between")
+    return name
+
+
+def _list(patterns: Any, where: str) -> list[str]:
+    found = (
+        [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [patterns]
+    )
+    if wrong := [pattern for pattern in found if not isinstance(pattern, str) or not pattern]:
+        raise SettingError(f"{where}: expected paths and patterns as text, got {wrong[0]!r}")
+    return found

@@ -1,0 +1,94 @@
+"""What a user writes for a dataset of the Hub: `org/name`, or a URI."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from forebay.exceptions import SettingError
+
+PARQUET_BRANCH = "refs/convert/parquet"
+"""The branch that holds a dataset as Parquet, made by the Hub."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
+_SPECIAL = re.compile(r"(refs/(?:convert|pr)/[^/]+)(?:/(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A repository or a bucket, or something in one."""
+
+    kind: Literal["datasets", "buckets"]
+    id: str
+    revision: str | None = None
+    path: str = ""
+    """A folder, a file or a pattern in it; nothing is all of it."""
+    is_export: bool = False
+    """It was written `@~parquet`."""
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"hf://{self.kind}/{self.id}{revision}{'/' if self.path else ''}{self.path}"
+
+    def at(self, revision: str | None) -> Place:
+        """Returns the place in another revision, if one is given.
+
+        Raises:
+            SettingError: it has one already.
+        """
+        if revision is None:
+            return self
+        if self.kind == "buckets":
+            raise SettingError(f"revision: `{self}` is a bucket, which has none")
+        if self.revision not in (None, revision):
+            raise SettingError(f"revision: `{self}` names one already, got `{revision}`")
+        return replace(self, revision=revision)
+
+
+def parse(source: str) -> Place | None:
+    """Returns the place on the Hub that a text names; `None` if it names something else.
+
+    `org/name` is one unless something local is called so.
+
+    Raises:
+        SettingError: a URI that is not complete.
+    """
+    if source.startswith("hf://"):
+        return _of_uri(source)
+    if source.startswith("buckets/") and source.count("/") >= 2 and not Path(source).exists():
+        return _of_uri(f"hf://{source}")
+    name, at, revision = source.partition("@")
+    if not _NAME.fullmatch(name) or ".." in name or Path(source).exists():
+        return None
+    if name.rsplit(".", 1)[-1] in ("parquet", "forebay"):
+        return None
+    return _with_revision(Place("datasets", name), unquote(revision)) if at else Place("datasets", name)
+
+
+def _of_uri(uri: str) -> Place:
+    kind, _, rest = uri.removeprefix("hf://").partition("/")
+    owner, _, rest = rest.partition("/")
+    name, _, path = rest.partition("/")
+    name, at, revision = name.partition("@")
+    if kind not in ("datasets", "buckets") or not _NAME.fullmatch(f"{owner}/{name}"):
+        what = "expected `hf://datasets/owner/name@revision/path` or `hf://buckets/owner/name/path`"
+        raise SettingError(f"path: cannot understand `{uri}`: {what}")
+    place = Place("datasets" if kind == "datasets" else "buckets", f"{owner}/{name}", path=path.strip("/"))
+    if not at:
+        return place
+    if kind == "buckets":
+        raise SettingError(f"path: `{uri}` is a bucket, which has no revisions")
+    if revision == "refs" and (special := _SPECIAL.fullmatch(f"refs/{path}")):
+        return replace(place, revision=special[1], path=(special[2] or "").strip("/"))
+    return _with_revision(place, unquote(revision))
+
+
+def _with_revision(place: Place, revision: str) -> Place:
+    if not revision:
+        raise SettingError(f"path: `{place}@` names no revision after the `@`")
+    if revision == "~parquet":
+        return replace(place, revision=PARQUET_BRANCH, is_export=True)
+    return replace(place, revision=revision)

@@ -1,0 +1,204 @@
+"""What is in a repository at a commit, or in a bucket: asked of the Hub, or looked up in what was downloaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import join
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from forebay.exceptions import DataError, HubUnreachableError, StoreError
+from forebay.hub import card
+from forebay.hub.client import Client, optional, quoted, text_of
+from forebay.hub.patterns import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forebay.hub.places import Place
+    from forebay.hub.settings import Settings
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+File = tuple[str, int | None, str | None]
+"""Path or URI, size, entity tag: what a store needs to know of a file."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The files of a repository at a commit, or of a bucket."""
+
+    place: Place
+    commit: str | None
+    files: dict[str, File]
+    texts: Any
+    """Returns the text of a file by its path; `None` if it is not there."""
+
+    @property
+    def listing(self) -> Listing:
+        """The names of the files, by which splits are found."""
+        at = f"@{self.commit}" if self.commit else ""
+        return Listing(f"{self.place.kind}/{self.place.id}{at}", sorted(self.files))
+
+    def card(self, folder: str = "") -> card.Card:
+        """Reads the card in a folder."""
+        readme, more = (self.texts(join(folder, name)) for name in ("README.md", ".huggingface.yaml"))
+        return card.read(readme, more, join(f"{self.place.kind}/{self.place.id}", folder).rstrip("/"))
+
+
+def look_up(place: Place, client: Client) -> Repository:
+    """Returns what is in a repository: of the Hub, with two requests and one for the card, or of a downloaded copy.
+
+    A copy is used where the Hub is not to be asked, and where its commit is named and all of it is known.
+
+    Raises:
+        DatasetNotFoundError: there is no such repository or revision, or not for this user.
+        HubUnreachableError: the Hub cannot be reached, or there is no copy.
+    """
+    if place.kind == "buckets":
+        return _of_bucket(place, client)
+    is_pinned = _COMMIT.fullmatch(place.revision or "") is not None
+    copy = _Copy.find(place, client.settings) if client.settings.is_offline or is_pinned else None
+    if copy is not None and (client.settings.is_offline or copy.is_whole):
+        return copy.repository(place)
+    revision = quote(place.revision or "main", safe="")
+    info = client.get(f"/api/datasets/{place.id}/revision/{revision}", place.id).json()
+    commit = info.get("sha") if isinstance(info, dict) else None
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or 'main'}`")
+    entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
+    root = f"hf://datasets/{place.id}@{commit}"
+    copied = _Copy(client.settings.cache, place.id, commit)
+    files = {path: copied.file(path) or (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
+
+    def text(path: str) -> str | None:
+        return (
+            _text(client, place, path, f"/datasets/{place.id}/resolve/{commit}/{quoted(path)}")
+            if path in files
+            else None
+        )
+
+    return Repository(place, commit, files, text)
+
+
+def _of_bucket(place: Place, client: Client) -> Repository:
+    below = f"/{quoted(place.path)}" if place.path and not re.search(r"[*?[]", place.path) else ""
+    entries = client.pages(f"/api/buckets/{place.id}/tree{below}?recursive=true", place.id)
+    root = f"hf://buckets/{place.id}"
+    files: dict[str, File] = {path: (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
+
+    def text(path: str) -> str | None:
+        return _text(client, place, path, f"/buckets/{place.id}/resolve/{quoted(path)}") if path in files else None
+
+    return Repository(place, None, files, text)
+
+
+def _text(client: Client, place: Place, path: str, url: str) -> str | None:
+    answer = optional(client.get, url, place.id)
+    return None if answer is None else text_of(answer, f"`{place.id}/{path}`")
+
+
+def _files(entries: Iterable[Any], place: Place) -> Iterable[tuple[str, int, str | None]]:
+    """Yields paths, sizes and tags: the digest of a file's bytes, as the Hub will say it again."""
+    for entry in entries:
+        try:
+            if entry["type"] != "file":
+                continue
+            large = entry.get("lfs") or {}
+            path, size = str(entry["path"]), int(large.get("size", entry["size"]))
+            tag = large.get("oid") or (entry.get("xetHash") if place.kind == "buckets" else entry.get("oid"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"`{place.id}`: the Hub lists a file that is not understood: {entry!r}") from error
+        yield path, size, tag
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A downloaded repository at a commit, as `huggingface_hub` lays it out."""
+
+    cache: Path
+    id: str
+    commit: str
+
+    @classmethod
+    def find(cls, place: Place, settings: Settings) -> _Copy | None:
+        """Returns the copy of a revision, if there is one.
+
+        Raises:
+            HubUnreachableError: there is none, and the Hub is not to be asked.
+        """
+        revision = place.revision or "main"
+        found = cls(settings.cache, place.id, revision)
+        ref = found.folder / "refs" / revision
+        if not _COMMIT.fullmatch(revision) and ref.is_file():
+            found = cls(settings.cache, place.id, ref.read_text(encoding="utf-8").strip())
+        if _COMMIT.fullmatch(found.commit) and found.snapshot.is_dir():
+            return found
+        if settings.is_offline:
+            raise HubUnreachableError(
+                f"`{place.id}` at `{revision}` is not among the downloaded datasets in `{settings.cache}`, and the Hub "
+                "is not asked: `HF_HUB_OFFLINE` is set"
+            )
+        return None
+
+    @property
+    def folder(self) -> Path:
+        return self.cache / f"datasets--{self.id.replace('/', '--')}"
+
+    @property
+    def snapshot(self) -> Path:
+        return self.folder / "snapshots" / self.commit
+
+    @property
+    def tree(self) -> Path:
+        """The names of all files of the commit, where somebody has asked for them."""
+        return self.folder / "trees" / f"{self.commit}.json"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all files are known; not all of them need be there."""
+        return self.tree.is_file()
+
+    def file(self, path: str) -> File | None:
+        """Returns a file that was downloaded."""
+        there = self.snapshot / path
+        return (str(there), None, None) if there.is_file() else None
+
+    def repository(self, place: Place) -> Repository:
+        """Returns what is in the copy. Files that are known and were not downloaded are read from the Hub."""
+        if self.is_whole:
+            files = {path: self.file(path) or self._remote(path, facts) for path, facts in self._tree().items()}
+        else:
+            warnings.warn(
+                f"of `{self.id}` at `{self.commit}` only some files may have been downloaded; those are used",
+                stacklevel=2,
+            )
+            walked = (Path(folder) / name for folder, _, names in os.walk(self.snapshot) for name in names)
+            files = {path.relative_to(self.snapshot).as_posix(): (str(path), None, None) for path in walked}
+
+        def text(path: str) -> str | None:
+            there = self.snapshot / path
+            try:
+                return there.read_text(encoding="utf-8") if there.is_file() else None
+            except UnicodeDecodeError as error:
+                raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
+
+        return Repository(place, self.commit, files, text)
+
+    def _tree(self) -> dict[str, Any]:
+        try:
+            files = json.loads(self.tree.read_text(encoding="utf-8"))["files"]
+            return {str(path): dict(facts) for path, facts in files.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"`{self.tree}` is damaged: {error}; remove it, and the dataset is looked up again"
+            ) from error
+
+    def _remote(self, path: str, facts: dict[str, Any]) -> File:
+        size, tag = facts.get("lfs_size", facts.get("size")), facts.get("lfs_sha256", facts.get("blob_id"))
+        return f"hf://datasets/{self.id}@{self.commit}/{path}", size, tag

@@ -1,0 +1,238 @@
+"""Names of datasets, configurations and splits to files, as `datasets` finds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import DataError, NotFoundError, SettingError
+from forebay.hub import globs, patterns
+from forebay.hub.card import Card
+from forebay.hub.formats import kind_of, only_parquet
+from forebay.hub.patterns import Listing
+from forebay.hub.repository import File, Repository, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forebay.hub.client import Client
+    from forebay.hub.places import Place
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user says beside the name of a dataset."""
+
+    name: str | None = None
+    data_files: Any = None
+    data_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The paths of each split of a configuration."""
+
+    config: str
+    splits: dict[str, list[str]]
+    info: Mapping[str, Any]
+    """`dataset_info` of the configuration, as the card has it."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The files of each split of a configuration, at a commit."""
+
+    chosen: Chosen
+    splits: dict[str, list[File]]
+    commit: str | None
+
+
+def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
+    """Returns the files of a dataset of the Hub.
+
+    Raises:
+        DatasetNotFoundError: no such dataset or revision, or not for this user.
+        NotFoundError: it has no such files.
+        SettingError: no such configuration, or arguments that do not go together.
+        DataError: the card is broken, or the files are not Parquet.
+    """
+    repository = look_up(place, client)
+    chosen = _choose(repository, wanted)
+    splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
+    if client.settings.is_offline:
+        _check_downloaded(splits, place)
+    return Resolution(chosen, splits, repository.commit)
+
+
+def _choose(repository: Repository, wanted: Wanted) -> Chosen:
+    place, listing = repository.place, repository.listing
+    if place.is_export:
+        return _choose_export(listing, wanted, place)
+    if not place.path:
+        return choose(listing, repository.card(), wanted)
+    if globs.has_magic(place.path) or place.path in repository.files:
+        if wanted.data_files is not None or wanted.data_dir is not None:
+            raise SettingError(f"data_files: `{place}` names files already; pass the name of the dataset as the path")
+        paths = patterns.resolve(listing, [place.path], only_data=False)
+        if not paths:
+            raise NotFoundError(f"no file fits `{place}`")
+        return choose(Listing(listing.root, paths), Card(), Wanted(wanted.name))
+    if place.path not in listing.folders:
+        near = get_close_matches(place.path, [*listing.folders, *listing.paths], 3)
+        hint = f"; did you mean `{'`, `'.join(near)}`?" if near else ""
+        raise NotFoundError(f"no such file or folder: `{place}`{hint}")
+    card = repository.card(place.path) if place.kind == "buckets" else Card()
+    return choose(listing, card, wanted, place.path)
+
+
+def _choose_export(listing: Listing, wanted: Wanted, place: Place) -> Chosen:
+    """Returns the files of the Hub's own Parquet: `config/split/0000.parquet`."""
+    inside = [path for path in listing.paths if path.startswith(f"{place.path}/" if place.path else "")]
+    parts = [PurePosixPath(path).parts for path in inside if path.endswith(".parquet")]
+    configs = list(dict.fromkeys(part[0] for part in parts if len(part) == 3))
+    config = wanted.name or (configs[0] if len(configs) == 1 else "default")
+    if config not in configs:
+        raise _no_config(wanted.name, configs, place.id)
+    found: dict[str, list[str]] = {}
+    for folder, split, name in (part for part in parts if len(part) == 3):
+        if folder == config:
+            # What is too large is exported in part.
+            found.setdefault(split.removeprefix("partial-"), []).append(f"{folder}/{split}/{name}")
+    names = [split for split in patterns.KEYWORDS if split in found]
+    ordered = names + sorted(found.keys() - set(names))
+    return Chosen(config, {split: found[split] for split in ordered}, {})
+
+
+def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chosen:
+    """Returns the paths of each split of a configuration, in the order of `datasets`.
+
+    Raises:
+        As `resolve`.
+    """
+    folder = _joined(root, wanted.data_dir)
+    first: Mapping[str, Any] = next(iter(card.configs.values()), {})
+    if wanted.data_files is not None:
+        found = patterns.sanitized(wanted.data_files)
+    elif wanted.data_dir is None and first.get("data_files") is not None:
+        found = patterns.sanitized(first["data_files"])
+    else:
+        found = patterns.infer(listing, folder)
+    files = _resolved(listing, found, folder, root)
+    _check_parquet(listing, files)
+    files = {split: _only_parquet(listing, paths) for split, paths in files.items()}
+    config = _config(card, wanted, listing.root)
+    if wanted.data_files is not None and wanted.data_dir is None:
+        # What a user names is taken as it is.
+        files = _resolved(listing, found, folder, root, only_data=False)
+    elif wanted.data_files is None and wanted.data_dir is None and config in card.configs:
+        files = _of_config(listing, card.configs[config], config, root)
+    if not any(files.values()):
+        raise NotFoundError(f"no data files of the config `{config}` in `{listing.root}`")
+    return Chosen(config, files, card.info(config))
+
+
+def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str) -> dict[str, list[str]]:
+    folder = _joined(root, said.get("data_dir"))
+    try:
+        own = said.get("data_files")
+        found = patterns.infer(listing, folder) if own is None else patterns.sanitized(own)
+        return _resolved(listing, found, folder, root)
+    except NotFoundError as error:
+        raise NotFoundError(f"the config `{config}` of the card: {error}") from error
+
+
+def _resolved(
+    listing: Listing, found: patterns.Patterns, folder: str, root: str, *, only_data: bool = True
+) -> dict[str, list[str]]:
+    own = [_relative(pattern, listing.root) for split in found.values() for pattern in split]
+    relative = dict(zip((pattern for split in found.values() for pattern in split), own, strict=True))
+    below = {pattern: root if pattern != relative[pattern] else folder for pattern in relative}
+    return {
+        split: [
+            path
+            for pattern in split_patterns
+            for path in patterns.resolve(listing, [relative[pattern]], below[pattern], only_data=only_data)
+        ]
+        for split, split_patterns in found.items()
+    }
+
+
+def _relative(pattern: str, root: str) -> str:
+    """Returns a pattern below the root of what was listed.
+
+    Raises:
+        SettingError: it leads out of it.
+    """
+    own = f"hf://{root}/"
+    if pattern.startswith(own):
+        return pattern[len(own) :]
+    if "://" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+        raise SettingError(f"data_files: `{pattern}` is not in `{root}`; expected a path or a pattern below it")
+    return pattern
+
+
+def _joined(root: str, folder: Any) -> str:
+    if folder is None:
+        return root
+    if not isinstance(folder, str) or folder.startswith("/") or "://" in folder or ".." in folder.split("/"):
+        raise SettingError(f"data_dir: expected a folder of the dataset, got {folder!r}")
+    parts = [part for part in f"{root}/{folder}".split("/") if part not in ("", ".")]
+    return "/".join(parts)
+
+
+def _config(card: Card, wanted: Wanted, root: str) -> str:
+    default = card.default
+    known = [*card.configs] or ["default", *card.infos]
+    name = wanted.name if wanted.name is not None else default
+    if name is not None:
+        if name not in known and (wanted.name is not None or card.configs):
+            raise _no_config(name, known, root)
+        return name
+    if len(card.configs) > 1 and wanted.data_files is None and wanted.data_dir is None:
+        raise _no_config(None, known, root)
+    return "default"
+
+
+def _no_config(name: Any, known: list[str], where: str) -> SettingError:
+    shown = f"it has `{'`, `'.join(known[:20])}`{' and more' if len(known) > 20 else ''}" if known else "it has none"
+    if name is None:
+        return SettingError(f"name: `{where}` has several configs; choose one: {shown}")
+    near = get_close_matches(str(name), known, 3)
+    hint = f"did you mean `{'`, `'.join(near)}`? {shown}" if near else shown
+    return SettingError(f"name: no config {name!r} in `{where}`; {hint}")
+
+
+def _only_parquet(listing: Listing, paths: list[str]) -> list[str]:
+    prefix = f"hf://{listing.root}/"
+    return [path[len(prefix) :] for path in only_parquet(prefix + path for path in paths)]
+
+
+def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
+    """Refuses files that are mostly something else.
+
+    Raises:
+        NotFoundError: there is none.
+        DataError: they are of another kind, or of several.
+    """
+    kinds = {split: kind_of(paths) for split, paths in files.items()}
+    if set(kinds.values()) == {"parquet"}:
+        return
+    if all(kind is None for kind in kinds.values()):
+        raise NotFoundError(f"no data files in `{listing.root}`")
+    shown = ", ".join(f"`{split}` is {kind or 'nothing'}" for split, kind in kinds.items())
+    export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
+    hint = export if listing.root.startswith("datasets/") else ""
+    raise DataError(f"`{listing.root}` is not Parquet: {shown}{hint}")
+
+
+def _check_downloaded(splits: Mapping[str, list[File]], place: Place) -> None:
+    missing = [uri for files in splits.values() for uri, _, _ in files if uri.startswith("hf://")]
+    if missing:
+        from forebay.exceptions import HubUnreachableError
+
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise HubUnreachableError(
+            f"`{place.id}`: `{missing[0]}`{more} was not downloaded, and the Hub is not asked: `HF_HUB_OFFLINE` is set"
+        )

@@ -1,0 +1,253 @@
+"""What `load_dataset` is given, to datasets of the core: the Hub's names, folders with a card, files of splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay import _lib, splits
+from forebay.exceptions import SettingError
+from forebay.hub import patterns, places, settings
+from forebay.hub.card import Card
+from forebay.hub.card import read as read_card
+from forebay.hub.client import PATIENCE, Client
+from forebay.hub.resolve import Chosen, Wanted, choose, resolve
+
+if TYPE_CHECKING:
+    from forebay.hub.repository import File
+
+Tick = Callable[[int, int], None]
+
+_CONFIGS = re.compile(r"^configs[ \t]*:", re.MULTILINE)
+
+
+@dataclass
+class Request:
+    """The arguments of `load_dataset`, as far as they say which files are meant."""
+
+    sources: list[str]
+    wanted: Wanted
+    split: Any
+    revision: str | None
+    token: str | bool | None
+    options: dict[str, str]
+    tick: Tick
+
+
+@dataclass
+class Opened:
+    """Datasets of the core by split, and what a card says of them."""
+
+    splits: dict[str, _lib.Dataset]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Found:
+    """Files by split."""
+
+    splits: dict[str, list[File]]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    commit: str | None = None
+
+
+def open_sources(request: Request) -> Opened:
+    """Opens what is asked for: one split, or all of them.
+
+    Raises:
+        ForebayError: see `load_dataset`.
+    """
+    parts = None if request.split is None else splits.parse(request.split)
+    found = _find(request)
+    if found is None:
+        return _open_listed(request, parts)
+    where = ", ".join(request.sources)
+    options = request.options
+    if parts is None:
+        wanted = [(name, [(name, _once(files, name, where))]) for name, files in found.splits.items()]
+    else:
+        names = splits.names(parts, list(found.splits), where)
+        wanted = [(str(request.split), [(name, _once(found.splits[name], name, where)) for name in names])]
+        parts = _of_all(parts, names)
+    opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
+    return Opened(_cut(opened, parts, str(request.split)), found.info)
+
+
+def _open_listed(request: Request, parts: list[splits.Part] | None) -> Opened:
+    """Opens sources whose splits the core finds by their names."""
+    if parts is None:
+        return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)))
+    text = str(request.split)
+    names = "+".join(splits.names(parts, None, ""))
+    native = _lib.Dataset.open(request.sources, names, request.options, request.tick)
+    return Opened(_cut({text: native}, _of_all(parts, [name for name, _ in native.parts]), text))
+
+
+def _of_all(parts: list[splits.Part], names: list[str]) -> list[splits.Part]:
+    """Returns the parts with `all` taken apart."""
+    is_all = len({part.name for part in parts}) == 1 and parts[0].name == splits.ALL and splits.ALL not in names
+    if is_all and any(part.is_slice for part in parts):
+        raise SettingError(
+            f"split: `{splits.ALL}` is not cut; name the splits: `{'+'.join(f'{name}[:10%]' for name in names)}`"
+        )
+    return [splits.Part(name) for name in names] if is_all else parts
+
+
+def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, text: str) -> dict[str, _lib.Dataset]:
+    if parts is None:
+        return opened
+    ((name, native),) = opened.items()
+    ranges = splits.ranges(parts, native.parts, text)
+    return {name: native if ranges is None else native.select_ranges(ranges)}
+
+
+def _once(files: Sequence[File], split: str, where: str) -> list[File]:
+    """Returns the files of a split, each once: several patterns may fit one.
+
+    Raises:
+        SettingError: there is none.
+    """
+    if not files:
+        raise SettingError(f"split: `{split}` of `{where}` has no files: no pattern of it fits any")
+    return list(dict.fromkeys(files))
+
+
+def _find(request: Request) -> _Found | None:
+    """Returns the files of splits; `None` where the core finds them."""
+    sources, wanted = request.sources, request.wanted
+    found = [places.parse(source) for source in sources] if len(sources) == 1 else [_uri(source) for source in sources]
+    if found == [None] or not any(found):
+        if request.revision is not None:
+            raise SettingError(f"revision: `{', '.join(sources)}` is not on the Hub; only its datasets have revisions")
+        return _find_elsewhere(request)
+    if len(sources) == 1:
+        (place,) = found
+        assert place is not None  # noqa: S101 - one that is none was handled above
+        client = _client(request)
+        resolution = resolve(place.at(request.revision), wanted, client)
+        return _Found(resolution.splits, resolution.chosen.info, resolution.commit)
+    if wanted != Wanted():
+        raise SettingError(
+            "name, data_files, data_dir: they choose among the files of one dataset, and a list names files"
+        )
+    return _of_patterns({"train": sources}, "", request)
+
+
+def _uri(source: str) -> places.Place | None:
+    return places.parse(source) if source.startswith("hf://") else None
+
+
+def _client(request: Request) -> Client:
+    """Returns the Hub's client, whose place and token the files' store takes over."""
+    options = request.options
+    token = options.get("hf_token") if request.token is None else request.token
+    found = settings.current(token, options.get("hf_endpoint"))
+    options |= {"hf_endpoint": found.endpoint, "hf_token": found.token or ""}
+    patience = options.get("hf_patience")
+    return Client(found, PATIENCE if patience is None else _seconds(patience))
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text)
+    units = {
+        "": 1.0,
+        "s": 1.0,
+        "second": 1.0,
+        "ms": 0.001,
+        "m": 60.0,
+        "min": 60.0,
+        "minute": 60.0,
+        "h": 3600.0,
+        "hour": 3600.0,
+    }
+    unit = units.get(found[2], units.get(found[2].removesuffix("s"))) if found else None
+    try:
+        seconds = float(found[1]) * unit if found and unit else 0.0
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise SettingError(
+            f"storage_options: `hf_patience`: expected a time such as `300` or `10 minutes`, got `{text}`"
+        )
+    return seconds
+
+
+def _find_elsewhere(request: Request) -> _Found | None:
+    """Returns the files of a local folder with a card, or of splits that the user names."""
+    wanted = request.wanted
+    source = request.sources[0]
+    if len(request.sources) > 1:
+        if wanted != Wanted():
+            raise SettingError(
+                "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
+            )
+        return None
+    folder = Path(source).expanduser()
+    if "://" not in source and folder.is_dir():
+        card = _card(folder) if wanted.data_files is None or wanted.name is not None else Card()
+        if wanted == Wanted() and not card.configs:
+            return None
+        return _of_folder(folder, card, wanted)
+    if source == "parquet":
+        if wanted.data_files is None:
+            raise SettingError("data_files: `parquet` needs the files: a path, a pattern, or those of each split")
+        return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
+    if wanted.name is not None:
+        raise SettingError(
+            f"name: `{source}` has no configs; those are of datasets of the Hub, and of folders with a card"
+        )
+    if wanted == Wanted():
+        return None
+    base = "/".join(part for part in (source.rstrip("/"), (wanted.data_dir or "").strip("/")) if part)
+    if wanted.data_files is None:
+        request.sources = [f"{base}/"]
+        return None
+    return _of_patterns(patterns.sanitized(wanted.data_files), base, request)
+
+
+def _card(folder: Path) -> Card:
+    texts = [folder / name for name in ("README.md", ".huggingface.yaml")]
+    readme, more = (path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None for path in texts)
+    # A text that is about something else is no card.
+    is_card = any(text and _CONFIGS.search(text) for text in (readme, more))
+    return read_card(readme, more, str(folder)) if is_card else Card()
+
+
+def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
+    root = folder.resolve()
+    paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    listing = patterns.Listing(root.as_posix(), paths)
+    chosen: Chosen = choose(listing, card, wanted)
+    return _Found(
+        {split: [((root / path).as_posix(), None, None) for path in paths] for split, paths in chosen.splits.items()},
+        chosen.info,
+    )
+
+
+def _of_patterns(found: patterns.Patterns, base: str, request: Request) -> _Found:
+    """Returns the files that a user names, wherever they are."""
+    client = None
+    commits: set[str | None] = set()
+    files: dict[str, list[File]] = {}
+    for split, named in found.items():
+        files[split] = []
+        for pattern in named:
+            place = _uri(pattern)
+            if place is None:
+                commits.add(None)
+                files[split].append((_below(base, pattern), None, None))
+                continue
+            client = client or _client(request)
+            resolution = resolve(place.at(request.revision), Wanted(), client)
+            commits.add(resolution.commit)
+            files[split].extend(file for of_split in resolution.splits.values() for file in of_split)
+    commit = next(iter(commits)) if len(commits) == 1 else None
+    return _Found(files, commit=commit)
+
+
+def _below(base: str, pattern: str) -> str:
+    is_whole = not base or "://" in pattern or pattern.startswith(("/", "~"))
+    return pattern if is_whole else f"{base.rstrip('/')}/{pattern}"

@@ -1,0 +1,179 @@
+//! The Hugging Face Hub as an object store: repositories at a commit, and buckets.
+//!
+//! The Hub does not send bytes: it resolves a file to a signed URL elsewhere, which is good for an hour or so. Each
+//! file is resolved once in the life of its URL, by whoever needs it first ([`urls`]); ranges are read from there
+//! ([`fetch`]), and a body that breaks off goes on where it stopped ([`body`]). Requests to the Hub itself wait as long
+//! as it asks, all together ([`pace`]). The token goes to the Hub's own origin and nowhere else ([`settings`]).
+//!
+//! Names become files, and branches commits, before a store is opened: it never calls the Hub's API.
+
+mod body;
+mod fetch;
+mod pace;
+mod settings;
+mod trouble;
+mod urls;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use futures::stream::{self, BoxStream, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+
+use self::fetch::Asked;
+use self::pace::{Pace, Patience};
+use self::settings::Settings;
+pub(super) use self::trouble::Impatient;
+use self::urls::Urls;
+use super::traffic::{Attempts, Traffic};
+use crate::error::{Error, Result};
+
+/// A repository at a commit, or a bucket.
+pub(super) struct Hub {
+    settings: Settings,
+    /// Reads signed URLs; follows redirects, and has no token.
+    client: reqwest::Client,
+    /// Asks the Hub, whose redirects are what it answers.
+    asking: reqwest::Client,
+    pace: Arc<Pace>,
+    urls: Urls,
+    traffic: Arc<Traffic>,
+}
+
+/// A process, and the stores that anything in it reads.
+type Current = (u32, Vec<((String, BTreeMap<String, String>), Weak<Hub>)>);
+
+static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+
+impl Hub {
+    /// Checks the options of the store `root`.
+    pub(super) fn check(root: &str, options: &BTreeMap<String, String>) -> Result<()> {
+        Settings::try_new(root, options).map(drop)
+    }
+
+    /// Returns this process's store `root`: all that read it share what was resolved. After a fork the child makes its own.
+    ///
+    /// Takes a process-wide lock for a moment, as [`Io::current`](crate::Io::current).
+    pub(super) fn current(root: &str, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<Self>> {
+        let process = std::process::id();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_none_or(|(of, _)| *of != process) {
+            *current = Some((process, Vec::new()));
+        }
+        let (_, known) = current.get_or_insert_default();
+        known.retain(|(_, hub)| hub.strong_count() > 0);
+        let key = (root.to_owned(), options.clone());
+        if let Some(hub) = known.iter().find(|(other, _)| *other == key).and_then(|(_, hub)| hub.upgrade()) {
+            return Ok(hub);
+        }
+        let hub = Arc::new(Self::try_new(root, options, Arc::clone(traffic))?);
+        known.push((key, Arc::downgrade(&hub)));
+        Ok(hub)
+    }
+
+    fn try_new(root: &str, options: &BTreeMap<String, String>, traffic: Arc<Traffic>) -> Result<Self> {
+        // Another crate of the process may have installed a provider; any will do.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let settings = Settings::try_new(root, options)?;
+        let client = |redirects| {
+            let builder = reqwest::Client::builder()
+                .connect_timeout(settings.connect_timeout)
+                .read_timeout(settings.read_timeout)
+                .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
+                .redirect(redirects);
+            builder.build().map_err(|error| {
+                let reason = format!("they make no client for `{root}`: {}", error.without_url());
+                Error::Setting { name: "storage_options", reason }
+            })
+        };
+        let asking = client(reqwest::redirect::Policy::none())?;
+        let client = client(reqwest::redirect::Policy::limited(4))?;
+        let pace = Pace::current(settings.origin());
+        Ok(Self { settings, client, asking, pace, urls: Urls::default(), traffic })
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::new(self.settings.patience)
+    }
+}
+
+/// The store, as [`ObjectStore`] wants it.
+#[derive(Debug, Clone)]
+pub(super) struct HubStore(pub(super) Arc<Hub>);
+
+#[async_trait::async_trait]
+impl ObjectStore for HubStore {
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        let Self(hub) = self;
+        let attempts = options.extensions.get::<Attempts>().cloned();
+        let asked = Asked { path: location.clone(), range: options.range, if_match: options.if_match, attempts };
+        let opened = fetch::open(hub, &asked, &hub.patience()).await?;
+        let meta = ObjectMeta {
+            location: location.clone(),
+            last_modified: Default::default(),
+            size: opened.size,
+            e_tag: opened.e_tag.clone(),
+            version: None,
+        };
+        let range = opened.range.clone();
+        let payload = if options.head {
+            GetResultPayload::Stream(stream::empty().boxed())
+        } else {
+            GetResultPayload::Stream(body::stream(Arc::clone(hub), asked, opened))
+        };
+        Ok(GetResult { payload, meta, range, attributes: Default::default(), extensions: Default::default() })
+    }
+
+    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> object_store::Result<PutResult> {
+        Err(not_supported("writes"))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        Err(not_supported("writes"))
+    }
+
+    fn delete_stream(
+        &self,
+        _: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        stream::iter([Err(not_supported("deletes"))]).boxed()
+    }
+
+    fn list(&self, _: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        stream::iter([Err(not_supported("lists"))]).boxed()
+    }
+
+    async fn list_with_delimiter(&self, _: Option<&Path>) -> object_store::Result<ListResult> {
+        Err(not_supported("lists"))
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> object_store::Result<()> {
+        Err(not_supported("copies"))
+    }
+}
+
+fn not_supported(what: &str) -> object_store::Error {
+    let source = format!("the Hub's files are read here, nothing {what}; `huggingface_hub` does all else").into();
+    object_store::Error::NotSupported { source }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for HubStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hub({})", self.0.settings.root)
+    }
+}

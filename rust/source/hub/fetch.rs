@@ -1,0 +1,172 @@
+//! Reads a range of a file from where its bytes are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use object_store::GetRange;
+use object_store::path::Path;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
+use reqwest::{Response, StatusCode};
+
+use super::Hub;
+use super::pace::Patience;
+use super::trouble;
+use super::urls::Resolved;
+use crate::source::traffic::Attempts;
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) path: Path,
+    pub(super) range: Option<GetRange>,
+    pub(super) if_match: Option<String>,
+    pub(super) attempts: Option<Attempts>,
+}
+
+/// A body that begins to arrive.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) response: Response,
+    /// Bytes of the body before the range: a store may send more than it was asked for.
+    pub(super) skip: u64,
+    pub(super) range: Range<u64>,
+    pub(super) size: u64,
+    pub(super) e_tag: Option<String>,
+}
+
+/// Asks for a range until its bytes begin to arrive.
+pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &Patience) -> object_store::Result<Opened> {
+    let (mut num_failed, mut refused) = (0, None);
+    loop {
+        let found = hub.resolve(&asked.path, refused, patience).await?;
+        let e_tag = matching_tag(asked, &found)?;
+        asked.attempts.iter().for_each(Attempts::count);
+        num_failed += 1;
+        let response = match send(hub, asked, &found, patience).await? {
+            Ok(response) => response,
+            Err(error) => {
+                patience.pause(num_failed, &trouble::of_client(error)).await?;
+                continue;
+            }
+        };
+        let status = response.status();
+        if status.is_success() {
+            return opened(asked, &found, response, e_tag);
+        }
+        if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
+            hub.traffic.throttled();
+        }
+        let is_expired = [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED].contains(&status) && !found.is_direct;
+        if is_expired && refused.is_none_or(|before| before == found.number) {
+            // The signature may have expired: once more, with another.
+            refused = Some(found.number);
+        } else if found.is_direct {
+            hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;
+        } else {
+            wait_for_cdn(asked, status, num_failed, patience).await?;
+        }
+    }
+}
+
+/// Makes one request; the outer error is of waiting for the Hub.
+async fn send(
+    hub: &Hub,
+    asked: &Asked,
+    found: &Resolved,
+    patience: &Patience,
+) -> object_store::Result<reqwest::Result<Response>> {
+    let with_range = |request: reqwest::RequestBuilder| match &asked.range {
+        Some(range) => request.header(RANGE, range.to_string()),
+        None => request,
+    };
+    if !found.is_direct {
+        return Ok(with_range(hub.client.get(found.url.clone())).send().await);
+    }
+    let _slot = hub.pace.enter(patience).await?;
+    Ok(with_range(hub.request(&found.url)).send().await)
+}
+
+async fn wait_for_cdn(
+    asked: &Asked,
+    status: StatusCode,
+    num_failed: u32,
+    patience: &Patience,
+) -> object_store::Result<()> {
+    let said = format!("the store behind the Hub answered {status}");
+    let may_pass =
+        status.is_server_error() || [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
+    if may_pass { patience.pause(num_failed, &said).await } else { Err(trouble::of_status(&asked.path, status, said)) }
+}
+
+/// Returns the tag of the file, the one that was asked for if it is any of its own.
+fn matching_tag(asked: &Asked, found: &Resolved) -> object_store::Result<Option<String>> {
+    let opaque = |tag: &str| tag.trim_start_matches("W/").trim_matches('"').to_owned();
+    let Some(expected) = &asked.if_match else { return Ok(found.tags.first().cloned()) };
+    if found.tags.is_empty() || found.tags.iter().any(|tag| opaque(tag) == opaque(expected)) {
+        return Ok(Some(expected.clone()));
+    }
+    Err(trouble::changed(&asked.path, format!("the Hub has another version: {}", found.tags.join(", "))))
+}
+
+/// Checks what the answer says of itself.
+fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<String>) -> object_store::Result<Opened> {
+    let headers = response.headers();
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_page = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
+    if is_page && found.size.is_some_and(|size| Some(size) != total_size(headers)) {
+        return Err(trouble::generic("the store behind the Hub answered with a page of HTML instead of a file".into()));
+    }
+    let size = total_size(headers).or(found.size);
+    let size = size.ok_or_else(|| trouble::generic("the answer does not say how large the file is".into()))?;
+    if let Some(expected) = found.size.filter(|expected| *expected != size) {
+        let said = format!("the Hub says that it has {expected} bytes, the store behind it {size}");
+        return Err(trouble::changed(&asked.path, said));
+    }
+    let range = match &asked.range {
+        None => 0..size,
+        Some(GetRange::Bounded(range)) => range.start..range.end.min(size),
+        Some(GetRange::Offset(start)) => *start..size,
+        Some(GetRange::Suffix(len)) => size.saturating_sub(*len)..size,
+    };
+    if range.start > range.end || range.start == size && size > 0 {
+        return Err(trouble::generic(format!("416 Range Not Satisfiable: it has {size} bytes")));
+    }
+    let begins_at = match response.status() {
+        StatusCode::PARTIAL_CONTENT => text(CONTENT_RANGE).and_then(first_byte),
+        _ => Some(0),
+    };
+    match begins_at.and_then(|begins_at| range.start.checked_sub(begins_at)) {
+        Some(skip) => Ok(Opened { response, skip, range, size, e_tag }),
+        None => Err(trouble::generic("the answer is of other bytes than those that were asked for".into())),
+    }
+}
+
+/// Returns the size of the whole file.
+fn total_size(headers: &HeaderMap) -> Option<u64> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    match text(CONTENT_RANGE) {
+        Some(range) => range.rsplit('/').next()?.parse().ok(),
+        None => text(CONTENT_LENGTH)?.parse().ok(),
+    }
+}
+
+/// Returns the first byte of `bytes 5-9/20`.
+fn first_byte(content_range: &str) -> Option<u64> {
+    content_range.trim().strip_prefix("bytes")?.trim().split('-').next()?.parse().ok()
+}
+
+/// Asks for what is missing of a body that broke off.
+pub(super) async fn go_on(
+    hub: &Arc<Hub>,
+    asked: &Asked,
+    missing: Range<u64>,
+    size: u64,
+    patience: &Patience,
+) -> object_store::Result<Opened> {
+    let rest = Asked { range: Some(GetRange::Bounded(missing.clone())), ..asked.clone() };
+    let opened = open(hub, &rest, patience).await?;
+    if opened.size != size || opened.range != missing {
+        return Err(trouble::changed(&asked.path, format!("it has {} bytes now, and had {size}", opened.size)));
+    }
+    Ok(opened)
+}

@@ -1,0 +1,179 @@
+//! How fast a Hub may be asked: it says so itself, and everybody waits together.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::trouble::{self, Impatient};
+
+/// Requests to one Hub at the same time.
+const MAX_ASKING: usize = 32;
+
+/// After a refusal that does not say how long to wait, and after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A Hub counts whole seconds: one that says zero means less than one.
+const LEAST_REFUSED: Duration = Duration::from_millis(500);
+
+/// The requests of this process to one Hub.
+#[derive(Debug)]
+pub(super) struct Pace {
+    slots: Semaphore,
+    /// Nobody asks before then.
+    held_until: Mutex<Option<Instant>>,
+}
+
+/// A process, and the Hubs that it asks, as long as anything does.
+type Current = (u32, Vec<(String, Weak<Pace>)>);
+
+static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+
+impl Pace {
+    /// Returns what this process's requests to the Hub at `origin` share. After a fork the child makes its own.
+    pub(super) fn current(origin: String) -> Arc<Self> {
+        let process = std::process::id();
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_none_or(|(of, _)| *of != process) {
+            *current = Some((process, Vec::new()));
+        }
+        let (_, known) = current.get_or_insert_default();
+        known.retain(|(_, pace)| pace.strong_count() > 0);
+        if let Some(pace) = known.iter().find(|(of, _)| *of == origin).and_then(|(_, pace)| pace.upgrade()) {
+            return pace;
+        }
+        let pace = Arc::new(Self { slots: Semaphore::new(MAX_ASKING), held_until: Mutex::new(None) });
+        known.push((origin, Arc::downgrade(&pace)));
+        pace
+    }
+
+    /// Waits until the Hub may be asked.
+    pub(super) async fn enter(&self, patience: &Patience) -> object_store::Result<SemaphorePermit<'_>> {
+        loop {
+            let slot = self.slots.acquire().await.map_err(|_| trouble::generic("it is closed".into()))?;
+            let Some(until) = self.held_until() else { return Ok(slot) };
+            drop(slot);
+            patience.check(until - Instant::now(), "the Hub refuses requests (429): there were too many")?;
+            sleep_until(until).await;
+        }
+    }
+
+    /// Keeps everybody from asking for a time.
+    pub(super) fn hold(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = Some(held.map_or(until, |before| before.max(until)));
+    }
+
+    /// Notes what an answer says of the quota.
+    pub(super) fn note(&self, headers: &HeaderMap) {
+        if let Some(time) = quota_reset(headers) {
+            self.hold(time);
+        }
+    }
+
+    fn held_until(&self) -> Option<Instant> {
+        let held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
+        held.filter(|until| *until > Instant::now())
+    }
+}
+
+/// Returns how long a refusal asks to wait.
+pub(super) fn refused_for(headers: &HeaderMap) -> Option<Duration> {
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let time = retry_after.map(Duration::from_secs).or_else(|| quota_reset(headers));
+    time.map(|time| time.max(LEAST_REFUSED))
+}
+
+/// Returns when a quota that is used up begins anew: `RateLimit: "resolvers";r=0;t=17`.
+fn quota_reset(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("ratelimit")?.to_str().ok()?;
+    let number = |name: &str| {
+        let mut parts = text.split(';').filter_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='));
+        parts.next()?.trim().parse::<u64>().ok()
+    };
+    (number("r") == Some(0)).then(|| number("t").map(Duration::from_secs)).flatten()
+}
+
+/// How long one read may still be refused, and how often it was.
+#[derive(Debug)]
+pub(super) struct Patience {
+    limit: Duration,
+    until: Instant,
+}
+
+impl Patience {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, until: Instant::now() + limit }
+    }
+
+    /// Refuses a wait that takes too long; `said` is what is waited for.
+    pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
+        if Instant::now() + wait > self.until {
+            return Err(trouble::boxed(Impatient { said: said.to_owned(), limit: self.limit }));
+        }
+        Ok(())
+    }
+
+    /// Waits before the next of several tries.
+    pub(super) async fn pause(&self, num_failed: u32, said: &str) -> object_store::Result<()> {
+        let time = pause_after(num_failed);
+        self.check(time, said)?;
+        sleep(time).await;
+        Ok(())
+    }
+}
+
+/// Returns how long to wait after so many failures.
+pub(super) fn pause_after(num_failed: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << num_failed.saturating_sub(1).min(10)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let parse = |(name, value): &(&'static str, &'static str)| {
+            (reqwest::header::HeaderName::from_static(name), reqwest::header::HeaderValue::from_static(value))
+        };
+        pairs.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn a_refusal_says_how_long() {
+        let seconds = |pairs| refused_for(&headers(pairs)).map(|time| time.as_secs_f64());
+        assert_eq!(seconds(&[("retry-after", "7")]), Some(7.0));
+        assert_eq!(seconds(&[("ratelimit", r#""resolvers";r=0;t=17"#)]), Some(17.0));
+        assert_eq!(seconds(&[("ratelimit", r#""api"; r=0; t=0"#)]), Some(0.5));
+        assert_eq!(seconds(&[("retry-after", "2"), ("ratelimit", r#""api";r=0;t=17"#)]), Some(2.0));
+        assert_eq!(seconds(&[("ratelimit", r#""api";r=12;t=17"#)]), None);
+        assert_eq!(seconds(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")]), None);
+        assert_eq!(seconds(&[("ratelimit", "nonsense")]), None);
+    }
+
+    #[test]
+    fn everybody_is_held_and_patience_ends() {
+        crate::Io::current().unwrap().block_on(async {
+            let pace = Pace::current("https://held.test".into());
+            let start = Instant::now();
+            pace.hold(Duration::from_millis(60));
+            let patient = Patience::new(Duration::from_secs(9));
+            let (first, second) = tokio::join!(pace.enter(&patient), pace.enter(&patient));
+            assert!(first.is_ok() && second.is_ok() && start.elapsed() >= Duration::from_millis(60));
+            pace.hold(Duration::from_secs(3600));
+            let refused = pace.enter(&Patience::new(Duration::from_secs(1))).await.unwrap_err();
+            assert!(refused.to_string().contains("429"), "{refused}");
+        });
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        assert_eq!(pause_after(1), FIRST_PAUSE);
+        assert_eq!(pause_after(2), 2 * FIRST_PAUSE);
+        assert_eq!(pause_after(40), LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,212 @@
+//! Where the Hub is, who asks, and how long it may take.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use object_store::path::Path;
+use url::Url;
+
+use crate::error::{Error, Result};
+
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// How long one read goes on asking a Hub that refuses or fails. Its quotas are of five minutes.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(600);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body may take long, as long as bytes arrive: a stall is what ends it.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the Hub's store is opened with.
+pub(super) const OPTIONS: [&str; 5] = ["hf_endpoint", "hf_token", "hf_patience", "connect_timeout", "read_timeout"];
+
+/// What requests to a repository or bucket have in common.
+pub(super) struct Settings {
+    /// `hf://datasets/org/name@commit` or `hf://buckets/org/name`.
+    pub(super) root: String,
+    /// Of the repository or bucket: files are below it.
+    base: Url,
+    pub(super) token: Option<String>,
+    pub(super) patience: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) read_timeout: Duration,
+}
+
+impl Settings {
+    /// Reads options, and the environment for what they do not say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for options that the store does not have or that mean nothing.
+    pub(super) fn try_new(root: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        if let Some(name) = options.keys().find(|name| !OPTIONS.contains(&name.as_str())) {
+            let names = OPTIONS.join("`, `");
+            return Err(refused(format!("`{name}` is not an option of the Hub; expected `{names}`")));
+        }
+        let given = |name: &str| options.get(name).map(String::as_str);
+        let endpoint = given("hf_endpoint").map(str::to_owned).or_else(|| variable("HF_ENDPOINT"));
+        let token = match given("hf_token") {
+            Some(token) => Some(token.to_owned()),
+            None => token_of_user(),
+        };
+        let time = |name: &str, default: Duration| given(name).map_or(Ok(default), |text| duration(name, text));
+        Ok(Self {
+            base: base(root, endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT))?,
+            root: root.to_owned(),
+            token: token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()),
+            patience: time("hf_patience", DEFAULT_PATIENCE)?,
+            connect_timeout: time("connect_timeout", CONNECT_TIMEOUT)?,
+            read_timeout: time("read_timeout", READ_TIMEOUT)?,
+        })
+    }
+
+    /// Returns the Hub's origin, as text.
+    pub(super) fn origin(&self) -> String {
+        self.base.origin().ascii_serialization()
+    }
+
+    /// Returns whether a URL is of the Hub itself, which may see the token.
+    pub(super) fn is_ours(&self, url: &Url) -> bool {
+        url.origin() == self.base.origin()
+    }
+
+    /// Returns the URL by which the Hub resolves a file.
+    pub(super) fn file_url(&self, path: &Path) -> Url {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path.as_ref().split('/'));
+        }
+        url
+    }
+}
+
+/// Returns the URL below which the Hub resolves the files of `root`.
+fn base(root: &str, endpoint: &str) -> Result<Url> {
+    let not_a_url = || refused(format!("`hf_endpoint`: expected a URL such as `{DEFAULT_ENDPOINT}`, got `{endpoint}`"));
+    let mut url = Url::parse(endpoint).map_err(|_| not_a_url())?;
+    if !["http", "https"].contains(&url.scheme()) || !url.username().is_empty() || url.password().is_some() {
+        return Err(not_a_url());
+    }
+    let place = root.strip_prefix("hf://").unwrap_or(root);
+    let (id, revision) = place.split_once('@').map_or((place, None), |(id, revision)| (id, Some(revision)));
+    {
+        let mut segments = url.path_segments_mut().map_err(|()| not_a_url())?;
+        segments.pop_if_empty().extend(id.split('/')).push("resolve").extend(revision);
+    }
+    Ok(url)
+}
+
+/// Returns the token that the environment names, or that was saved by a login.
+fn token_of_user() -> Option<String> {
+    let is_off =
+        |name| variable(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()));
+    if is_off("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+        return None;
+    }
+    variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")).or_else(|| {
+        let cache =
+            || variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
+        let home = || variable("HF_HOME").map(PathBuf::from).or_else(|| Some(cache()?.join("huggingface")));
+        let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home()?.join("token")))?;
+        // What cannot be read is no token: who needs one is told so by the Hub.
+        std::fs::read_to_string(path).ok()
+    })
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// Reads a number of seconds, or one with a unit.
+fn duration(name: &str, text: &str) -> Result<Duration> {
+    let text = text.trim();
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let seconds_per_unit = match text[number.len()..].trim() {
+        "" | "s" | "second" | "seconds" => 1.0,
+        "ms" => 0.001,
+        "m" | "min" | "minute" | "minutes" => 60.0,
+        "h" | "hour" | "hours" => 3600.0,
+        _ => 0.0,
+    };
+    let time =
+        number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| {
+        refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
+    })
+}
+
+fn refused(reason: String) -> Error {
+    Error::Setting { name: "storage_options", reason }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (endpoint, has_token) = (self.origin(), self.token.is_some());
+        f.debug_struct("Settings")
+            .field("root", &self.root)
+            .field("endpoint", &endpoint)
+            .field("has_token", &has_token)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(root: &str, pairs: &[(&str, &str)]) -> Result<Settings> {
+        let mut options: BTreeMap<String, String> =
+            pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        options.entry("hf_token".into()).or_default();
+        Settings::try_new(root, &options)
+    }
+
+    #[test]
+    fn a_file_is_resolved_below_its_repository_and_its_name_is_quoted() {
+        let hub = settings("hf://datasets/org/name@0a1b", &[("hf_endpoint", "http://127.0.0.1:9/hub/")]).unwrap();
+        let url = hub.file_url(&Path::parse("data dir/a%b#?.parquet").unwrap());
+        assert_eq!(
+            url.as_str(),
+            "http://127.0.0.1:9/hub/datasets/org/name/resolve/0a1b/data%20dir/a%25b%23%3F.parquet"
+        );
+        let bucket = settings("hf://buckets/org/name", &[("hf_endpoint", "https://hub.test")]).unwrap();
+        assert_eq!(bucket.file_url(&Path::from("x")).as_str(), "https://hub.test/buckets/org/name/resolve/x");
+        let convert =
+            settings("hf://datasets/o/n@refs/convert/parquet", &[("hf_endpoint", "https://hub.test")]).unwrap();
+        let expected = "https://hub.test/datasets/o/n/resolve/refs%2Fconvert%2Fparquet/x";
+        assert_eq!(convert.file_url(&Path::from("x")).as_str(), expected);
+    }
+
+    #[test]
+    fn only_the_hubs_own_origin_is_ours() {
+        let hub = settings("hf://datasets/o/n@1", &[("hf_endpoint", "https://hub.test")]).unwrap();
+        let is_ours = |url: &str| hub.is_ours(&Url::parse(url).unwrap());
+        assert!(is_ours("https://hub.test/x") && is_ours("https://hub.test:443/x"));
+        for url in ["http://hub.test/x", "https://cdn.hub.test/x", "https://hub.test:444/x", "https://hub.test.org/x"] {
+            assert!(!is_ours(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn times_have_units_and_nonsense_is_refused() {
+        let patience = |text| settings("hf://datasets/o/n@1", &[("hf_patience", text)]).map(|found| found.patience);
+        assert_eq!(patience("90").unwrap(), Duration::from_secs(90));
+        assert_eq!(patience("2 minutes").unwrap(), Duration::from_secs(120));
+        assert_eq!(patience("250ms").unwrap(), Duration::from_millis(250));
+        for text in ["", "0", "-1", "soon", "5 parsecs", "NaN", "inf"] {
+            assert!(patience(text).unwrap_err().to_string().contains("hf_patience"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let hub = settings("hf://datasets/o/n@1", &[("hf_token", "hf_s3cr3t")]).unwrap();
+        assert_eq!(hub.token.as_deref(), Some("hf_s3cr3t"));
+        assert!(!format!("{hub:?}").contains("s3cr3t"));
+        let refused = settings("hf://datasets/o/n@1", &[("hf_tokn", "hf_s3cr3t")]).unwrap_err().to_string();
+        assert!(refused.contains("hf_tokn") && !refused.contains("s3cr3t"), "{refused}");
+    }
+}

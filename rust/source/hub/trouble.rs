@@ -1,0 +1,69 @@
+//! What goes wrong with a Hub, in words that never hold a token or a signature.
+
+use std::io;
+use std::time::Duration;
+
+use object_store::Error;
+use object_store::path::Path;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+
+/// The store's name in errors.
+const STORE: &str = "Hub";
+
+/// A read was refused or failed for longer than it may.
+#[derive(Debug, thiserror::Error)]
+#[error("{said}")]
+pub(in crate::source) struct Impatient {
+    pub(super) said: String,
+    pub(in crate::source) limit: Duration,
+}
+
+/// What a request came to that was not sent, or not answered.
+pub(super) fn of_client(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let kind = if error.is_timeout() { "no answer in time" } else { "the connection failed" };
+    let mut said = format!("{kind}: {error}");
+    let mut cause = std::error::Error::source(&error);
+    while let Some(source) = cause {
+        let text = source.to_string();
+        if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+        cause = source.source();
+    }
+    said
+}
+
+/// Returns what the Hub said when it did not give a file.
+pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
+    let code = header("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
+    let said = header("x-error-message").map(|said| format!(": {said}")).unwrap_or_default();
+    format!("the Hub answered {status}{code}{said}")
+}
+
+/// Returns the error for a status that asking again does not change.
+pub(super) fn of_status(path: &Path, status: StatusCode, said: String) -> Error {
+    let path = path.to_string();
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound { path, source: said.into() },
+        StatusCode::UNAUTHORIZED => Error::Unauthenticated { path, source: said.into() },
+        StatusCode::FORBIDDEN => Error::PermissionDenied { path, source: said.into() },
+        _ => generic(said),
+    }
+}
+
+/// Returns the error for another version of a file than the one that was asked for.
+pub(super) fn changed(path: &Path, said: String) -> Error {
+    Error::Precondition { path: path.to_string(), source: said.into() }
+}
+
+pub(super) fn generic(said: String) -> Error {
+    Error::Generic { store: STORE, source: said.into() }
+}
+
+/// Returns the error of impatience, which is one of time.
+pub(super) fn boxed(impatient: Impatient) -> Error {
+    Error::Generic { store: STORE, source: Box::new(io::Error::new(io::ErrorKind::TimedOut, impatient)) }
+}

@@ -1,0 +1,200 @@
+//! Where the bytes of files are: asked once in the life of a URL, whoever wants to know.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use object_store::path::Path;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, LOCATION, RANGE};
+use tokio::time::Instant;
+use url::Url;
+
+use super::Hub;
+use super::pace::{self, Patience};
+use super::trouble;
+
+/// Redirects within the Hub: a repository that has another name now.
+const MAX_REDIRECTS: usize = 4;
+
+/// A URL is not used for reads that begin later than this before it expires, or a quarter of its life.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// Where the bytes of a file are.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) url: Url,
+    /// The Hub itself has them.
+    pub(super) is_direct: bool,
+    pub(super) size: Option<u64>,
+    /// What may identify its contents.
+    pub(super) tags: Vec<String>,
+    refresh_at: Option<Instant>,
+    /// How often the file had been resolved before.
+    pub(super) number: u64,
+}
+
+/// What was resolved of one file; locked by whoever asks.
+type Entry = Arc<tokio::sync::Mutex<Option<Arc<Resolved>>>>;
+
+/// The files of a store.
+#[derive(Debug, Default)]
+pub(super) struct Urls {
+    entries: Mutex<HashMap<Path, Entry>>,
+}
+
+impl Urls {
+    fn entry(&self, path: &Path) -> Entry {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(entries.entry(path.clone()).or_default())
+    }
+}
+
+impl Hub {
+    /// Returns where the bytes of a file are. The URL numbered `refused` is of no use any more.
+    ///
+    /// Asks the Hub unless that is known; while one asks, all others who want the same wait for the answer.
+    pub(super) async fn resolve(
+        &self,
+        path: &Path,
+        refused: Option<u64>,
+        patience: &Patience,
+    ) -> object_store::Result<Arc<Resolved>> {
+        let entry = self.urls.entry(path);
+        let mut known = entry.lock().await;
+        let is_good = |known: &&Arc<Resolved>| {
+            refused != Some(known.number) && known.refresh_at.is_none_or(|at| Instant::now() < at)
+        };
+        if let Some(known) = known.as_ref().filter(is_good) {
+            return Ok(Arc::clone(known));
+        }
+        let number = known.as_ref().map_or(0, |known| known.number + 1);
+        let resolved = Arc::new(self.ask(path, number, patience).await?);
+        *known = Some(Arc::clone(&resolved));
+        Ok(resolved)
+    }
+
+    /// Asks the Hub where a file is, until it says so.
+    async fn ask(&self, path: &Path, number: u64, patience: &Patience) -> object_store::Result<Resolved> {
+        let mut url = self.settings.file_url(path);
+        let (mut num_redirects, mut num_failed) = (0, 0);
+        loop {
+            let slot = self.pace.enter(patience).await?;
+            // A file that the Hub has itself need not be sent for this.
+            let sent = self.request(&url).header(RANGE, "bytes=0-0").send().await;
+            drop(slot);
+            num_failed += 1;
+            let response = match sent {
+                Ok(response) => response,
+                Err(error) => {
+                    patience.pause(num_failed, &trouble::of_client(error)).await?;
+                    continue;
+                }
+            };
+            let (status, headers) = (response.status(), response.headers());
+            if status.is_redirection() {
+                self.pace.note(headers);
+                let target = headers.get(LOCATION).and_then(|to| url.join(to.to_str().ok()?).ok());
+                let target = target.ok_or_else(|| trouble::generic("the Hub redirects to nowhere".into()))?;
+                if !self.settings.is_ours(&target) || headers.contains_key("x-linked-etag") {
+                    return Ok(resolved(target, false, headers, number));
+                }
+                num_redirects += 1;
+                if num_redirects > MAX_REDIRECTS {
+                    return Err(trouble::generic("the Hub redirects for ever".into()));
+                }
+                url = target;
+            } else if status.is_success() {
+                self.pace.note(headers);
+                return direct(url, headers, number);
+            } else {
+                self.wait_after(path, status, headers, num_failed, patience).await?;
+            }
+        }
+    }
+
+    /// Waits after an answer that may be another one later; all others are errors.
+    pub(super) async fn wait_after(
+        &self,
+        path: &Path,
+        status: StatusCode,
+        headers: &HeaderMap,
+        num_failed: u32,
+        patience: &Patience,
+    ) -> object_store::Result<()> {
+        let said = trouble::refusal(status, headers);
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let wait = pace::refused_for(headers).unwrap_or_else(|| pace::pause_after(num_failed));
+            patience.check(wait, &said)?;
+            self.pace.hold(wait);
+            return Ok(());
+        }
+        if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
+            return patience.pause(num_failed, &said).await;
+        }
+        Err(trouble::of_status(path, status, said))
+    }
+
+    /// Begins a request to the Hub itself, with the token if the URL is its own.
+    pub(super) fn request(&self, url: &Url) -> reqwest::RequestBuilder {
+        let request = self.asking.get(url.clone());
+        match &self.settings.token {
+            Some(token) if self.settings.is_ours(url) => request.bearer_auth(token),
+            _ => request,
+        }
+    }
+}
+
+/// Returns what a redirect says of a file.
+fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Resolved {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // That of the redirect itself counts where nothing is said of what it leads to.
+    let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
+    let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
+    let size = text("x-linked-size").and_then(|size| size.parse().ok());
+    let refresh_at = lifetime(&url).map(|left| Instant::now() + left.saturating_sub(MARGIN.min(left / 4)));
+    Resolved { url, is_direct, size, tags, refresh_at, number }
+}
+
+/// Returns a file that the Hub has itself.
+fn direct(url: Url, headers: &HeaderMap, number: u64) -> object_store::Result<Resolved> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let total = text(CONTENT_RANGE).and_then(|range| range.rsplit('/').next()?.parse().ok());
+    let found = resolved(url, true, headers, number);
+    if found.tags.is_empty() && text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html")) {
+        return Err(trouble::generic("the Hub answered with a page of HTML instead of a file".into()));
+    }
+    let size = found.size.or(total).or_else(|| text(CONTENT_LENGTH)?.parse().ok());
+    Ok(Resolved { size, ..found })
+}
+
+/// Returns how long a signed URL is still good, where it says so.
+fn lifetime(url: &Url) -> Option<Duration> {
+    let number = |wanted: &str| {
+        let mut pairs = url.query_pairs().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        pairs.next()?.1.parse::<u64>().ok()
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let until = number("Expires").map(|at| Duration::from_secs(at).saturating_sub(now));
+    until.into_iter().chain(number("X-Amz-Expires").map(Duration::from_secs)).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(query: &str) -> Option<u64> {
+        lifetime(&Url::parse(&format!("https://cdn.test/x?{query}")).unwrap()).map(|left| left.as_secs())
+    }
+
+    #[test]
+    fn a_signed_url_says_how_long_it_is_good() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(left("X-Amz-Expires=3600&X-Amz-Signature=a"), Some(3600));
+        assert!((90..=100).contains(&left(&format!("Expires={}&Signature=a", now + 100)).unwrap()));
+        assert!((90..=100).contains(&left(&format!("X-Amz-Expires=3600&Expires={}", now + 100)).unwrap()));
+        assert_eq!(left(&format!("Expires={}", now - 100)), Some(0));
+        assert_eq!(left("Expires=soon"), None);
+        assert_eq!(left(""), None);
+    }
+}

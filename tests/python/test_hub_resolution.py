@@ -1,0 +1,279 @@
+"""Names to files: the same ordered list of every split as the real `datasets` finds on the same Hub."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub import Hub
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import forebay as fb
+from forebay.hub import globs, places
+from forebay.hub.client import Client
+from forebay.hub.resolve import Wanted, resolve
+from forebay.hub.settings import current
+
+datasets = pytest.importorskip("datasets")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hub import Repo
+
+# `datasets` leaves them to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed")
+
+
+def parquet_bytes(num_rows: int = 3, start: int = 0) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": pa.array(range(start, start + num_rows), pa.int64())}), sink)
+    return sink.getvalue()
+
+
+BODY = parquet_bytes()
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory) -> Iterator[Hub]:
+    with Hub() as hub, pytest.MonkeyPatch.context() as monkeypatch:
+        hub.point(monkeypatch, tmp_path_factory.mktemp("home"))
+        datasets.disable_progress_bars()
+        yield hub
+
+
+def make(hub: Hub, paths: list[str], card: str | None = None) -> Repo:
+    files = {path: BODY if path.endswith("parquet") else b"x" for path in paths}
+    if card is not None:
+        files["README.md"] = f"---\n{card}\n---\nA card.\n".encode()
+    return hub.create(f"org/n{next(NUMBERS)}", files)
+
+
+def below_root(files: Any) -> list[tuple[str, list[str]]]:
+    return [(str(split), [re.sub(r"^hf://[^@]+@[^/]+/", "", uri) for uri in uris]) for split, uris in files.items()]
+
+
+def theirs(repo: Repo, **arguments: Any) -> list[tuple[str, list[str]]] | None:
+    """The files as `datasets` finds them; `None` where it finds none."""
+    try:
+        builder = datasets.load_dataset_builder(repo.id, **arguments)
+    except (ValueError, OSError, TypeError) as error:
+        assert "Hub" not in str(error) or "Parquet" in str(error) or isinstance(error, FileNotFoundError), error
+        return None
+    if builder.name != "parquet" or not any(builder.config.data_files.values()):
+        return None
+    return below_root(builder.config.data_files)
+
+
+def ours(repo: Repo, name: str | None = None, revision: str | None = None, **arguments: Any) -> Any:
+    place = places.parse(repo.id)
+    assert place is not None
+    try:
+        found = resolve(place.at(revision), Wanted(name, **arguments), Client(current(None)))
+    except fb.ForebayError:
+        return None
+    return below_root({split: [uri for uri, _, _ in files] for split, files in found.splits.items()})
+
+
+def check_same(repo: Repo, **arguments: Any) -> Any:
+    expected = theirs(repo, **arguments)
+    assert ours(repo, **arguments) == expected
+    return expected
+
+
+LAYOUTS = {
+    "sharded": [
+        "data/train-00000-of-00002.parquet",
+        "data/train-00001-of-00002.parquet",
+        "data/x.y-00000-of-00001.parquet",
+    ],
+    "sharded and more": ["data/test-00000-of-00001-abc.parquet", "other/train.parquet", "train/0.parquet"],
+    "folders": ["train/b.parquet", "train/a.parquet", "my-dev/0.parquet", "eval_2/x/y.parquet", "testing/z.parquet"],
+    "files": ["a/train.parquet", "validation_0.parquet", "x-test.parquet", "trainer.parquet", "dev-train.parquet"],
+    "one file": ["anything.parquet"],
+    "no split": ["b/2.parquet", "a/10.parquet", "a/2.parquet"],
+    "hidden": [".hidden/train.parquet", "__cache__/train.parquet", "a/.x.parquet", "a/_y.parquet", "ok.parquet"],
+    "mixed kinds": ["train.parquet", "train.csv", "train.json", "dataset_infos.json", "notes.md"],
+    "mostly another kind": ["train/0.csv", "train/1.csv", "train/2.parquet"],
+    "other ends": ["train/0.geoparquet", "train/1.gpq", "train/2.parquet.zip"],
+    "twice in one split": ["train/train-1/x.parquet", "train-x/0.parquet"],
+    "in two splits": ["test/train/x.parquet", "train/y.parquet"],
+    "nothing": [".gitattributes"],
+    "no data": ["paper.docx", "LICENSE"],
+    "strange names": ["data dir/tr[a]in 1.parquet", "ü/train.parquet", "a%20b/test#1.parquet"],
+}
+
+
+@pytest.mark.parametrize("paths", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_layout_gives_the_splits_of_datasets(hub, paths):
+    check_same(make(hub, paths))
+
+
+NAMES = st.sampled_from(
+    ["train", "training", "validation", "valid", "dev", "val", "test", "testing", "eval", "data", "x", "part", "sub"]
+)
+APART = st.sampled_from(["", "-", "_", ".", " ", "0", "-1", "_2x", "-00000-of-00002", "-00001-of-00002", "__", "A"])
+STEMS = st.lists(st.tuples(APART, NAMES, APART).map("".join), min_size=1, max_size=2).map("".join)
+PREFIXES = st.sampled_from(["", "", "", "", "", ".", "__", "_"])
+FOLDERS = st.one_of(st.just("data"), NAMES, st.tuples(PREFIXES, STEMS).map("".join))
+ENDS = st.sampled_from([".parquet"] * 8 + [".csv", ".json", ".gpq", ".txt", "", ".parquet.gz", ".PARQUET"])
+FILES = st.tuples(PREFIXES, STEMS, ENDS).map("".join)
+PATHS = st.tuples(st.lists(FOLDERS, max_size=3), FILES).map(lambda parts: "/".join([*parts[0], parts[1]]))
+
+
+def is_sound(paths: list[str]) -> bool:
+    """Whether no file is also a folder, and no name is one that a repository cannot have."""
+    folders = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(1, path.count("/") + 1)}
+    return not folders & set(paths) and not any(part in (".", "..") for path in paths for part in path.split("/"))
+
+
+TREES = st.lists(PATHS, min_size=1, max_size=8, unique=True).filter(is_sound)
+SLOW = settings(max_examples=8, suppress_health_check=list(HealthCheck))
+
+
+@given(TREES)
+@example(["data/a-00000-of-00001-of-00000.parquet", "data/train-00000-of-00001.parquet"])
+@SLOW
+def test_any_layout_gives_the_splits_of_datasets(hub, paths):
+    check_same(make(hub, paths))
+
+
+PATTERNS = st.one_of(
+    st.sampled_from(
+        ["**", "*", "*.parquet", "**/*.parquet", "train/*", "data/**", "**/train*", "*/*", "**/.*", "__*/*"]
+    ),
+    st.sampled_from(
+        ["[dt]*/*", "**/[!t]*", "?????.parquet", "data/*-[0-9]*", "missing/*", "**/*.csv", "**/**", "x[", "[]x]*"]
+    ),
+    PATHS,
+)
+
+
+@given(TREES, st.data())
+@SLOW
+def test_any_pattern_gives_the_files_of_datasets(hub, paths, data):
+    repo = make(hub, paths)
+    patterns = st.one_of(PATTERNS, st.sampled_from(paths))
+    form = data.draw(
+        st.one_of(
+            patterns,
+            st.lists(patterns, min_size=1, max_size=3),
+            st.dictionaries(NAMES, patterns, min_size=1, max_size=2),
+        )
+    )
+    check_same(repo, data_files=form)
+
+
+@given(TREES, st.data())
+@SLOW
+def test_any_card_gives_the_configs_of_datasets(hub, paths, data):
+    folders = sorted({path.rsplit("/", 1)[0] for path in paths if "/" in path})
+    patterns = st.one_of(PATTERNS, st.sampled_from(paths))
+    lists = st.one_of(patterns, st.lists(patterns, min_size=1, max_size=2))
+    splits = st.lists(st.fixed_dictionaries({"split": NAMES, "path": lists}), min_size=1, max_size=2)
+    config = st.fixed_dictionaries(
+        {},
+        optional={
+            "data_files": st.one_of(lists, splits),
+            "data_dir": st.sampled_from(folders) if folders else st.nothing(),
+            "default": st.booleans(),
+        },
+    )
+    configs = data.draw(st.dictionaries(st.sampled_from(["default", "en", "de"]), config, min_size=1, max_size=3))
+    card = "configs: " + repr([{"config_name": name, **said} for name, said in configs.items()])
+    repo = make(hub, paths, card.replace("True", "true").replace("False", "false"))
+    for name in (None, *configs, "fr"):
+        check_same(repo, name=name)
+
+
+@given(TREES, st.data())
+@SLOW
+def test_any_folder_gives_the_splits_of_datasets(hub, paths, data):
+    folders = sorted({path[:place] for path in paths for place, char in enumerate(path) if char == "/"})
+    repo = make(hub, paths)
+    for folder in [*folders[:2], "missing"]:
+        check_same(repo, data_dir=folder)
+        check_same(repo, data_dir=folder, data_files=data.draw(PATTERNS))
+
+
+@given(st.text("ab-[]!*?^&|~\\.", max_size=8), st.text("ab-[]!^&|~\\.", max_size=5))
+@example("[b-a]", "b")
+@example("[!b-a]", "c")
+@example("[a-]b", "-b")
+@example("[]]", "]")
+@example("[!]]", "a")
+@settings(max_examples=600)
+def test_a_pattern_of_one_name_fits_what_fsspec_says(pattern, name):
+    from fsspec.utils import glob_translate
+
+    if "**" in pattern:
+        return
+    assert (globs.compiled(pattern).match(name) is None) == (re.match(glob_translate(pattern), name) is None)
+
+
+REVISIONS = ["main", "refs/convert/parquet", "v1", "refs/pr/3", "side"]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_every_kind_of_revision_is_found(hub, revision):
+    repo = make(hub, ["main.parquet"])
+    for number, ref in enumerate(["refs/convert/parquet", "refs/tags/v1", "refs/pr/3", "side"]):
+        main = repo.sha
+        repo.commit({f"default/train/{number}.parquet": BODY}, ref=ref)
+        repo.refs["main"] = main
+    by_name = check_same(repo, revision=revision)
+    assert by_name is not None
+    place = places.parse(f"hf://datasets/{repo.id}@{revision}")
+    assert place is not None
+    found = resolve(place, Wanted(), Client(current(None)))
+    assert below_root({split: [uri for uri, _, _ in files] for split, files in found.splits.items()}) == by_name
+    assert ours(repo, revision=found.commit) == by_name
+
+
+def test_a_listing_in_pages_is_the_same(hub):
+    repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])
+    whole = ours(repo)
+    hub.page_size = 2
+    try:
+        assert ours(repo) == whole == theirs(repo)
+    finally:
+        hub.page_size = 1000
+
+
+def test_a_bucket_gives_the_splits_of_datasets(hub):
+    paths = ["d/train/b.parquet", "d/train/a.parquet", "d/test/c.parquet", "e/other.parquet"]
+    hub.create_bucket("org/bucket", dict.fromkeys(paths, BODY))
+    theirs = datasets.load_dataset_builder("hf://buckets/org/bucket/d").config.data_files
+    place = places.parse("hf://buckets/org/bucket/d")
+    assert place is not None
+    found = resolve(place, Wanted(), Client(current(None)))
+    assert {split: [uri for uri, _, _ in files] for split, files in found.splits.items()} == dict(theirs)
+
+
+def test_the_hubs_own_parquet_has_configs_and_splits(hub):
+    repo = make(hub, ["a.csv"])
+    main = repo.sha
+    exported = [
+        f"{name}/{split}/000{n}.parquet"
+        for name in ("en", "default")
+        for split in ("train", "partial-x")
+        for n in (0, 1)
+    ]
+    repo.commit(dict.fromkeys(exported, BODY), ref="refs/convert/parquet")
+    repo.refs["main"] = main
+    place = places.parse(f"{repo.id}@~parquet")
+    assert place is not None
+    found = resolve(place, Wanted("en"), Client(current(None)))
+    assert below_root({split: [uri for uri, _, _ in files] for split, files in found.splits.items()}) == [
+        ("train", ["en/train/0000.parquet", "en/train/0001.parquet"]),
+        ("x", ["en/partial-x/0000.parquet", "en/partial-x/0001.parquet"]),
+    ]
+    with pytest.raises(fb.SettingError, match="'fr'.*`en`"):
+        resolve(place, Wanted("fr"), Client(current(None)))

@@ -160,7 +160,11 @@ impl Store {
             .map(|(name, value)| format!("{}={value}", name.to_ascii_lowercase()))
             .collect();
         places.sort_unstable();
-        let key = format!("{:?}", self.key);
+        let key = match &self.key {
+            // Files that are the same at two commits have the same tags.
+            StoreKey::Hub(root) => root.split('@').next().unwrap_or(root).to_owned(),
+            key => format!("{key:?}"),
+        };
         if self.key == StoreKey::Local { vec![key] } else { [vec![key], places].concat() }
     }
 

@@ -199,7 +199,9 @@ class Hub:
             # The viewer is another server, whose name would take long not to be found.
             "USE_PARQUET_EXPORT": False,
         }
-        for module in [module for name, module in sys.modules.items() if name.startswith(("huggingface_hub", "datasets"))]:
+        for module in [
+            module for name, module in sys.modules.items() if name.startswith(("huggingface_hub", "datasets"))
+        ]:
             for name, value in list(vars(module).items()):
                 if name in settings and not callable(value):
                     monkeypatch.setattr(module, name, settings[name])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hub import Hub
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import forebay as fb
@@ -50,7 +50,7 @@ def hub(tmp_path_factory) -> Iterator[Hub]:
 
 
 def make(hub: Hub, paths: list[str], card: str | None = None) -> Repo:
-    files = {path: BODY if path.endswith("parquet") else b"x" for path in paths}
+    files = {path: BODY if path.endswith("parquet") else b"{}" for path in paths}
     if card is not None:
         files["README.md"] = f"---\n{card}\n---\nA card.\n".encode()
     return hub.create(f"org/n{next(NUMBERS)}", files)
@@ -64,8 +64,7 @@ def theirs(repo: Repo, **arguments: Any) -> list[tuple[str, list[str]]] | None:
     """The files as `datasets` finds them; `None` where it finds none."""
     try:
         builder = datasets.load_dataset_builder(repo.id, **arguments)
-    except (ValueError, OSError, TypeError) as error:
-        assert "Hub" not in str(error) or "Parquet" in str(error) or isinstance(error, FileNotFoundError), error
+    except (ValueError, OSError):
         return None
     if builder.name != "parquet" or not any(builder.config.data_files.values()):
         return None
@@ -135,7 +134,8 @@ def is_sound(paths: list[str]) -> bool:
 
 
 TREES = st.lists(PATHS, min_size=1, max_size=8, unique=True).filter(is_sound)
-SLOW = settings(max_examples=8, suppress_health_check=list(HealthCheck))
+# `datasets` compiles hundreds of patterns for each: what is found is not made smaller.
+SLOW = settings(max_examples=20, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 
 
 @given(TREES)

@@ -76,7 +76,7 @@ def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + first_line + 1}" if mark is not None else ""
         what = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise DataError(f"`{where}`{line}: it is not YAML: {what}; pass `data_files` to do without") from error
+        raise DataError(f"`{where}`{line}: it is not YAML: {what}; the path of a folder in it does without") from error
     if data is None:
         return {}
     if not isinstance(data, dict):

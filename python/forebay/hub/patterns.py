@@ -145,13 +145,20 @@ def resolve(listing: Listing, patterns: Sequence[str], folder: str = "", *, only
         if only_data:
             paths = [path for path in paths if holds_data(path)]
         if not paths and not globs.has_magic(pattern):
-            near = [path for path in listing.paths if basename(path) == basename(pattern)]
-            hint = f"; `{near[0]}` is" if near else ""
-            raise NotFoundError(
-                f"no file `{'/'.join(part for part in (folder, pattern) if part)}` in `{listing.root}`{hint}"
-            )
+            named = "/".join(part for part in (folder, pattern) if part)
+            raise _missing(named, listing)
         found.extend(paths)
     return found
+
+
+def _missing(named: str, listing: Listing) -> NotFoundError:
+    if named in listing.paths:
+        return NotFoundError(
+            f"`{named}` in `{listing.root}` is no data file, by its name; expected `.parquet` at its end"
+        )
+    near = [path for path in listing.paths if basename(path) == basename(named)]
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    return NotFoundError(f"no file `{named}` in `{listing.root}`{hint}")
 
 
 def sanitized(data_files: Any, where: str = "data_files") -> Patterns:

@@ -221,6 +221,9 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
         return
     if all(kind is None for kind in kinds.values()):
         raise NotFoundError(f"no data files in `{listing.root}`")
+    if set(kinds.values()) == {"parquet", None}:
+        empty = next(split for split, kind in kinds.items() if kind is None)
+        raise NotFoundError(f"the split `{empty}` of `{listing.root}` has no files: no pattern of it fits any")
     shown = ", ".join(f"`{split}` is {kind or 'nothing'}" for split, kind in kinds.items())
     export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
     hint = export if listing.root.startswith("datasets/") else ""

@@ -14,6 +14,10 @@ use super::trouble;
 use super::urls::Resolved;
 use crate::source::traffic::Attempts;
 
+/// What a signed URL that is of no use any more is answered with.
+const STALE: [StatusCode; 4] =
+    [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND, StatusCode::GONE];
+
 /// What is wanted.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
@@ -56,9 +60,9 @@ pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &Patience) -> objec
         if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
             hub.traffic.throttled();
         }
-        let is_expired = [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED].contains(&status) && !found.is_direct;
-        if is_expired && refused.is_none_or(|before| before == found.number) {
-            // The signature may have expired: once more, with another.
+        let is_stale = STALE.contains(&status) && !found.is_direct;
+        if is_stale && refused.is_none_or(|before| before == found.number) {
+            // The signature may have expired, or the bytes have moved: once more, with another URL.
             refused = Some(found.number);
         } else if found.is_direct {
             hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;

@@ -1,0 +1,270 @@
+"""Configurations, splits and cards: what they choose, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hub import TOKEN, Hub
+from hub_data import ids_file
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Hub]:
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(served, tmp_path, monkeypatch) -> Hub:
+    served.point(monkeypatch, tmp_path)
+    served.clear()
+    return served
+
+
+CARD = """---
+license: mit
+configs:
+- config_name: en
+  data_files:
+  - split: train
+    path: en/train-*
+  - split: dev
+    path: [en/dev.parquet]
+- config_name: de
+  default: true
+  data_dir: de
+dataset_info:
+- config_name: en
+  features:
+  - name: id
+    dtype: int64
+- config_name: de
+  splits:
+  - name: train
+    num_examples: 7
+---
+A card.
+"""
+
+
+def files(card: str = CARD) -> dict[str, bytes]:
+    paths = {
+        "en/train-1.parquet": 5,
+        "en/train-0.parquet": 4,
+        "en/dev.parquet": 3,
+        "de/test.parquet": 2,
+        "de/train.parquet": 7,
+    }
+    return {path: ids_file(0, num_rows) for path, num_rows in paths.items()} | {"README.md": card.encode()}
+
+
+def test_a_config_is_chosen_by_name_or_by_the_card(hub):
+    hub.create("org/cards", files())
+    english = fb.load_dataset("org/cards", "en")
+    assert {name: split.num_rows for name, split in english.items()} == {"train": 9, "dev": 3}
+    assert {name: split.num_rows for name, split in fb.load_dataset("org/cards").items()} == {"train": 7, "test": 2}
+    assert fb.load_dataset("org/cards", "en", "train").num_rows == 9
+    both = fb.load_dataset("org/cards", "en", "train+dev")
+    assert [row["id"] for row in both.iter()] == [*range(4), *range(5), *range(3)]
+    assert hub.count("api") == 2 * 4, "a commit and a listing"
+    assert english["train"]._card["features"] == [{"name": "id", "dtype": "int64"}]
+
+
+def test_what_the_card_does_not_have_is_listed(hub):
+    hub.create("org/cards", files())
+    with pytest.raises(fb.SettingError, match=r"no config 'eng'.*did you mean `en`\? it has `en`, `de`"):
+        fb.load_dataset("org/cards", "eng")
+    with pytest.raises(
+        fb.SettingError, match=r"no split `tran` in `org/cards`; it has train, dev \(did you mean `train`\?\)"
+    ):
+        fb.load_dataset("org/cards", "en", "tran")
+    hub.create("org/undecided", files(CARD.replace("  default: true\n", "")))
+    with pytest.raises(fb.SettingError, match="has several configs; choose one: it has `en`, `de`"):
+        fb.load_dataset("org/undecided")
+    both = CARD.replace("config_name: en\n  data", "config_name: en\n  default: true\n  data")
+    hub.create("org/both", files(both))
+    with pytest.raises(fb.DataError, match="several default configs: `en` and `de`"):
+        fb.load_dataset("org/both")
+
+
+def test_a_card_that_is_broken_says_where(hub):
+    for said, words in {
+        "configs:\n- config_name: [": r"org/broken/README.md`, line \d+: it is not YAML",
+        "configs: all": "`configs` in the card is no list",
+        "configs:\n- data_files: x": "needs a `config_name`",
+        "configs:\n- config_name: a\n  data_files: 3": "`data_files` of the config `a` in the card: expected a path",
+        "configs:\n- config_name: a\n  data_files:\n  - split: a-b\n    path: x": "'a-b' is no name of a split",
+        "dataset_info: 3": "`dataset_info` in the card is neither",
+    }.items():
+        hub.create("org/broken", files(f"---\n{said}\n---\n"))
+        with pytest.raises(fb.DataError, match=words):
+            fb.load_dataset("org/broken")
+        assert fb.load_dataset("hf://datasets/org/broken/de", split="test").num_rows == 2
+
+
+def test_yaml_without_its_parser_is_said(hub, monkeypatch):
+    hub.create("org/cards", files())
+    hub.create("org/plain", files("---\nlicense: mit\n---\n"))
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert fb.load_dataset("org/plain", data_dir="de")["train"].num_rows == 7
+    with pytest.raises(fb.VersionError, match=r"pip install 'forebay\[hub\]'"):
+        fb.load_dataset("org/cards")
+
+
+def test_files_that_are_missing_or_no_parquet_are_named(hub):
+    card = "---\nconfigs:\n- config_name: a\n  data_files: {}\n---\n"
+    for pattern, words in (
+        ("gone.parquet", "no file `gone.parquet` in `datasets/org/holes"),
+        ("'no/*.parquet'", "no data files in"),
+        ("'../x.parquet'", r"`\.\./x.parquet` is not in `datasets/org/holes"),
+        ("README.md", "is not Parquet|is no data file|no data files"),
+    ):
+        hub.create("org/holes", {"README.md": card.format(pattern).encode(), "x.parquet": ids_file(0, 1)})
+        with pytest.raises(fb.ForebayError, match=words):
+            fb.load_dataset("org/holes")
+    hub.create("org/csv", {"train.csv": b"id\n1\n"})
+    with pytest.raises(fb.DataError, match="`train` is csv; `@~parquet` behind the name"):
+        fb.load_dataset("org/csv")
+    hub.create("org/liar", {"train.parquet": b"id\n1\n" * 9})
+    with pytest.raises(fb.DataError, match=r"hf://datasets/org/liar@\w{40}/train.parquet"):
+        fb.load_dataset("org/liar")
+    with pytest.raises(
+        fb.NotFoundError, match=r"no such file or folder: `hf://datasets/org/liar/trian.*did you mean `train.parquet`"
+    ):
+        fb.load_dataset("hf://datasets/org/liar/trian.parquet")
+
+
+def test_a_split_without_files_is_an_error(hub):
+    splits = "[{split: train, path: x.parquet}, {split: dev, path: dev/*}]"
+    card = f"---\nconfigs:\n- config_name: a\n  data_files: {splits}\n---\n"
+    hub.create("org/empty", {"README.md": card.encode(), "x.parquet": ids_file(0, 4)})
+    with pytest.raises(fb.NotFoundError, match="the split `dev` of `datasets/org/empty@.*has no files"):
+        fb.load_dataset("org/empty")
+
+
+def test_a_local_folder_has_configs_and_wins_over_the_hub(hub, tmp_path, monkeypatch):
+    hub.create("org/cards", files())
+    monkeypatch.chdir(tmp_path)
+    for path, body in files().items():
+        target = tmp_path / "org/cards" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(body)
+    here = fb.load_dataset("org/cards", "en")
+    assert {name: split.num_rows for name, split in here.items()} == {"train": 9, "dev": 3}
+    assert fb.load_dataset("org/cards", data_dir="de")["test"].num_rows == 2
+    assert fb.load_dataset("org/cards", data_files="en/*.parquet")["train"].num_rows == 12
+    assert fb.load_dataset("parquet", data_files={"a": "org/cards/de/*.parquet"}, split="a").num_rows == 9
+    assert not hub.log
+    with pytest.raises(fb.SettingError, match="no config 'fr'"):
+        fb.load_dataset("org/cards", "fr")
+    there = fb.load_dataset("hf://datasets/org/cards", "en", "train")
+    assert there.num_rows == 9
+    assert hub.count("api") == 2
+
+
+def test_arguments_that_cannot_go_together_are_refused(hub, tmp_path):
+    hub.create("org/cards", files())
+    refused = [
+        (lambda: fb.load_dataset("hf://datasets/org"), "expected `hf://datasets/owner/name@revision/path`"),
+        (lambda: fb.load_dataset("hf://models/org/name"), "expected `hf://datasets/owner"),
+        (lambda: fb.load_dataset("org/cards@"), "names no revision after the `@`"),
+        (lambda: fb.load_dataset("hf://buckets/a/b@main/x"), "a bucket, which has no revisions"),
+        (lambda: fb.load_dataset("hf://buckets/a/b", revision="main"), "is a bucket, which has none"),
+        (lambda: fb.load_dataset("org/cards@a", revision="b"), "names one already, got `b`"),
+        (lambda: fb.load_dataset(tmp_path, revision="main"), "is not on the Hub"),
+        (lambda: fb.load_dataset("s3://bucket/x/", "config"), "has no configs"),
+        (lambda: fb.load_dataset("org/cards", data_dir="../x"), "expected a folder of the dataset"),
+        (lambda: fb.load_dataset("org/cards", data_files=3), "data_files: expected a path"),
+        (lambda: fb.load_dataset("org/cards", data_files="**.parquet"), "not the whole name of a folder"),
+        (lambda: fb.load_dataset("org/cards", token=3), "token: expected text"),
+        (lambda: fb.load_dataset("org/cards", storage_options={"hf_patience": "long"}), "hf_patience"),
+        (
+            lambda: fb.load_dataset("org/cards", storage_options={"aws_region": "x"}),
+            "`aws_region` is not an option of the Hub",
+        ),
+        (lambda: fb.load_dataset("parquet"), "`parquet` needs the files"),
+        (lambda: fb.load_dataset(["hf://datasets/org/cards/de/test.parquet", "x"], "en"), "a list names files"),
+        (lambda: fb.load_dataset("hf://datasets/org/cards/de/*", data_dir="x"), "names files already"),
+    ]
+    for call, words in refused:
+        with pytest.raises(fb.SettingError) as caught:
+            call()
+        assert words in str(caught.value)
+
+
+def test_the_environment_is_read_when_a_dataset_is_opened(hub, tmp_path, monkeypatch):
+    hub.create("org/private", {"x.parquet": ids_file(0, 5)}, private=True)
+
+    def is_seen(**arguments: object) -> bool:
+        try:
+            return fb.load_dataset("org/private", split="train", **arguments).num_rows == 5
+        except fb.DatasetNotFoundError:
+            return False
+
+    assert not is_seen()
+    assert is_seen(token=TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert is_seen()
+    assert not is_seen(token=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    assert not is_seen()
+    assert is_seen(token=True)
+    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN")
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    assert is_seen()
+    (tmp_path / "token").unlink()
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "other"))
+    (tmp_path / "other").write_text(TOKEN)
+    assert is_seen()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(fb.HubUnreachableError, match=r"cannot reach the Hub at `http://127.0.0.1:9`") as caught:
+        fb.load_dataset("org/private")
+    assert isinstance(caught.value, ConnectionError)
+
+
+def test_a_downloaded_copy_is_used_without_the_network(hub, tmp_path, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/copied", files())
+    streamed = fb.load_dataset("org/copied", "en", "train")
+    folder = hub_library.snapshot_download("org/copied", repo_type="dataset", cache_dir=tmp_path / "hub")
+    assert repo.sha in folder
+    hub.clear()
+    pinned = fb.load_dataset("org/copied", "en", "train", revision=repo.sha)
+    assert [row["id"] for row in pinned.iter()] == [row["id"] for row in streamed.iter()]
+    assert hub.count("api") + hub.count("resolve") == 0
+    # The state of one is good for the other.
+    pinned.shuffle(1).batches(2).load_state_dict(streamed.shuffle(1).batches(2).state_dict())
+    hub.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fb.load_dataset("org/copied")["test"].num_rows == 2
+    assert not hub.log
+    with pytest.raises(fb.HubUnreachableError, match="`org/other` at `main` is not among the downloaded"):
+        fb.load_dataset("org/other")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    # What is downloaded is not fetched, whatever is asked of the Hub.
+    assert fb.load_dataset("org/copied", "en", "train").num_rows == 9
+    assert hub.count("cdn") == 0
+
+
+def test_a_copy_in_part_is_not_taken_for_the_whole(hub, tmp_path, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/partly", files())
+    hub_library.snapshot_download(
+        "org/partly", repo_type="dataset", cache_dir=tmp_path / "hub", allow_patterns=["README.md", "en/*"]
+    )
+    hub.clear()
+    assert fb.load_dataset("org/partly", "de", "train", revision=repo.sha).num_rows == 7
+    assert hub.count("api") == 0
+    assert hub.count("resolve") == 1
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fb.load_dataset("org/partly", "en", "train").num_rows == 9
+    with pytest.raises(fb.HubUnreachableError, match=r"de/\w+.parquet`.* was not downloaded"):
+        fb.load_dataset("org/partly", "de")

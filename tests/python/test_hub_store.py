@@ -1,0 +1,332 @@
+"""The store of the Hub: exact rows through every fault, few requests, and a token that stays at home."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hub import STRANGER, TOKEN, Hub
+from hub_data import ids_file
+from programs import run_python
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_ROWS = 3000
+ROWS_OF_A_GROUP = 100
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Hub]:
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(served, tmp_path, monkeypatch) -> Hub:
+    """A Hub with one dataset of three files, one bucket and nothing wrong."""
+    served.point(monkeypatch, tmp_path)
+    files = {f"train/{n}.parquet": ids_file(n * 1000, (n + 1) * 1000, row_group_rows=ROWS_OF_A_GROUP) for n in range(3)}
+    served.create("org/data", files | {"README.md": b"A card.\n"})
+    served.latency, served.url_lifetime = 0.0, 3600.0
+    served.clear()
+    return served
+
+
+def ids(dataset: fb.Dataset) -> list[int]:
+    return [row["id"] for row in dataset.iter()]
+
+
+def open_train(**arguments: object) -> fb.Dataset:
+    return fb.load_dataset("org/data", split="train", **arguments)
+
+
+def test_rows_come_in_order_and_opening_asks_little(hub):
+    dataset = open_train()
+    assert hub.count("api") + hub.count("resolve", "README") == 3
+    assert hub.count("resolve", ".parquet") == 3
+    assert ids(dataset) == list(range(NUM_ROWS))
+    assert sorted(ids(dataset.shuffle(1))) == list(range(NUM_ROWS))
+    assert hub.count("api") == 2
+    assert hub.count("resolve", ".parquet") == 3, "one for the life of a URL"
+
+
+def test_several_splits_and_rows_of_them_are_opened(hub):
+    assert list(fb.load_dataset("org/data")) == ["train"]
+    assert ids(open_train().select([5, 6])) == [5, 6]
+    cut = fb.load_dataset("org/data", split="train[10:20]+train[-5:]")
+    assert ids(cut) == [*range(10, 20), *range(NUM_ROWS - 5, NUM_ROWS)]
+    assert ids(
+        fb.load_dataset(f"hf://datasets/org/data@{hub.repos['org/data'].sha}/train/1.parquet", split="train")
+    ) == [*range(1000, 2000)]
+    both = fb.load_dataset(["hf://datasets/org/data/train/2.parquet", "hf://datasets/org/data/train/0*"], split="train")
+    assert ids(both) == [*range(2000, 3000), *range(1000)]
+
+
+def test_a_bucket_and_small_files_that_the_hub_sends_itself_are_read(hub):
+    hub.create_bucket("org/bucket", {"d/train/x.parquet": ids_file(0, 70)})
+    assert ids(fb.load_dataset("hf://buckets/org/bucket/d", split="train")) == [*range(70)]
+    # Named otherwise, this Hub has it itself.
+    hub.create("org/small", {"data.geoparquet": ids_file(0, 70)})
+    small = fb.load_dataset("org/small", split="train")
+    assert ids(small) == [*range(70)]
+    assert hub.count("cdn", "small") == 0
+
+
+FAULTS = {
+    "a CDN that fails": [("cdn", {"times": 3, "status": 503})],
+    "a CDN that refuses": [("cdn", {"times": 2, "status": 429})],
+    "a body that breaks off": [("cdn", {"times": 5, "cut_after": 150})],
+    "a body that breaks off at once": [("cdn", {"times": 2, "cut_after": 0})],
+    "slow bytes": [("cdn", {"times": 2, "bytes_per_second": 5e3})],
+    "a Hub that fails": [("resolve", {"times": 2, "status": 502}), ("api", {"times": 2, "status": 500})],
+    "a Hub that refuses": [("resolve", {"times": 1, "status": 429, "headers": {"Retry-After": "1"}})],
+    "a quota that is used up": [
+        ("resolve", {"times": 1, "status": 429, "headers": {"RateLimit": '"resolvers";r=0;t=1'}})
+    ],
+    "an API quota that is used up": [("api", {"times": 1, "status": 429, "headers": {"RateLimit": '"api";r=0;t=0'}})],
+    "a signature that is refused": [("cdn", {"times": 1, "status": 403})],
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_an_epoch_is_exact_through_a_fault(hub, faults):
+    for kind, what in faults:
+        hub.fail(kind, **what)
+    dataset = open_train()
+    for kind, what in faults:
+        hub.fail(kind, **what)
+    assert ids(dataset) == list(range(NUM_ROWS))
+    assert sorted(ids(dataset.shuffle(1))) == list(range(NUM_ROWS))
+    assert all(fault.times == 0 or fault.kind != "cdn" for fault in hub.faults)
+
+
+def test_urls_that_expire_in_mid_epoch_are_resolved_once_more_each(hub):
+    dataset = open_train()
+    stream = iter(dataset.shuffle(2).batches(100))
+    first = [next(stream) for _ in range(3)]
+    hub.expire_urls()
+    hub.clear()
+    rest = list(stream)
+    found = [value for batch in [*first, *rest] for value in pa.record_batch(batch)["id"].to_pylist()]
+    assert sorted(found) == list(range(NUM_ROWS))
+    assert hub.count("resolve") <= 3
+    assert hub.count("api") == 0
+
+
+def test_urls_are_resolved_again_before_they_expire(hub):
+    hub.url_lifetime = 2.0
+    dataset = open_train()
+    hub.clear()
+    # Past three quarters of their life, and not yet at its end: nothing is ever refused.
+    time.sleep(1.6)
+    assert ids(dataset) == list(range(NUM_ROWS))
+    assert not [request for request in hub.log if request.status == 403]
+    assert hub.count("resolve") >= 3
+
+
+def test_a_refusal_holds_everybody(hub):
+    hub.create("org/many", {f"train/{n:02}.parquet": ids_file(n, n + 1) for n in range(24)})
+    hub.fail("resolve", 1, status=429, headers={"Retry-After": "1"}, where="parquet")
+    dataset = fb.load_dataset("org/many", split="train")
+    assert dataset.num_rows == 24
+    asked = sorted(request.started for request in hub.log if request.kind == "resolve" and "parquet" in request.path)
+    refused = min(request.ended for request in hub.log if request.status == 429)
+    assert not [started for started in asked if refused + 0.2 < started < refused + 0.9]
+    assert len(asked) <= 24 + 32, "those that were under way may be answered"
+
+
+@pytest.mark.parametrize("kind", ["api", "resolve", "cdn"])
+def test_a_storm_longer_than_the_patience_is_a_timeout(hub, kind):
+    hub.fail(kind, 1000, status=429, where="" if kind != "resolve" else "parquet")
+    with pytest.raises(fb.StoreTimeoutError, match="raise `hf_patience` in `storage_options`") as caught:
+        open_train(storage_options={"hf_patience": "1 second"})
+    assert isinstance(caught.value, TimeoutError)
+    assert "1 second" in str(caught.value)
+
+
+def test_a_token_goes_to_the_hub_alone_and_is_never_shown(hub, monkeypatch):
+    hub.repos["org/data"].private = True
+    dataset = open_train(token=TOKEN)
+    assert ids(dataset) == list(range(NUM_ROWS))
+    # The other origin answers 400 to whoever brings one.
+    assert not [request for request in hub.log if request.kind == "cdn" and request.has_token]
+    assert all(request.has_token for request in hub.log if request.kind != "cdn")
+    shown = [repr(dataset), str(dataset.explain()), repr(vars(dataset)), pickle.dumps(dataset).decode("latin1")]
+    assert not any(TOKEN in text for text in shown)
+    hub.repos.pop("org/data")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(fb.DatasetNotFoundError) as caught:
+        open_train()
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_redirect_to_another_origin_gets_no_token_from_the_api_either(hub):
+    sha = hub.repos["org/data"].sha
+    elsewhere = {"Location": f"{hub.cdn_url}/api"}
+    hub.fail("api", 1, status=307, headers=elsewhere)
+    with pytest.raises(fb.ForebayError):
+        open_train(token=TOKEN)
+    assert hub.count("cdn") == 1
+    assert not [request for request in hub.log if request.kind == "cdn" and request.has_token]
+    assert sha
+
+
+def test_a_page_of_html_is_no_answer(hub):
+    page = {"headers": {"Content-Type": "text/html"}, "body": b"<html>down for maintenance</html>"}
+    hub.fail("api", 1, status=200, **page)
+    with pytest.raises(fb.StoreError, match=r"text/html, not with JSON; is `HF_ENDPOINT` a Hub"):
+        open_train()
+    dataset = open_train()
+    hub.expire_urls()
+    hub.fail("resolve", 3, status=200, **page)
+    with pytest.raises(fb.StoreError, match="HTML"):
+        ids(dataset)
+    hub.faults.clear()
+    assert ids(dataset) == list(range(NUM_ROWS))
+
+
+def test_a_branch_that_moves_changes_nothing_that_is_open(hub):
+    repo, dataset = hub.repos["org/data"], open_train()
+    before, state = repo.sha, dataset.shuffle(1).batches(10).state_dict()
+    assert state["commit"] == before
+    repo.commit({"train/0.parquet": ids_file(0, 10)})
+    assert ids(dataset) == list(range(NUM_ROWS))
+    moved = open_train()
+    assert ids(moved) == [*range(10)]
+    with pytest.raises(fb.StateError, match=f"commit: expected `{repo.sha}`, got `{before}`"):
+        moved.shuffle(1).batches(10).load_state_dict(state)
+    again = open_train(revision=before)
+    again.shuffle(1).batches(10).load_state_dict(state)
+
+
+def test_a_file_of_another_version_is_an_error(hub):
+    repo, dataset = hub.repos["org/data"], open_train()
+    hub.expire_urls()
+    # No Hub should do so: a commit is what it is.
+    repo.commits[repo.sha]["train/1.parquet"] = ids_file(5, 2000)
+    with pytest.raises(fb.ObjectChangedError, match="train/1.parquet"):
+        ids(dataset)
+    del repo.commits[repo.sha]["train/1.parquet"]
+    with pytest.raises(fb.NotFoundError, match="train/1.parquet"):
+        ids(dataset)
+
+
+WORKERS = """
+import multiprocessing, pickle, sys
+import forebay as fb
+
+def read(dataset):
+    return sorted(row["id"] for row in dataset.iter())
+
+if __name__ == "__main__":
+    dataset = fb.load_dataset("org/data", split="train", columns=["id"])
+    dataset.num_rows
+    print("OPEN", flush=True)
+    sys.stdin.readline()
+    context = multiprocessing.get_context(sys.argv[1])
+    with context.Pool(2) as pool:
+        found = pool.map(read, [dataset, dataset])
+    assert found == [list(range(3000))] * 2, "rows"
+    print("READ")
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_share_what_was_looked_up(hub, tmp_path, method):
+    import subprocess
+
+    program = tmp_path / "workers.py"
+    program.write_text(WORKERS)
+    environment = hub.environment(tmp_path) | {"FOREBAY_CACHE": "0", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, program, method], stdin=pipe, stdout=pipe, env=environment, text=True
+    ) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stdout.readline() == "OPEN\n"
+        hub.clear()
+        run.stdin.write("\n")
+        run.stdin.flush()
+        assert run.stdout.readline() == "READ\n"
+    assert hub.count("api") == 0
+    assert hub.count("resolve") <= 2 * 3, "one of each file, for each worker"
+
+
+def test_a_manifest_opens_without_the_api(hub, tmp_path):
+    open_train().save_manifest(tmp_path / "data.forebay")
+    hub.clear()
+    saved = fb.load_dataset(tmp_path / "data.forebay", split="train")
+    assert saved.num_rows == NUM_ROWS
+    assert not hub.log
+    assert ids(saved) == list(range(NUM_ROWS))
+    assert hub.count("api") == 0
+    assert saved.batches(8).state_dict()["commit"] == hub.repos["org/data"].sha
+
+
+def test_footers_are_kept_by_the_digests_of_files(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREBAY_CACHE", str(tmp_path / "cache"))
+    open_train()
+    hub.clear()
+    again = open_train()
+    assert again.num_rows == NUM_ROWS
+    assert hub.count("resolve", "parquet") == hub.count("cdn") == 0
+    hub.repos["org/data"].commit(
+        {**hub.repos["org/data"].commits[hub.repos["org/data"].sha], "train/3.parquet": ids_file(0, 5)}
+    )
+    hub.clear()
+    assert open_train().num_rows == NUM_ROWS + 5
+    assert hub.count("resolve", "parquet") == 1, "files that are the same are known"
+
+
+def test_who_may_not_see_a_dataset_is_told_what_to_do(hub):
+    hub.create("org/gated", {"x.parquet": ids_file(0, 5)}, gated=True)
+    hub.create("org/private", {"x.parquet": ids_file(0, 5)}, private=True)
+    for name, token, words in (
+        ("org/missing", None, "does not exist on the Hub.*if it is private, log in or pass `token`"),
+        ("org/missing", TOKEN, "does not exist on the Hub.*the token may not see it"),
+        ("org/private", None, "does not exist on the Hub"),
+        ("org/private", STRANGER, "does not exist on the Hub"),
+        ("org/gated", None, "gated on the Hub; log in, or pass `token`"),
+        ("org/gated", STRANGER, "gated on the Hub; ask for access at .*/datasets/org/gated"),
+    ):
+        with pytest.raises(fb.DatasetNotFoundError, match=words) as caught:
+            fb.load_dataset(name, token=token)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert isinstance(caught.value, fb.GatedDatasetError) == (name == "org/gated")
+    assert fb.load_dataset("org/gated", token=TOKEN)["train"].num_rows == 5
+    with pytest.raises(fb.AccessDeniedError, match="does not know the token"):
+        fb.load_dataset("org/private", token="hf_of_nobody")
+    with pytest.raises(fb.DatasetNotFoundError, match="org/data.*no such revision.*nope"):
+        fb.load_dataset("org/data", revision="nope")
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_datasets_raises_is_caught_as_such():
+    datasets = pytest.importorskip("datasets")
+    with pytest.raises(datasets.exceptions.DatasetNotFoundError) as caught:
+        fb.load_dataset("org/missing")
+    assert isinstance(caught.value, fb.DatasetNotFoundError)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is fb.DatasetNotFoundError
+    assert str(copy) == str(caught.value)
+    assert not re.search("Traceback", str(caught.value))
+
+
+def test_nothing_of_hugging_face_is_imported(hub, tmp_path):
+    program = """
+import sys
+import forebay as fb
+assert fb.load_dataset("org/data", split="train").num_rows == 3000
+loaded = {name.split(".")[0] for name in sys.modules} & {"datasets", "huggingface_hub", "yaml", "requests", "fsspec"}
+assert not loaded, loaded
+"""
+    run_python(program, environment=hub.environment(tmp_path) | {"FOREBAY_CACHE": "0"})

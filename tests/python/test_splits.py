@@ -1,0 +1,130 @@
+"""Splits as `datasets` cuts them: by numbers and percentages, several of them, in the order of their rows."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hub_data import ids_file
+from hypothesis import given
+from hypothesis import strategies as st
+
+import forebay as fb
+from forebay import splits
+
+datasets = pytest.importorskip("datasets")
+
+NUM_ROWS = {"train": 1234, "test": 77}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("splits")
+    start = 0
+    for name, num_rows in NUM_ROWS.items():
+        (folder / f"{name}.parquet").write_bytes(ids_file(start, start + num_rows, row_group_rows=100))
+        start += num_rows
+    return folder
+
+
+def rows(folder, split):
+    return [row["id"] for row in fb.load_dataset(folder, split=split).iter()]
+
+
+BOUNDARIES = st.one_of(st.none(), st.integers(-130, 130), st.integers(-2000, 2000))
+
+
+@given(
+    BOUNDARIES,
+    BOUNDARIES,
+    st.sampled_from(["", "%"]),
+    st.sampled_from(["", "(closest)", "(pct1_dropremainder)"]),
+    st.integers(0, 300),
+)
+def test_a_slice_has_the_rows_of_datasets(start, stop, unit, rounding, num_rows):
+    text = f"train[{'' if start is None else f'{start}{unit}'}:{'' if stop is None else f'{stop}{unit}'}]{rounding}"
+    try:
+        (expected,) = datasets.ReadInstruction.from_spec(text).to_absolute({"train": num_rows})
+    except (ValueError, AssertionError):
+        expected = None
+    try:
+        (part,) = splits.parse(text)
+        found = part.rows(num_rows)
+    except fb.SettingError:
+        found = None
+    if expected is None or found is None:
+        assert found is expected
+    else:
+        assert found == (expected.from_, max(expected.from_, expected.to))
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train[:10%]", range(123)),
+        ("train[100:200]", range(100, 200)),
+        ("train[-1000:]", range(234, 1234)),
+        ("train[20%:80%](pct1_dropremainder)", range(240, 960)),
+        ("test+train", [*range(1234, 1311), *range(1234)]),
+        (" train + test ", range(1311)),
+        ("all", range(1311)),
+        ("train[:5]+train[5:7]+test[-2:]", [*range(7), 1309, 1310]),
+        ("train[:3]+train[1000:1002]", [0, 1, 2, 1000, 1001]),
+        ("test[-1:]+train[:1]", [1310, 0]),
+        ("train[5:5]", []),
+        ("train[9:2]", []),
+    ],
+)
+def test_rows_of_splits_are_read_in_their_order(folder, split, expected):
+    assert rows(folder, split) == list(expected)
+
+
+def test_what_datasets_has_for_a_split_is_taken(folder):
+    assert rows(folder, datasets.Split.TEST) == list(range(1234, 1311))
+    assert rows(folder, datasets.ReadInstruction("train", to=10, unit="%")) == list(range(123))
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("train[", "cannot understand `train[`"),
+        ("train[a:b]", "cannot understand"),
+        ("tr/ain", "cannot understand"),
+        ("train+", "cannot understand"),
+        ("train[:101%]", "expected -100% to 100%"),
+        ("train[:10](closest)", "only percentages are rounded"),
+        ("train[:10%](up)", "only percentages are rounded"),
+        ("train[:10%](closest)+test[:10%](pct1_dropremainder)", "rounds in two ways"),
+        ("train+train", "names a split twice"),
+        ("train[:10]+train[5:20]", "overlap, or are not in the order"),
+        ("train[50:]+train[:10]", "overlap, or are not in the order"),
+        ("test[:10%](pct1_dropremainder)", "`test` has 77 rows"),
+        ("all[:10%]", "name the splits: `train[:10%]+test[:10%]`"),
+        ("dev", "no split `dev`"),
+        ("train+dev", "no split `train+dev`"),
+        (3, "got 3"),
+    ],
+)
+def test_a_split_that_means_nothing_is_refused(folder, split, words):
+    with pytest.raises(fb.SettingError) as caught:
+        rows(folder, split)
+    assert words in str(caught.value)
+
+
+def test_a_slice_is_shuffled_resumed_and_pickled_like_any_other(folder):
+    dataset = fb.load_dataset(folder, split="train[500:600]+test[:7]").shuffle(3)
+    stream = dataset.batches(10, remainder="keep")
+    whole = [row for batch in stream for row in pa.record_batch(batch)["id"].to_pylist()]
+    assert sorted(whole) == [*range(500, 600), *range(1234, 1241)]
+    again = pickle.loads(pickle.dumps(dataset)).batches(10, remainder="keep")
+    batches = iter(again)
+    first = [row for _ in range(4) for row in pa.record_batch(next(batches))["id"].to_pylist()]
+    resumed = dataset.batches(10, remainder="keep")
+    resumed.load_state_dict(again.state_dict())
+    rest = [row for batch in resumed for row in pa.record_batch(batch)["id"].to_pylist()]
+    assert first + rest == whole
+    with pytest.raises(fb.StateError, match="query"):
+        fb.load_dataset(folder, split="train[500:601]+test[:7]").shuffle(3).batches(10).load_state_dict(
+            stream.state_dict()
+        )

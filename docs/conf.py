@@ -37,6 +37,7 @@ NAVIGATION = {
         "rows",
         "arrow",
         "stores",
+        "hub",
         "catalogue",
         "../memory",
         "errors",

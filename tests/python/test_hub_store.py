@@ -214,9 +214,11 @@ def test_a_file_of_another_version_is_an_error(hub):
     repo.commits[repo.sha]["train/1.parquet"] = ids_file(5, 2000)
     with pytest.raises(fb.ObjectChangedError, match="train/1.parquet"):
         ids(dataset)
-    del repo.commits[repo.sha]["train/1.parquet"]
-    with pytest.raises(fb.NotFoundError, match="train/1.parquet"):
-        ids(dataset)
+    again = open_train()
+    hub.expire_urls()
+    del repo.commits[repo.sha]["train/2.parquet"]
+    with pytest.raises(fb.NotFoundError, match="train/2.parquet"):
+        ids(again)
 
 
 WORKERS = """

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import data
 import pytest
+from hub import Hub
+from hub_data import to_bytes
 from pages import Page, read_page
 from programs import python_environment
 
@@ -27,6 +29,14 @@ PAGES = [
     page for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if (page := read_page(path)).has_examples
 ]
 NEEDS_S3 = "docs/howto/stores.md"
+NEEDS_HUB = "docs/howto/hub.md"
+
+CARD = b"""---
+configs:
+- {config_name: all, default: true, data_files: data/*}
+- {config_name: small, data_files: data/0*}
+---
+"""
 
 # torchdata calls what newer torch deprecates; Python warns of forks beside threads, torch of more workers than cores.
 WARNINGS = [
@@ -66,7 +76,7 @@ def runs(request, tmp_path_factory) -> Iterator[dict[str, Future[None]]]:
         yield {name_of(page): pool.submit(run, page, tmp_path_factory.mktemp(page.path.stem)) for page in pages}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) != NEEDS_S3], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) not in (NEEDS_S3, NEEDS_HUB)], ids=name_of)
 def test_the_examples_of_a_page_run(page, runs):
     runs[name_of(page)].result()
 
@@ -81,6 +91,14 @@ def test_the_examples_about_stores_run(s3: S3, bucket, tmp_path):
     program.code = program.code.replace("http://localhost:9000", s3.endpoint)
     assert program.code.count(bucket.name) > 2
     run(page, tmp_path, s3.environment)
+
+
+def test_the_examples_about_the_hub_run(tmp_path):
+    table = data.corpus_table(5000)
+    files = {f"data/{part}.parquet": to_bytes(table.slice(part * 1000, 1000), 500) for part in range(5)}
+    with Hub() as hub:
+        hub.create("acme/corpus", files | {"README.md": CARD})
+        run(read_page(ROOT / NEEDS_HUB), tmp_path, hub.environment(tmp_path))
 
 
 def run(page: Page, folder: Path, environment: Mapping[str, str] | None = None) -> None:

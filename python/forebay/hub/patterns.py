@@ -106,9 +106,9 @@ def infer(listing: Listing, folder: str = "") -> Patterns:
         SettingError: a name of a split cannot be one.
     """
     sharded = _found(lambda: listing.find(_SHARDED.format(split="*"), folder))
-    if sharded:
-        expression = re.sub(r"{(.+?)}", r"(?P<split>.+)", basename(_SHARDED))
-        found = {match["split"] for path in sharded if (match := re.search(expression, basename(path)))}
+    expression = re.sub(r"{(.+?)}", r"(?P<split>.+)", basename(_SHARDED))
+    found = {match["split"] for path in sharded if (match := re.search(expression, basename(path)))}
+    if found:
         if wrong := [name for name in sorted(found) if not SPLIT_NAME.match(name)]:
             raise SettingError(
                 f"split: `{wrong[0]}`, by the name of a file, is no name of a split: letters, digits, `_`"

@@ -11,6 +11,8 @@ mod body;
 mod fetch;
 mod pace;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod trouble;
 mod urls;
 

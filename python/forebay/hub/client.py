@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 PATIENCE = 600.0
 """Seconds for which the Hub is asked again. Its quotas are of five minutes."""
 
-_TIMEOUT = 30.0
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
 _MAX_REDIRECTS = 5
@@ -53,18 +49,12 @@ class Answer:
             ) from error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_arguments: Any) -> None:
-        """Leaves redirects to the client, which keeps the token from other origins."""
-
-
 class Client:
     """Requests to one Hub by one user."""
 
     def __init__(self, settings: Settings, patience: float = PATIENCE) -> None:
         self.settings = settings
         self.patience = patience
-        self._opener = urllib.request.build_opener(_NoRedirect)
 
     def get(self, path: str, what: str) -> Answer:
         """Returns the answer for a path, or a whole URL; `what` is the dataset, for messages.
@@ -81,6 +71,8 @@ class Client:
                 f"`{what}` is not among the downloaded datasets in `{self.settings.cache}`, and the Hub is not asked: "
                 "`HF_HUB_OFFLINE` is set"
             )
+        from forebay.hub.transport import Failure, Refusal
+
         until = time.monotonic() + self.patience
         num_failed = 0
         while True:
@@ -88,17 +80,18 @@ class Client:
             pause = min(_FIRST_PAUSE * 2 ** (num_failed - 1), _LONGEST_PAUSE)
             try:
                 return self._get(url)
-            except urllib.error.HTTPError as error:
-                with error:
-                    if error.code != 429 and error.code != 408 and error.code < 500:
-                        raise refused(error, what, self.settings) from None
-                    said = f"{error.code} {error.reason}"
-                    pause = _wait_of(error.headers) or pause
-            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-                said = str(getattr(error, "reason", error)) or type(error).__name__
-                if isinstance(getattr(error, "reason", error), ConnectionRefusedError) or "Name or service" in said:
+            except Refusal as answer:
+                if answer.status not in (408, 429) and answer.status < 500:
+                    raise refused(answer, what, self.settings) from None
+                said = str(answer)
+                pause = _wait_of(answer.headers) or pause
+            except Failure as failure:
+                said = str(failure)
+                if failure.is_unreachable:
                     where = self.settings.endpoint
-                    raise HubUnreachableError(f"`{what}`: cannot reach the Hub at `{where}`: {said}") from error
+                    raise HubUnreachableError(
+                        f"`{what}`: cannot reach the Hub at `{where}`: {said}"
+                    ) from failure.__cause__
             if time.monotonic() + pause > until:
                 raise StoreTimeoutError(
                     f"`{what}`: the Hub refused or failed for {self.patience:g} seconds ({said}); try again later, or "
@@ -107,19 +100,18 @@ class Client:
             time.sleep(pause)
 
     def _get(self, url: str) -> Answer:
+        from forebay.hub import transport
+
         for _ in range(_MAX_REDIRECTS):
             headers = {"User-Agent": f"forebay/{__version__}", "Accept-Encoding": "identity"}
             if self.settings.token is not None and _origin(url) == _origin(self.settings.endpoint):
                 headers["Authorization"] = f"Bearer {self.settings.token}"
-            request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the user's own Hub
             try:
-                with self._opener.open(request, timeout=_TIMEOUT) as response:
-                    return Answer(response.headers, response.read(), url)
-            except urllib.error.HTTPError as error:
-                target = error.headers.get("Location")
-                if error.code not in (301, 302, 303, 307, 308) or not target:
+                return Answer(*transport.get(url, headers), url)
+            except transport.Refusal as answer:
+                target = answer.headers.get("Location")
+                if answer.status not in (301, 302, 303, 307, 308) or not target:
                     raise
-                error.close()
                 url = urljoin(url, target)
         raise StoreError(f"the Hub redirects `{url}` for ever")
 

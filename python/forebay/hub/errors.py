@@ -16,15 +16,14 @@ from forebay.exceptions import (
 )
 
 if TYPE_CHECKING:
-    import urllib.error
-
     from forebay.hub.settings import Settings
+    from forebay.hub.transport import Refusal
 
 
-def refused(error: urllib.error.HTTPError, what: str, settings: Settings) -> ForebayError:
+def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
     """Returns the exception for an answer that asking again does not change."""
     code = error.headers.get("X-Error-Code") or ""
-    said = error.headers.get("X-Error-Message") or f"{error.code} {error.reason}"
+    said = error.headers.get("X-Error-Message") or str(error)
     anonymous = settings.token is None
     if code == "GatedRepo":
         ask = f"ask for access at {settings.endpoint}/datasets/{what}"
@@ -36,12 +35,12 @@ def refused(error: urllib.error.HTTPError, what: str, settings: Settings) -> For
         return NotFoundError(f"`{what}`: no such file or folder on the Hub: {said}")
     if "credential" in said.lower():
         return AccessDeniedError(f"`{what}`: the Hub does not know the token; log in again, or pass another `token`")
-    if error.code in (401, 403, 404):
+    if error.status in (401, 403, 404):
         hint = "; if it is private, log in or pass `token`" if anonymous else "; the token may not see it"
         return as_datasets(DatasetNotFoundError)(
             f"dataset `{what}` does not exist on the Hub at {settings.endpoint}, or cannot be accessed{hint}"
         )
-    return StoreError(f"`{what}`: the Hub answered {error.code}: {said}")
+    return StoreError(f"`{what}`: the Hub answered {error}: {said}")
 
 
 def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:

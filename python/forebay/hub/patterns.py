@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from posixpath import basename
 from typing import Any
 
@@ -61,13 +60,24 @@ class Listing:
     root: str
     paths: list[str]
     folders: frozenset[str] = field(init=False)
+    _marks: list[tuple[int, int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parents = (parent for path in self.paths for parent in PurePosixPath(path).parents)
-        object.__setattr__(self, "folders", frozenset(str(parent) for parent in parents))
+        folders: set[str] = set()
+        for path in self.paths:
+            folder = path.rpartition("/")[0]
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        object.__setattr__(self, "folders", frozenset(folders))
+        of_root = _marks(f"{self.root}/x")
+        marks = [tuple(map(sum, zip(of_root, _marks(path), strict=True))) for path in self.paths]
+        object.__setattr__(self, "_marks", marks)
 
-    def find(self, pattern: str, folder: str = "") -> list[str]:
+    def find(self, pattern: str, folder: str = "", *, word: str = "") -> list[str]:
         """Returns the files that fit a pattern below a folder: hidden ones only where it names what is hidden.
+
+        Only those that hold `word` are tried, since it is quicker to find.
 
         Raises:
             NotFoundError: there is none.
@@ -75,27 +85,24 @@ class Listing:
         whole = "/".join(part for part in (self.root, folder, pattern) if part)
         ignored = _IGNORED - {basename(pattern)}
         fits = globs.compiled(whole).match if globs.has_magic(whole) else re.compile(re.escape(whole) + r"\Z").match
-        found = []
-        for path in self.paths:
-            name = f"{self.root}/{path}"
-            if fits(name) and basename(path) not in ignored and not _is_unrequested(name, whole):
-                found.append(path)
+        marks, prefix = _marks(whole), f"{self.root}/"
+        found = [
+            path
+            for path, own in zip(self.paths, self._marks, strict=True)
+            if word in path and own == marks and fits(prefix + path) and basename(path) not in ignored
+        ]
         if not found:
             raise NotFoundError(f"no file fits `{whole}`")
         return found
 
 
-def _is_unrequested(path: str, pattern: str) -> bool:
-    """Returns whether a path has parts `.x` or folders `__x` beside those that the pattern names."""
-    return _special(path) != _special(pattern) or _hidden(path) != _hidden(pattern)
-
-
-def _special(path: str) -> int:
-    return sum(part.startswith("__") for part in PurePosixPath(path).parent.parts)
-
-
-def _hidden(path: str) -> int:
-    return sum(part.startswith(".") and set(part) != {"."} for part in PurePosixPath(path).parts)
+def _marks(path: str) -> tuple[int, int]:
+    """Counts folders `__x` and parts `.x`, which are left out unless a pattern names as many."""
+    if "/." not in path and "__" not in path and not path.startswith("."):
+        return 0, 0
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    special = sum(part.startswith("__") for part in parts[:-1])
+    return special, sum(part.startswith(".") and part.strip(".") != "" for part in parts)
 
 
 def infer(listing: Listing, folder: str = "") -> Patterns:
@@ -123,7 +130,15 @@ def infer(listing: Listing, folder: str = "") -> Patterns:
 
 
 def _any(listing: Listing, patterns: Iterable[str], folder: str) -> bool:
-    return any(_found(lambda pattern=pattern: listing.find(pattern, folder)) for pattern in patterns)  # type: ignore[misc]
+    """Returns whether any of the patterns that are tried by themselves fits a file."""
+    for pattern in patterns:
+        word = max(re.findall("[a-z]+", pattern), key=len, default="")
+        try:
+            listing.find(pattern, folder, word=word)
+        except NotFoundError:
+            continue
+        return True
+    return False
 
 
 def _found(find: Callable[[], list[str]]) -> list[str]:

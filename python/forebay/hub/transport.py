@@ -1,0 +1,54 @@
+"""One request by HTTP. Imported when the first is made: what it needs takes longer to import than all of Forebay."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from typing import Any
+
+_TIMEOUT = 30.0
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer
+    """An answer that is no success."""
+
+    def __init__(self, status: int, reason: str, headers: Any) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status = status
+        self.headers = headers
+
+
+class Failure(Exception):  # noqa: N818 - it is the lack of an answer
+    """No answer, or none that is whole."""
+
+    def __init__(self, said: str, *, is_unreachable: bool) -> None:
+        super().__init__(said)
+        self.is_unreachable = is_unreachable
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_arguments: Any) -> None:
+        """Leaves redirects to the client, which keeps the token from other origins."""
+
+
+def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
+    """Returns the headers and the body of an answer.
+
+    Raises:
+        Refusal: the answer has another status than success.
+        Failure: there is none.
+    """
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the user's own Hub
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            return response.headers, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refusal(error.code, error.reason, error.headers) from None
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        reason = getattr(error, "reason", error)
+        said = str(reason) or type(reason).__name__
+        is_unreachable = isinstance(reason, ConnectionRefusedError) or "Name or service not known" in said
+        raise Failure(said, is_unreachable=is_unreachable) from error

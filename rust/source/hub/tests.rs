@@ -1,0 +1,137 @@
+//! The store against a Hub of two ports, which answers one request for each connection.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use futures::future::try_join_all;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore};
+
+use super::{Hub, HubStore};
+use crate::io::Io;
+use crate::source::StoreKey;
+use crate::source::traffic::Traffic;
+
+const BODY: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// What a server was asked: the lines of each request.
+type Log = Arc<Mutex<Vec<Vec<String>>>>;
+
+/// Starts a server that answers each request, by its number and its lines, and then closes the connection.
+fn serve(answer: impl Fn(usize, &[String]) -> Vec<u8> + Send + 'static) -> (String, Log) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (origin, log) = (format!("http://{}", listener.local_addr().unwrap()), Log::default());
+    let noted = Arc::clone(&log);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let lines: Vec<String> = lines.map(|line| line.to_lowercase()).collect();
+            let number = noted.lock().unwrap().len();
+            noted.lock().unwrap().push(lines.clone());
+            stream.write_all(&answer(number, &lines)).unwrap();
+        }
+    });
+    (origin, log)
+}
+
+fn response(status: &str, headers: &[(&str, &str)], body: &[u8], length: usize) -> Vec<u8> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// Answers a range; only the first `num_bytes` of it.
+fn part(lines: &[String], num_bytes: usize) -> Vec<u8> {
+    let range = lines.iter().find_map(|line| line.strip_prefix("range: bytes=")).unwrap();
+    let (first, last) = range.split_once('-').unwrap();
+    let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+    let body = &BODY[first..=last];
+    let content_range = format!("bytes {first}-{last}/{}", BODY.len());
+    let sent = &body[..num_bytes.min(body.len())];
+    response("206 Partial Content", &[("content-range", &content_range)], sent, body.len())
+}
+
+fn redirect(cdn: &str) -> Vec<u8> {
+    let (location, size) = (format!("{cdn}/signed?Signature=1"), BODY.len().to_string());
+    let headers = [("location", location.as_str()), ("x-linked-etag", "\"tag\""), ("x-linked-size", &size)];
+    response("302 Found", &headers, b"", 0)
+}
+
+fn store(hub: &str) -> HubStore {
+    let options = [("hf_endpoint", hub), ("hf_token", "s3cr3t"), ("hf_patience", "5 s")];
+    let options: BTreeMap<String, String> = options.map(|(name, value)| (name.into(), value.into())).into();
+    let root = "hf://datasets/org/name@1";
+    let traffic = Traffic::current(&StoreKey::Hub(root.into()), &options);
+    HubStore(Hub::current(root, &options, &traffic).unwrap())
+}
+
+async fn read(store: &HubStore, range: std::ops::Range<u64>) -> object_store::Result<Vec<u8>> {
+    let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+    Ok(store.get_opts(&Path::from("x.parquet"), options).await?.bytes().await?.to_vec())
+}
+
+#[test]
+fn many_tasks_resolve_a_file_once_and_the_token_stays_with_the_hub() {
+    let (cdn, cdn_log) = serve(|_, lines| part(lines, usize::MAX));
+    let (hub, hub_log) = serve(move |_, _| redirect(&cdn));
+    let store = store(&hub);
+    Io::current().unwrap().block_on(async {
+        let found = try_join_all((0..20).map(|start| read(&store, start..start + 9))).await.unwrap();
+        for (start, bytes) in found.iter().enumerate() {
+            assert_eq!(bytes, &BODY[start..start + 9]);
+        }
+    });
+    let has_token = |lines: &Vec<String>| lines.iter().any(|line| line.starts_with("authorization: bearer s3cr3t"));
+    assert_eq!(hub_log.lock().unwrap().iter().map(has_token).collect::<Vec<_>>(), [true]);
+    assert_eq!(cdn_log.lock().unwrap().len(), 20);
+    assert!(!cdn_log.lock().unwrap().iter().flatten().any(|line| line.starts_with("authorization")));
+}
+
+#[test]
+fn a_body_that_breaks_off_goes_on_where_it_stopped() {
+    let (cdn, cdn_log) = serve(|number, lines| part(lines, [5, 0, 7, usize::MAX][number.min(3)]));
+    let (hub, _) = serve(move |_, _| redirect(&cdn));
+    let store = store(&hub);
+    let found = Io::current().unwrap().block_on(read(&store, 2..30)).unwrap();
+    assert_eq!(found, &BODY[2..30]);
+    let ranges: Vec<String> =
+        cdn_log.lock().unwrap().iter().flatten().filter(|line| line.starts_with("range")).cloned().collect();
+    assert_eq!(ranges, ["range: bytes=2-29", "range: bytes=7-29", "range: bytes=7-29", "range: bytes=14-29"]);
+}
+
+#[test]
+fn a_url_that_is_refused_is_resolved_once_more_and_no_more() {
+    let (cdn, cdn_log) = serve(|_, _| response("403 Forbidden", &[], b"", 0));
+    let (hub, hub_log) = serve(move |_, _| redirect(&cdn));
+    let store = store(&hub);
+    let refused = Io::current().unwrap().block_on(read(&store, 0..9)).unwrap_err();
+    assert!(matches!(refused, object_store::Error::PermissionDenied { .. }), "{refused}");
+    assert_eq!((hub_log.lock().unwrap().len(), cdn_log.lock().unwrap().len()), (2, 2));
+    assert!(!refused.to_string().contains("Signature"), "{refused}");
+}
+
+#[test]
+fn another_version_than_the_one_that_was_opened_is_refused() {
+    let (cdn, _) = serve(|_, lines| part(lines, usize::MAX));
+    let (hub, _) = serve(move |_, _| redirect(&cdn));
+    let store = store(&hub);
+    let get = async |tag: &str| {
+        let options = GetOptions { range: Some(GetRange::Bounded(0..3)), ..GetOptions::default() };
+        store.get_opts(&Path::from("x.parquet"), options.with_if_match(Some(tag))).await
+    };
+    Io::current().unwrap().block_on(async {
+        assert_eq!(get("tag").await.unwrap().meta.e_tag.as_deref(), Some("tag"));
+        assert!(matches!(get("other").await, Err(object_store::Error::Precondition { .. })));
+    });
+}
+
+#[test]
+fn nothing_is_written_or_listed() {
+    let store = store("http://127.0.0.1:9");
+    let refused = Io::current().unwrap().block_on(store.list_with_delimiter(None)).unwrap_err();
+    assert!(matches!(refused, object_store::Error::NotSupported { .. }));
+    assert!(!format!("{store:?} {store}").contains("s3cr3t"));
+}

@@ -182,7 +182,7 @@ pub enum Error {
     },
 
     /// A column is not in the dataset.
-    #[error("no column `{column}`{}", near_names(.near, .available))]
+    #[error("no column `{column}`{}", near_names(.near, .available, "the dataset"))]
     UnknownColumn {
         /// The column asked for.
         column: String,
@@ -190,6 +190,30 @@ pub enum Error {
         near: Vec<String>,
         /// All names.
         available: Vec<String>,
+    },
+
+    /// A `ClassLabel` has no class of that name.
+    #[error("no class `{name}` in column `{column}`{}", near_names(.near, .classes, "it"))]
+    UnknownClass {
+        /// The column.
+        column: String,
+        /// The name it was compared with.
+        name: String,
+        /// Names that look like it, best first.
+        near: Vec<String>,
+        /// All names.
+        classes: Vec<String>,
+    },
+
+    /// The names of classes were compared as if they had an order.
+    #[error(
+        "column `{column}` is a ClassLabel: `{name}` stands for a class, and classes have no order; compare by `=`, `<>` or `IN`, or with a number"
+    )]
+    UnorderedClass {
+        /// The column.
+        column: String,
+        /// The name it was compared with.
+        name: String,
     },
 
     /// A split is not in the source.
@@ -392,14 +416,14 @@ fn row_numbers(num_rows: u64) -> String {
     }
 }
 
-fn near_names(near: &[String], available: &[String]) -> String {
+fn near_names(near: &[String], available: &[String], owner: &str) -> String {
     const SHOWN: usize = 20;
     if !near.is_empty() {
         return format!("; did you mean `{}`?", near.join("`, `"));
     }
     let more = available.len().saturating_sub(SHOWN);
     let shown = available.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("; the dataset has {shown} and {more} more") } else { format!("; the dataset has {shown}") }
+    if more > 0 { format!("; {owner} has {shown} and {more} more") } else { format!("; {owner} has {shown}") }
 }
 
 impl Error {

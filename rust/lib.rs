@@ -18,6 +18,7 @@ mod decode;
 pub mod display;
 mod error;
 mod explain;
+mod features;
 pub mod forms;
 mod io;
 pub mod ipc;
@@ -56,5 +57,7 @@ pub use crate::query::{Answer, Dataset, Reading};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
 pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
 pub use crate::source::{Connection, Known, Object, Store, WholeObject};
-pub use crate::sql::{DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, Table, scalar};
+pub use crate::sql::{
+    DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, ScalarValue, Table, scalar,
+};
 pub use crate::stream::{BatchStream, Cause, OF_ANOTHER_PROCESS, Polled, StreamOptions, StreamStats};

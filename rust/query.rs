@@ -1,14 +1,17 @@
 //! [`Dataset`]: the rows and columns wanted of a snapshot. Immutable and lazy.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use arrow_schema::{Schema, SchemaRef};
+use datafusion::common::ScalarValue;
 use tokio::sync::OnceCell;
 
 pub use crate::answer::Answer;
 use crate::config;
 use crate::dataset::{OpenRequest, Snapshot};
 use crate::error::{Error, Result};
+use crate::features;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
 use crate::process::OfProcess;
@@ -30,6 +33,8 @@ pub struct Dataset {
     /// How they become the dataset's columns, if not as they are.
     outputs: Option<Arc<Outputs>>,
     schema: SchemaRef,
+    /// The columns of the snapshot, with the features that were given for them.
+    stored: SchemaRef,
     filters: Arc<[Filter]>,
     restriction: Arc<Restriction>,
     /// What chooses and orders the rows instead of the filters.
@@ -93,7 +98,7 @@ impl Dataset {
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
         let projection: Arc<[usize]> = (0..snapshot.schema.fields().len()).collect();
         let origins = projection.iter().map(|&column| Origin::Stored(column)).collect();
-        let schema = Arc::clone(&snapshot.schema);
+        let (schema, stored) = (Arc::clone(&snapshot.schema), Arc::clone(&snapshot.schema));
         let (filters, answer) = (Arc::new([]), Arc::default());
         Self {
             snapshot,
@@ -101,6 +106,7 @@ impl Dataset {
             projection,
             outputs: None,
             schema,
+            stored,
             filters,
             restriction: Arc::default(),
             query: None,
@@ -123,11 +129,44 @@ impl Dataset {
     ///
     /// [`Error::Sql`], [`Error::UnknownColumn`], [`Error::NotBoolean`].
     pub fn filter(&self, text: &str) -> Result<Self> {
+        self.filter_with(text, BTreeMap::new())
+    }
+
+    /// As [`Self::filter`], with values for each `$name` in the text.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::filter`].
+    pub fn filter_with(&self, text: &str, parameters: BTreeMap<String, ScalarValue>) -> Result<Self> {
         if self.is_view() {
-            return self.filter_query(text);
+            return self.filter_query(text, parameters);
         }
-        let filter = Filter::parse(text, &self.snapshot)?;
-        Ok(self.with_filters([filter]))
+        Ok(self.with_filters([Filter::parse_with(text, &parameters, &self.stored, &self.snapshot)?]))
+    }
+
+    /// Returns the dataset with other features of Hugging Face: those of `text`, a JSON object of them by column.
+    ///
+    /// They change no value and no type. Columns that it does not name keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for text that is no JSON object.
+    pub fn with_features(&self, text: &str) -> Result<Self> {
+        let stored = if self.is_view() { Arc::clone(&self.stored) } else { features::replaced(&self.stored, text)? };
+        let schema = features::replaced(&self.schema, text)?;
+        let outputs =
+            self.outputs.as_ref().map(|_| Arc::new(Outputs::new(Arc::clone(&self.origins), Arc::clone(&schema))));
+        Ok(Self { schema, stored, outputs, ..self.clone() })
+    }
+
+    /// Returns the features of the columns as a JSON object, if a schema's metadata or somebody has told them.
+    pub fn features(&self) -> Option<&str> {
+        features::text_of(&self.schema)
+    }
+
+    /// Returns the features that were given for columns of the snapshot.
+    pub fn given_features(&self) -> Option<&str> {
+        features::text_of(&self.stored).filter(|_| self.stored != self.snapshot.schema)
     }
 
     /// Returns whether a query chose the columns, so that those of the snapshot are not to be seen any more.
@@ -173,8 +212,9 @@ impl Dataset {
 
     /// Returns only the columns numbered `columns`, in that order.
     pub(crate) fn project(&self, columns: &[usize]) -> Self {
-        let fields: Vec<_> = columns.iter().map(|&column| Arc::clone(&self.schema.fields()[column])).collect();
-        let schema = Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()));
+        let known = features::spread(&self.schema);
+        let fields: Vec<_> = columns.iter().map(|&column| Arc::clone(&known.fields()[column])).collect();
+        let schema = features::collect(&Schema::new_with_metadata(fields, self.schema.metadata().clone()));
         let origins: Vec<Origin> = columns.iter().map(|&column| self.origins[column].clone()).collect();
         if self.outputs.is_some() {
             return self.with_columns(origins, schema);
@@ -237,7 +277,7 @@ impl Dataset {
 
     /// Returns the texts that say which rows are kept, and in which order.
     pub fn query_texts(&self) -> Vec<String> {
-        self.filter_texts().into_iter().chain(self.restriction.texts()).collect()
+        self.filter_identities().into_iter().chain(self.restriction.texts()).collect()
     }
 
     /// Returns the rows that the dataset was restricted to.
@@ -250,10 +290,18 @@ impl Dataset {
         Self { restriction: Arc::new(restriction), answer: Arc::default(), ..self.clone() }
     }
 
-    /// Returns the texts of filters and queries.
+    /// Returns the texts of filters and queries as they were written.
     pub fn filter_texts(&self) -> Vec<String> {
         match self.query.as_deref() {
             None => self.filters.iter().map(|filter| filter.text().to_owned()).collect(),
+            Some(_) => self.filter_identities(),
+        }
+    }
+
+    /// Returns the texts that tell filters and queries from others.
+    pub(crate) fn filter_identities(&self) -> Vec<String> {
+        match self.query.as_deref() {
+            None => self.filters.iter().map(Filter::identity).collect(),
             Some((query, base)) => {
                 let mut texts = base.query_texts();
                 texts.push(query.identity().to_owned());

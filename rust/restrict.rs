@@ -85,7 +85,7 @@ impl Dataset {
     /// Returns the rows that `selection`, the dataset's own, keeps.
     pub fn subset(&self, selection: Arc<Selection>) -> Subset {
         let restriction = self.restriction();
-        let query = self.filter_texts().into_iter().chain(restriction.texts.iter().cloned()).collect();
+        let query = self.filter_identities().into_iter().chain(restriction.texts.iter().cloned()).collect();
         Subset::of(self.snapshot(), selection, Some(query), restriction.part)
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from forebay import _lib, display
 from forebay.access import is_number, row_numbers
+from forebay.casts import cast_query, rename_query
+from forebay.compat import DatasetsFormat
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
 from forebay.exceptions import DataError, PerformanceWarning, SettingError
 from forebay.explain import Explanation
-from forebay.formats import check_forms, make_format
+from forebay.features import read_features, to_json, with_plain_arrays
+from forebay.filters import is_expression, to_sql
+from forebay.formats import make_format
 from forebay.hub.resolve import Wanted
 from forebay.loader import Stream
 from forebay.options import (
@@ -27,6 +32,7 @@ from forebay.options import (
     ShareOptions,
     ShuffleOptions,
     check_count,
+    check_flag,
     check_names,
     check_options,
     check_text,
@@ -36,6 +42,7 @@ from forebay.sources import Opened, Request, open_sources
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
 
 if TYPE_CHECKING:
+    from forebay.compat import Compat
     from forebay.formats import Format, FormatName
     from forebay.torch import TorchStream
 
@@ -49,6 +56,9 @@ UNITS = {"opening": "file", "selecting": "row group", "reading": "batch"}
 """What a progress bar counts."""
 
 Source = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+Filters = Sequence[Any]
+"""Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
 
 T = TypeVar("T")
 
@@ -211,24 +221,38 @@ class Dataset:
         self._format = format
         self._prepared_format: Format | None = None
 
-    def filter(self, sql: str) -> Dataset:
+    def filter(self, condition: str | Filters, *, params: Mapping[str, Any] | None = None) -> Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
 
         Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL
         is not kept. `NaN` equals itself and is above every number; an integer that overflows is an error. Column names
-        are case-sensitive.
+        are case-sensitive. The classes of a [ClassLabel](#features) have their names: `label = 'cat'`.
+
+        Args:
+            condition: SQL; or, as in `datasets` and pandas, conditions `[(column, operator, value), ...]` that all
+                hold, lists of such lists of which one holds, or a `pyarrow.compute.Expression`.
+            params: Values of `$name` in SQL. They are bound, not pasted.
 
         Raises:
             QueryError: it does not parse, does not type-check or is not Boolean.
             ColumnNotFoundError: a column is not in the dataset; near names are listed.
+            SettingError: it is none of these forms, or a parameter that cannot be used.
 
         Example:
-            >>> ds.filter("language = 'rust' AND size > 500").num_rows <= ds.num_rows
-            True
+            >>> ds.filter("language = 'rust' AND size > $least", params={"least": 500}).num_rows
+            278
+            >>> ds.filter([("language", "==", "rust"), ("size", ">", 500)]).num_rows
+            278
         """
-        if not isinstance(sql, str):
-            raise SettingError(f'filter: expected SQL text such as "score > 0.8", got {type(sql).__name__}')
-        return Dataset(self._native.filter(check_text("filter", sql)), self._shuffle, self._format)
+        if isinstance(condition, list | tuple) or is_expression(condition):
+            if params is not None:
+                raise SettingError("params: only SQL text has parameters; write values into the conditions")
+            condition, params = to_sql(condition, self.schema)
+        if not isinstance(condition, str):
+            got = type(condition).__name__
+            raise SettingError(f'filter: expected SQL text such as "score > 0.8", or conditions, got {got}')
+        native = self._native.filter(check_text("filter", condition), make_parameters(params))
+        return Dataset(native, self._shuffle, self._format)
 
     def sql(
         self,
@@ -327,6 +351,89 @@ class Dataset:
         self._native.select_columns(names)
         removed = set(names)
         return self.select_columns([name for name in self.column_names if name not in removed])
+
+    def rename_column(self, original_column_name: str, new_column_name: str) -> Dataset:
+        """Gives a column another name.
+
+        Raises:
+            ColumnNotFoundError: there is no column of that name.
+            SettingError: the new name is no text, or taken.
+
+        Example:
+            >>> ds.select_columns(["path", "size"]).rename_column("size", "num_bytes").column_names
+            ['path', 'num_bytes']
+        """
+        return self.rename_columns({original_column_name: new_column_name})
+
+    def rename_columns(self, column_mapping: Mapping[str, str]) -> Dataset:
+        """Gives columns other names. Features, rows and their order stay.
+
+        Raises:
+            ColumnNotFoundError: there is no column of such a name.
+            SettingError: a new name is no text, or taken.
+        """
+        if not isinstance(column_mapping, Mapping):
+            raise SettingError(f"column_mapping: expected a dict of names, got {column_mapping!r}")
+        old, new = check_names("columns", list(column_mapping)), check_names("columns", list(column_mapping.values()))
+        self._native.select_columns(old)
+        query = rename_query(self.column_names, dict(zip(old, new, strict=True)))
+        return Dataset(self._native.sql(query, {}, {}, []), self._shuffle, self._format)
+
+    @property
+    def features(self) -> Any:
+        """The columns' [features](../howto/features.md): `datasets.Features` where `datasets` is installed.
+
+        Otherwise a dict of the JSON form that `Features.from_dict` takes. They are those of the files' metadata where
+        they fit the columns' types, and follow from the types elsewhere. They stay with columns that are selected,
+        renamed or named by a query; a computed column has that of its type.
+
+        Raises:
+            SchemaError: a column has a type that features have no word for, such as a map.
+
+        Example:
+            >>> ds.select_columns(["path", "size"]).features
+            {'path': Value('string'), 'size': Value('int64')}
+        """
+        return read_features(self._native)
+
+    def cast(self, features: Any) -> Dataset:
+        """Gives columns other features, and with them perhaps other types: `datasets.Features`, or a dict of features.
+
+        Columns that are not named stay as they are. Values are converted as rows are read, and one that has no equal in
+        the new type is an error.
+
+        Raises:
+            ColumnNotFoundError: a feature is of a column that is not there.
+            SettingError: these are no features, or there is no conversion to their type.
+
+        Example:
+            >>> from datasets import ClassLabel
+            >>> sorted(set(ds.cast({"licence_id": ClassLabel(names=["mit", "bsd"])}).features["licence_id"].names))
+            ['bsd', 'mit']
+        """
+        described = to_json(features)
+        self._native.select_columns(check_names("features", list(described)))
+        query = cast_query(self.schema, described)
+        native = self._native if query is None else self._native.sql(query, {}, {}, [])
+        return Dataset(native.with_features(json.dumps(described)), self._shuffle, self._format)
+
+    def cast_column(self, column: str, feature: Any) -> Dataset:
+        """Gives one column another feature; see `cast`."""
+        return self.cast({column: feature})
+
+    def decode(self, enable: bool = True) -> Dataset:
+        """Yields rows as `datasets` does: images as `PIL.Image`, audio as decoders, JSON as objects, ...
+
+        What decodes them is that of `datasets`, and what that needs. Without it rows hold what the files hold, a dict
+        of bytes and path. A dataset in torch's or another format decodes by `with_format(..., compat="datasets")`.
+
+        Raises:
+            SettingError: `datasets` is not installed, or the dataset has a format.
+        """
+        check_flag("enable", enable)
+        if self._format is not None and repr(self._format) != "decode()":
+            raise SettingError(f"decode: the dataset has the format {self._format}; use `compat='datasets'` there")
+        return Dataset(self._native, self._shuffle, DatasetsFormat(None) if enable else None)
 
     def selection(self) -> Selection:
         """Returns the kept rows as a thing of their own. Evaluates the filters if that has not been done.
@@ -472,7 +579,13 @@ class Dataset:
         options = ShuffleOptions(seed=seed, shuffle_bytes=shuffle_bytes, num_lanes=num_lanes, window_rows=window_rows)
         return Dataset(self._native, options, self._format)
 
-    def with_format(self, type: FormatName | None = None, *, forms: Mapping[str, str] | None = None) -> Dataset:
+    def with_format(
+        self,
+        type: FormatName | None = None,
+        *,
+        forms: Mapping[str, str] | None = None,
+        compat: Compat | None = None,
+    ) -> Dataset:
         """Chooses what `batches`, `iter` and loops over the dataset yield.
 
         | format | a batch | a row |
@@ -490,6 +603,7 @@ class Dataset:
         Args:
             type: The format.
             forms: Of single columns, as in `to_torch`; for tensors and arrays.
+            compat: `"datasets"` for exactly the rows and batches of `datasets` in this format; see `to_torch`.
 
         Raises:
             SettingError: no such format, or its library is not installed.
@@ -499,7 +613,7 @@ class Dataset:
             >>> frame.shape
             (8, 11)
         """
-        return Dataset(self._native, self._shuffle, make_format(type, forms))
+        return Dataset(self._native, self._shuffle, make_format(type, forms, compat))
 
     def batches(
         self,
@@ -544,6 +658,7 @@ class Dataset:
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
         forms: Mapping[str, str] | None = None,
+        compat: Compat | None = None,
     ) -> TorchStream:
         """Streams batches as dicts of tensors and lists by column, into a `torch.utils.data.IterableDataset`.
 
@@ -580,6 +695,8 @@ class Dataset:
                 tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a
                 dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary, and of unsigned integers
                 of that width, as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
+            compat: `"datasets"` for exactly the batches of `datasets`' torch format: int64 and float32, lists stacked
+                where those of a batch are of one length, media decoded. [Slower](../howto/features.md#formats).
 
         Raises:
             TensorError: a column has no form, or not the one asked for; here, not while iterating.
@@ -594,7 +711,9 @@ class Dataset:
 
         share = _share(batch_size, rank, world_size, remainder, drop_last)
         read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
-        return TorchStream(self, share, read, check_forms(forms))
+        form = make_format("torch", forms, compat)
+        assert form is not None, "torch is a format"  # noqa: S101
+        return TorchStream(self, share, read, form)
 
     def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
         """Yields all rows of the dataset in its order, or batches of them, in the dataset's [format](#with_format).
@@ -816,6 +935,7 @@ def _share(
 
 def _to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
     """Returns a batch of pyarrow as Python objects, or names the column whose values have none."""
+    record = with_plain_arrays(record)
     try:
         return getattr(record, method)()
     except (OverflowError, ValueError) as error:

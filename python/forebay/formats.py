@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from forebay.columns import row_of
+from forebay.compat import DatasetsFormat, check_compat
 from forebay.exceptions import SettingError
 from forebay.options import check_text
 
@@ -35,14 +36,21 @@ class Format(Protocol):
         """Yields the rows of a batch."""
 
 
-def make_format(name: str | None, forms: Mapping[str, str] | None = None) -> Format | None:
+def make_format(name: str | None, forms: Mapping[str, str] | None = None, compat: str | None = None) -> Format | None:
     """Returns the format of a name; `None` is that of Arrow batches and Python rows.
 
     Raises:
         SettingError: no such format, its library is not installed, or it knows no forms.
     """
+    check_compat(compat)
     if name is not None and name not in get_args(FormatName):
         raise SettingError(f"format: expected one of {', '.join(get_args(FormatName))} or None, got {name!r}")
+    if compat is not None:
+        if forms is not None:
+            raise SettingError("forms: with `compat` they are those of `datasets`; leave one of both out")
+        if name in ("torch", "jax", "tensorflow"):
+            _import({"jax": "jax.numpy"}.get(name, name), name)
+        return DatasetsFormat(name)
     if name in ("torch", "numpy", "jax", "tensorflow"):
         return TensorFormat(name, check_forms(forms))
     if forms is not None:

@@ -8,7 +8,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay import display
 from forebay.exceptions import ForebayError
-from forebay.formats import TensorFormat
 from forebay.loader import Stream
 from forebay.workers import Place
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from forebay.dataset import Dataset
+    from forebay.formats import Format
     from forebay.options import ReadOptions, ShareOptions
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class TorchStream(IterableDataset[TorchBatch]):
     order.
     """
 
-    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, forms: dict[str, str]) -> None:
-        self._stream: Stream[TorchBatch] = Stream(dataset, share, read, TensorFormat("torch", forms))
+    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, format: Format) -> None:
+        self._stream: Stream[TorchBatch] = Stream(dataset, share, read, format)
         self._place = Place()
 
     def __iter__(self) -> Iterator[TorchBatch]:

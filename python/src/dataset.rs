@@ -155,15 +155,18 @@ impl PyDataset {
         self.dataset.snapshot().notes.clone()
     }
 
-    fn filter(this: &Bound<'_, Self>, sql: &str) -> PyResult<Self> {
+    #[pyo3(signature = (sql, parameters=BTreeMap::new()))]
+    fn filter(this: &Bound<'_, Self>, sql: &str, parameters: BTreeMap<String, Py<PyAny>>) -> PyResult<Self> {
         // Made once, which must not be under way in a fork: keep the GIL.
         Dataset::prepare_filters();
         let Self { dataset, recipe, .. } = this.get();
-        let filtered = this.py().detach(|| dataset.filter(sql)).map_err(|error| to_py(&error))?;
-        let recipe = recipe.is_some().then(|| Recipe {
+        let values = sql::values(this.py(), &parameters)?;
+        let filtered = this.py().detach(|| dataset.filter_with(sql, values)).map_err(|error| to_py(&error))?;
+        // Values are not in the text that `reopen` takes.
+        let recipe = (recipe.is_some() || !parameters.is_empty()).then(|| Recipe {
             base: this.clone().unbind(),
             text: sql.to_owned(),
-            parameters: BTreeMap::new(),
+            parameters,
             tables: BTreeMap::new(),
             functions: Vec::new(),
             is_filter: true,
@@ -206,6 +209,18 @@ impl PyDataset {
     fn select_columns(&self, names: Vec<String>) -> PyResult<Self> {
         let dataset = self.dataset.select_columns(&names).map_err(|error| to_py(&error))?;
         Ok(Self::made(dataset, self.recipe.clone()))
+    }
+
+    /// The dataset with other features of Hugging Face, a JSON object of them by column.
+    fn with_features(&self, features: &str) -> PyResult<Self> {
+        let dataset = self.dataset.with_features(features).map_err(|error| to_py(&error))?;
+        Ok(Self::made(dataset, self.recipe.clone()))
+    }
+
+    /// The features of Hugging Face as a JSON object, as far as files or somebody told them.
+    #[getter]
+    fn features(&self) -> Option<&str> {
+        self.dataset.features()
     }
 
     #[getter]
@@ -370,6 +385,7 @@ impl PyDataset {
         filters: Vec<String>,
         answer: Option<AnswerBytes>,
         restriction: Option<Vec<u8>>,
+        features: Option<String>,
     ) -> PyResult<Self> {
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -383,6 +399,9 @@ impl PyDataset {
         }
         let rebuild = || {
             let mut dataset = Dataset::new(snapshot);
+            if let Some(features) = &features {
+                dataset = dataset.with_features(features)?;
+            }
             for filter in &filters {
                 dataset = dataset.filter(filter)?;
             }
@@ -398,6 +417,7 @@ impl PyDataset {
 
     /// Makes what `__reduce__` took apart: the dataset of a query, or of a filter on one, with its columns and answer.
     #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "what `__reduce__` wrote, in its order")]
     fn rebuild(
         base: &Bound<'_, Self>,
         text: String,
@@ -406,15 +426,19 @@ impl PyDataset {
         columns: Vec<String>,
         answer: Option<AnswerBytes>,
         restriction: Option<Vec<u8>>,
+        features: Option<String>,
     ) -> PyResult<Self> {
         let (parameters, tables, functions) = arguments;
         let whole = match is_filter {
-            true => Self::filter(base, &text)?,
+            true => Self::filter(base, &text, parameters)?,
             false => Self::sql(base, text, parameters, tables, functions)?,
         };
         let mut this = whole.select_columns(columns)?;
         if let Some(bytes) = &restriction {
             this = this.restricted(this.dataset.restricted(bytes))?;
+        }
+        if let Some(features) = &features {
+            this = this.with_features(features)?;
         }
         this.adopt(answer);
         Ok(this)
@@ -433,7 +457,8 @@ impl PyDataset {
         let restriction = self.dataset.restriction_bytes().map(|bytes| PyBytes::new(py, &bytes));
         let Some(recipe) = &self.recipe else {
             let saved = PyBytes::new(py, &snapshot.to_bytes());
-            let arguments = (saved, self.column_names(), self.filters(), answer, restriction);
+            let features = self.dataset.given_features();
+            let arguments = (saved, self.column_names(), self.filters(), answer, restriction, features);
             let arguments = arguments.into_pyobject(py)?;
             return Ok((class.getattr("reopen")?, arguments));
         };
@@ -443,7 +468,8 @@ impl PyDataset {
         };
         let inputs = (of(&recipe.parameters), of(&recipe.tables), functions);
         let (base, text) = (recipe.base.clone_ref(py), recipe.text.clone());
-        let arguments = (base, text, inputs, recipe.is_filter, self.column_names(), answer, restriction);
+        let (names, features) = (self.column_names(), self.features());
+        let arguments = (base, text, inputs, recipe.is_filter, names, answer, restriction, features);
         let arguments = arguments.into_pyobject(py)?;
         Ok((class.getattr("rebuild")?, arguments))
     }

@@ -54,6 +54,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::UnknownColumn { .. } => "ColumnNotFoundError",
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
         Error::ManyRows { .. } | Error::Function { .. } => "QueryError",
+        Error::UnknownClass { .. } | Error::UnorderedClass { .. } => "QueryError",
         Error::Uri { .. } | Error::Setting { .. } | Error::UnknownSplit { .. } => "SettingError",
         Error::RowIndex { .. } => "RowIndexError",
         Error::NotASelection { .. } | Error::SelectionMismatch { .. } => "SelectionError",

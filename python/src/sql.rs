@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
-use forebay::{Error, Function, FunctionBody, OF_ANOTHER_PROCESS, OfProcess, QueryStream, Request, Rows, Table};
+use forebay::{
+    Error, Function, FunctionBody, OF_ANOTHER_PROCESS, OfProcess, QueryStream, Request, Rows, ScalarValue, Table,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyTuple};
@@ -146,20 +148,25 @@ pub(crate) fn request(
     tables: &BTreeMap<String, Py<PyAny>>,
     functions: &[Py<PyFunction>],
 ) -> PyResult<Request> {
-    let parameters =
-        parameters.iter().map(|(name, value)| Ok((name.clone(), forebay::scalar(&parameter(value.bind(py))?))));
-    let parameters = parameters.collect::<PyResult<BTreeMap<_, _>>>()?;
-    let parameters = parameters.into_iter().map(|(name, value)| match value {
-        Ok(value) => Ok((name, value)),
-        Err(reason) => Err(to_py(&Error::Setting { name: "params", reason: format!("`{name}`: {reason}") })),
-    });
     let tables = tables.iter().map(|(name, table)| Ok((name.clone(), table_of(table.bind(py))?)));
     Ok(Request {
         text: text.to_owned(),
-        parameters: parameters.collect::<PyResult<_>>()?,
+        parameters: values(py, parameters)?,
         tables: tables.collect::<PyResult<_>>()?,
         functions: functions.iter().map(|function| Arc::clone(&function.get().function)).collect(),
     })
+}
+
+/// Returns the values of parameters.
+pub(crate) fn values(
+    py: Python<'_>,
+    parameters: &BTreeMap<String, Py<PyAny>>,
+) -> PyResult<BTreeMap<String, ScalarValue>> {
+    let value = |(name, value): (&String, &Py<PyAny>)| match forebay::scalar(&parameter(value.bind(py))?) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(reason) => Err(to_py(&Error::Setting { name: "params", reason: format!("`{name}`: {reason}") })),
+    };
+    parameters.iter().map(value).collect()
 }
 
 fn parameter(value: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {

@@ -28,11 +28,13 @@ mod subset;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use arrow_schema::SchemaRef;
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::split_conjunction;
 
@@ -53,10 +55,12 @@ use crate::source::Connection;
 #[derive(Debug, Clone)]
 pub struct Filter {
     text: String,
+    /// What the text leaves open: values of parameters, numbers of classes.
+    comment: String,
     expr: Expr,
     /// The dataset columns that it reads.
     columns: Vec<usize>,
-    /// Its text says all that it does, which is not so of a part of a query.
+    /// Its identity says all that it does, which is not so of a part of a query.
     is_plain: bool,
 }
 
@@ -73,8 +77,20 @@ impl Filter {
     /// [`Error::Sql`](crate::Error::Sql), [`Error::UnknownColumn`](crate::Error::UnknownColumn) and
     /// [`Error::NotBoolean`](crate::Error::NotBoolean).
     pub fn parse(text: &str, snapshot: &Arc<Snapshot>) -> Result<Self> {
-        let expr = sql::parse(text, &snapshot.schema)?;
-        let filter = Self { is_plain: true, ..Self::from_expr(text.into(), expr, snapshot) };
+        Self::parse_with(text, &BTreeMap::new(), &snapshot.schema, snapshot)
+    }
+
+    /// As [`Self::parse`], with values for `$name`, and with the features of `schema`, whose columns are those of
+    /// `snapshot`.
+    pub(crate) fn parse_with(
+        text: &str,
+        parameters: &BTreeMap<String, ScalarValue>,
+        schema: &SchemaRef,
+        snapshot: &Arc<Snapshot>,
+    ) -> Result<Self> {
+        let sql::Parsed { expr, comment } = sql::parse(text, schema, parameters)?;
+        let comment = crate::sql::comment_of(parameters) + &comment;
+        let filter = Self { is_plain: true, comment, ..Self::from_expr(text.into(), expr, snapshot) };
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, text)?;
         Ok(filter)
     }
@@ -93,7 +109,7 @@ impl Filter {
     fn from_expr(text: String, expr: Expr, snapshot: &Snapshot) -> Self {
         let columns: BTreeSet<usize> =
             expr.column_refs().into_iter().filter_map(|column| snapshot.schema.index_of(&column.name).ok()).collect();
-        Self { text, expr, columns: columns.into_iter().collect(), is_plain: false }
+        Self { text, comment: String::new(), expr, columns: columns.into_iter().collect(), is_plain: false }
     }
 
     /// Returns the expression as it was written.
@@ -101,7 +117,12 @@ impl Filter {
         &self.text
     }
 
-    /// Returns whether the text says all that the filter does.
+    /// Returns the text that tells this filter from others.
+    pub(crate) fn identity(&self) -> String {
+        format!("{}{}", self.text, self.comment)
+    }
+
+    /// Returns whether the identity says all that the filter does.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
     }

@@ -167,7 +167,7 @@ mod tests {
     fn parts_of(text: &str) -> Vec<(Vec<usize>, bool)> {
         let fields = [("a", DataType::Int64), ("z", DataType::Int64), ("t", DataType::Utf8), ("x", DataType::Float32)];
         let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
-        split(&sql::parse(text, &schema).unwrap(), &schema)
+        split(&sql::parse(text, &schema, &std::collections::BTreeMap::new()).unwrap().expr, &schema)
             .into_iter()
             .map(|part| (part.columns, part.can_fail))
             .collect()

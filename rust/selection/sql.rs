@@ -6,7 +6,7 @@
 //!
 //! Semantics are SQL's, also where DataFusion follows the bits of a float ([`super::floats`]). Identifiers are case-sensitive, quoted or not, as column names in Parquet are.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use datafusion::common::{DFSchema, DataFusionError, SchemaError};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue, SchemaError};
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::simplify::SimplifyContext;
@@ -28,7 +28,8 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::{floats, numbers};
 use crate::error::{Error, Result};
-use crate::panics;
+use crate::sql::Names;
+use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
@@ -51,13 +52,23 @@ const HINTS: [(&str, &str); 2] = [
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
 ];
 
-/// Returns `sql` as a Boolean expression over `schema`: type-checked, simplified, shallow.
+/// A filter as it is evaluated.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) expr: Expr,
+    /// What its text leaves open, as comments: the numbers of classes that it names.
+    pub(crate) comment: String,
+}
+
+/// Returns `sql`, in which `parameters` stand for `$name`, as a Boolean expression over `schema`: type-checked,
+/// simplified, shallow.
 ///
 /// # Errors
 ///
-/// [`Error::UnknownColumn`], [`Error::NotBoolean`] and [`Error::Sql`], each with what was written.
-pub(crate) fn parse(sql: &str, schema: &SchemaRef) -> Result<Expr> {
-    with_large_stack(sql, || parse_here(sql, schema))
+/// [`Error::UnknownColumn`], [`Error::UnknownClass`], [`Error::NotBoolean`] and [`Error::Sql`], each with what was
+/// written.
+pub(crate) fn parse(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, ScalarValue>) -> Result<Parsed> {
+    with_large_stack(sql, || parse_here(sql, schema, parameters))
 }
 
 /// Runs `plan`, which recurses as deep as `sql` nests, on a thread with a stack for it.
@@ -86,9 +97,10 @@ pub(crate) fn with_large_stack<T: Send>(sql: &str, plan: impl FnOnce() -> Result
     })
 }
 
-fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
+fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, ScalarValue>) -> Result<Parsed> {
     let state = session();
-    let df_schema = DFSchema::try_from(mentioned(sql, schema)).map_err(|error| explain(sql, schema, &error))?;
+    let known = mentioned(sql, &features::spread(schema));
+    let df_schema = DFSchema::try_from(known).map_err(|error| explain(sql, schema, &error))?;
     let parsed = state.sql_to_expr_with_alias(sql, &state.config_options().sql_parser.dialect);
     let parsed = parsed.map_err(|error| explain(sql, schema, &error))?;
     if let Some(name) = &parsed.alias {
@@ -98,6 +110,12 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     refuse_long_chain(sql, &parsed.expr)?;
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
+    let expr = bind(sql, expr, parameters)?;
+    let mut names = Names::default();
+    let expr = names.number(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
+    if let Some(refused) = names.refused {
+        return Err(refused);
+    }
     refuse_unstable(sql, &expr)?;
     refuse_deep(sql, &expr)?;
     let context = SimplifyContext::builder()
@@ -118,7 +136,33 @@ fn parse_here(sql: &str, schema: &SchemaRef) -> Result<Expr> {
     };
     let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
     refuse_deep(sql, &simple)?;
-    Ok(simple)
+    Ok(Parsed { expr: simple, comment: names.comment() })
+}
+
+/// Puts values in the place of `$name`; all must be used.
+fn bind(sql: &str, expr: Expr, parameters: &BTreeMap<String, ScalarValue>) -> Result<Expr> {
+    if parameters.is_empty() {
+        return Ok(expr);
+    }
+    let mut used = HashSet::new();
+    let bound = expr.transform_up(|node| {
+        let Expr::Placeholder(placeholder) = &node else { return Ok(Transformed::no(node)) };
+        let Some((name, value)) = placeholder.id.strip_prefix('$').and_then(|name| parameters.get_key_value(name))
+        else {
+            return Ok(Transformed::no(node));
+        };
+        used.insert(name.as_str());
+        Ok(Transformed::yes(Expr::Literal(value.clone(), None)))
+    });
+    let bound: PlanResult<Transformed<Expr>> = bound;
+    let refused = |reason| Error::Sql { sql: shortened(sql), reason };
+    let bound = bound.map_err(|error| refused(reason(&error)))?.data;
+    match parameters.keys().find(|name| !used.contains(name.as_str())) {
+        Some(name) => {
+            Err(refused(format!("the parameter `{name}` is not in it; write `${name}` where its value belongs")))
+        }
+        None => Ok(bound),
+    }
 }
 
 /// Returns the columns of `schema` whose names stand in `sql`: the planner searches all of them for every operand.
@@ -305,7 +349,7 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::Placeholder(_) => {
-                unstable = Some(format!("`{node}` has no value; write the value out"));
+                unstable = Some(format!("`{node}` has no value; write the value out, or pass it in `params`"));
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::Exists(_) => {

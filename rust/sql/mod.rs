@@ -10,10 +10,11 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
-//! [`provider`] is a dataset as a table of somebody else's DataFusion.
+//! [`labels`] are names of classes. [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod carry;
 mod function;
+mod labels;
 mod leaf;
 mod plan;
 mod provider;
@@ -29,18 +30,21 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
-use datafusion::common::{Column, ScalarValue};
+use datafusion::common::Column;
+pub use datafusion::common::ScalarValue;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
 pub use self::function::{Function, FunctionBody};
+pub(crate) use self::labels::Names;
 pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};
 use self::trace::{trace, trace_expr};
 pub(crate) use self::vector::functions as vector_functions;
 use crate::error::{Error, Result};
+use crate::features;
 use crate::metrics::{Metrics, Progress};
 use crate::outputs::{Computed, Origin};
 use crate::query::{Answer, Dataset};
@@ -71,15 +75,17 @@ pub enum Table {
 impl Request {
     /// Returns the query as text that is the same for the same query alone: with its values, and what its tables hold.
     pub(crate) fn identity(&self) -> String {
-        let mut text = self.text.clone();
-        for (name, value) in &self.parameters {
-            text += &format!("\n-- ${name} = {}", plan::digest_of_value(value));
-        }
+        let mut text = self.text.clone() + &comment_of(&self.parameters);
         for (name, table) in &self.tables {
             text += &format!("\n-- {name} = {}", table.identity());
         }
         text
     }
+}
+
+/// Returns the values of parameters as comments to the text in which they stand.
+pub(crate) fn comment_of(parameters: &BTreeMap<String, ScalarValue>) -> String {
+    parameters.iter().map(|(name, value)| format!("\n-- ${name} = {}", plan::digest_of_value(value))).collect()
 }
 
 impl Table {
@@ -165,10 +171,10 @@ impl Dataset {
     }
 
     /// Keeps the rows of a dataset that is itself a query's for which `filter` is true.
-    pub(crate) fn filter_query(&self, filter: &str) -> Result<Self> {
-        let expr = sql::parse(filter, self.schema())?;
-        let request = Request { text: filter.to_owned(), ..Request::default() };
-        let planned = plan::plan_filter(self, &request, expr)?;
+    pub(crate) fn filter_query(&self, filter: &str, parameters: BTreeMap<String, ScalarValue>) -> Result<Self> {
+        let parsed = sql::parse(filter, self.schema(), &parameters)?;
+        let request = Request { text: filter.to_owned(), parameters, ..Request::default() };
+        let planned = plan::plan_filter(self, &request, parsed)?;
         let made = sql::with_large_stack(filter, || self.of_plan(&planned, &request))?;
         made.map_err(|reason| Error::ManyRows { sql: sql::shortened(filter), reason })
     }
@@ -201,9 +207,11 @@ impl Dataset {
             let reason = format!("two columns are named `{name}`; name one of them by `AS`");
             return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
         }
-        let schema = Arc::new(Schema::new_with_metadata(Fields::from(fields), self.schema().metadata().clone()));
+        let schema =
+            features::collect(&Schema::new_with_metadata(Fields::from(fields), self.schema().metadata().clone()));
+        let identity = request.identity() + &planned.classes;
         if attached.is_empty()
-            && let Some(filters) = self.filters_of(&plan, request)?
+            && let Some(filters) = self.filters_of(&plan, request, &identity)?
         {
             return Ok(Ok(self.with_columns(origins, schema).with_filters(filters)));
         }
@@ -211,13 +219,8 @@ impl Dataset {
         let ordered = is_ordered(&planned.plan);
         let plan =
             LogicalPlanBuilder::from(plan).project(columns).and_then(LogicalPlanBuilder::build).map_err(failed)?;
-        let query = Query {
-            identity: request.identity(),
-            text: request.text.clone(),
-            plan,
-            state: planned.state.clone(),
-            is_ordered: ordered,
-        };
+        let query =
+            Query { identity, text: request.text.clone(), plan, state: planned.state.clone(), is_ordered: ordered };
         Ok(Ok(self.with_columns(origins, schema).with_query(query, self)))
     }
 
@@ -238,18 +241,18 @@ impl Dataset {
         match origin {
             Origin::Stored(column) => {
                 let stored = &self.snapshot().schema.fields()[*column];
-                Arc::new(stored.as_ref().clone().with_name(planned.name()))
+                Arc::new(features::carrying(stored.as_ref().clone().with_name(planned.name()), Some(planned)))
             }
             Origin::Computed(computed) => {
                 let field = planned.as_ref().clone().with_data_type(computed.data_type().clone());
-                Arc::new(field.with_nullable(true))
+                Arc::new(features::carrying(field.with_nullable(true), None))
             }
             Origin::Attached(_) => Arc::new(planned.as_ref().clone().with_nullable(true)),
         }
     }
 
     /// Returns the filters of a plan that does nothing else to the rows; `None` if it does, or if this dataset is a query's.
-    fn filters_of(&self, plan: &LogicalPlan, request: &Request) -> Result<Option<Vec<Filter>>> {
+    fn filters_of(&self, plan: &LogicalPlan, request: &Request, identity: &str) -> Result<Option<Vec<Filter>>> {
         let failed = |error| Error::Sql { sql: sql::shortened(&request.text), reason: sql::reason(&error) };
         let (mut plan, mut found) = (plan, Vec::new());
         loop {
@@ -269,9 +272,8 @@ impl Dataset {
                         return Ok(None);
                     }
                     found.reverse();
-                    let identity = request.identity();
                     let filter = |expr| {
-                        Filter::try_from_expr(identity.clone(), plan::simple(expr, self.snapshot()), self.snapshot())
+                        Filter::try_from_expr(identity.to_owned(), plan::simple(expr, self.snapshot()), self.snapshot())
                     };
                     return found.into_iter().map(filter).collect::<Result<Vec<_>>>().map(Some);
                 }

@@ -27,6 +27,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
+use super::labels::Names;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::{Request, Table};
@@ -46,6 +47,8 @@ const MAX_PLAN_DEPTH: usize = 200;
 pub(super) struct Planned {
     pub(super) plan: LogicalPlan,
     pub(super) state: SessionState,
+    /// The numbers of classes that it names, as comments.
+    pub(super) classes: String,
 }
 
 /// Plans `request` over `dataset`.
@@ -64,26 +67,31 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
         let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan).map_err(failed)?;
-        finish(plan, state, request).map_err(failed)?.map_err(refused)
+        let mut names = Names::default();
+        let plan = number_classes(values_for(plan, request).map_err(failed)?, &mut names).map_err(failed)?;
+        if let Some(refused) = names.refused {
+            return Err(refused);
+        }
+        finish(plan, state, names.comment()).map_err(failed)?.map_err(refused)
     })
 }
 
 /// Plans a filter over the columns of `dataset`.
-pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: Expr) -> Result<Planned> {
+pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Parsed) -> Result<Planned> {
     sql::with_large_stack(&request.text, || {
         let failed = |error: DataFusionError| explain(&request.text, dataset, request, &error);
         let state = state(dataset, request)?;
         let source = DatasetTable::new(dataset, true).into_source();
         let plan = LogicalPlanBuilder::scan(SUBJECT, source, None)
-            .and_then(|plan| plan.filter(filter))
+            .and_then(|plan| plan.filter(filter.expr))
             .and_then(LogicalPlanBuilder::build)
             .map_err(failed)?;
-        Ok(Planned { plan, state })
+        Ok(Planned { plan, state, classes: filter.comment })
     })
 }
 
-/// Types a plan and makes it exact; the inner error says why it is refused.
-fn finish(plan: LogicalPlan, state: SessionState, request: &Request) -> PlanResult<Result<Planned, String>> {
+/// Puts values in the place of variables.
+fn values_for(plan: LogicalPlan, request: &Request) -> PlanResult<LogicalPlan> {
     let bound = plan.transform_down_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
         node.map_expressions(|expr| {
@@ -101,10 +109,29 @@ fn finish(plan: LogicalPlan, state: SessionState, request: &Request) -> PlanResu
         })?
         .map_data(LogicalPlan::recompute_schema)
     })?;
-    if let Some(reason) = too_deep(&bound.data)? {
+    Ok(bound.data)
+}
+
+/// Puts numbers in the place of the names of classes.
+fn number_classes(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
+    let numbered = plan.transform_up_with_subqueries(|node| {
+        let mut schema = DFSchema::empty();
+        node.inputs().iter().for_each(|input| schema.merge(input.schema()));
+        let kept = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = kept.save(&expr);
+            Ok(names.number(expr, &schema)?.update_data(|expr| name.restore(expr)))
+        })
+    })?;
+    Ok(numbered.data)
+}
+
+/// Types a plan and makes it exact; the inner error says why it is refused.
+fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult<Result<Planned, String>> {
+    if let Some(reason) = too_deep(&plan)? {
         return Ok(Err(reason));
     }
-    let typed = state.analyzer().execute_and_check(bound.data, state.config_options(), |_, _| {})?;
+    let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let exact = typed.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
@@ -121,7 +148,7 @@ fn finish(plan: LogicalPlan, state: SessionState, request: &Request) -> PlanResu
         })?
         .map_data(LogicalPlan::recompute_schema)
     })?;
-    Ok(Ok(Planned { plan: exact.data, state }))
+    Ok(Ok(Planned { plan: exact.data, state, classes }))
 }
 
 /// Returns why a plan would take more stack than threads have.

@@ -26,6 +26,7 @@ use super::plan::Planned;
 use super::scan::Scanning;
 use crate::config;
 use crate::error::{Error, Result};
+use crate::features;
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress};
 use crate::process::OfProcess;
@@ -264,7 +265,7 @@ impl QueryStream {
         let (metrics, progress) = (Arc::default(), Arc::default());
         let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
         let physical = running.physical(&planned.plan)?;
-        let schema = physical.schema();
+        let schema = features::collect(&physical.schema());
         let io = Io::for_query()?;
         let mut batches = {
             let _entered = io.handle().enter();
@@ -296,11 +297,18 @@ impl QueryStream {
         let Some(running) = self.running.get() else { return Err(Error::Closed { reason: OF_ANOTHER_PROCESS }) };
         let Some(batches) = &running.batches else { return Ok(Some(None)) };
         match batches.recv_timeout(timeout) {
-            Ok(batch) => batch.map(|batch| Some(Some(batch))),
+            Ok(batch) => batch.and_then(|batch| of_schema(&self.schema, &batch)).map(|batch| Some(Some(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
         }
     }
+}
+
+/// Returns the same columns under `schema`, whose metadata are others.
+fn of_schema(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &options)
+        .map_err(|error| Error::Internal { reason: error.to_string() })
 }
 
 impl Iterator for QueryStream {

@@ -21,6 +21,7 @@ use super::leaf::{Leaf, Scan};
 use super::sample::{Sample, Size};
 use super::scan::{self, Scanning};
 use super::trace;
+use crate::features;
 use crate::query::Dataset;
 
 /// The column of row numbers.
@@ -30,6 +31,7 @@ pub(super) const ROW: &str = "__forebay_row";
 #[derive(Debug, Clone)]
 pub(super) struct DatasetTable {
     dataset: Dataset,
+    /// Its fields carry their features.
     schema: SchemaRef,
     /// Whether it is what the query is about, `dataset`, and not a table beside it.
     is_subject: bool,
@@ -42,7 +44,7 @@ impl DatasetTable {
     pub(super) fn new(dataset: &Dataset, is_subject: bool) -> Self {
         Self {
             dataset: dataset.clone(),
-            schema: Arc::clone(dataset.schema()),
+            schema: features::spread(dataset.schema()),
             is_subject,
             has_row: false,
             sample: None,
@@ -62,7 +64,7 @@ impl DatasetTable {
 
     /// Adds the column [`ROW`].
     pub(super) fn with_row(&self) -> Self {
-        let fields = self.dataset.schema().fields().iter().cloned();
+        let fields = self.schema.fields().iter().cloned();
         let row = Arc::new(Field::new(ROW, DataType::UInt64, false));
         let schema = Schema::new(fields.chain([row]).collect::<Vec<_>>());
         Self { schema: Arc::new(schema), has_row: true, ..self.clone() }

@@ -1,0 +1,151 @@
+"""Batches and rows exactly as `datasets` makes them, by its own formatters: `compat="datasets"` and `Dataset.decode`.
+
+The dtypes are those of `datasets` (every integer is int64, every float is float32), lists are stacked where a batch's
+happen to be of one length, and media are decoded. Columns of plain numbers take a shorter way to the same tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from forebay.exceptions import DataError, SettingError, TensorError
+from forebay.features import datasets_module, read_features, with_plain_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forebay import _lib
+
+Compat = Literal["datasets"]
+"""The library whose batches are reproduced."""
+
+NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError)
+"""What the formatters of `datasets`, and decoders, raise for values that they have no form for."""
+
+
+def check_compat(compat: object) -> None:
+    """Refuses what is not the name of a library whose batches are known."""
+    if compat is not None and compat not in get_args(Compat):
+        raise SettingError(f"compat: expected 'datasets' or None, got {compat!r}")
+
+
+class DatasetsFormat:
+    """What `datasets` yields in one of its formats; without one, Python rows with their media decoded."""
+
+    def __init__(self, name: str | None) -> None:
+        if datasets_module() is None:
+            raise SettingError("compat: 'datasets' needs the package `datasets`")
+        self._name = name
+        self._schema: Any = None
+        self._formatter: Any = None
+        self._target: Any = None
+
+    def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches say what they are
+        """Returns a format of its own for one stream."""
+        return DatasetsFormat(self._name)
+
+    def __call__(self, batch: _lib.Batch) -> Any:
+        """Returns the batch as `IterableDataset.iter` yields it."""
+        table = self._table(batch)
+        if self._name is None:
+            table = with_plain_arrays(table)
+        if self._name != "torch":
+            return self._format("format_batch", table)
+        quick = {name: tensor for name in table.column_names if (tensor := _quick_tensor(table[name])) is not None}
+        slow = [name for name in table.column_names if name not in quick]
+        made = self._format("format_batch", table.select(slow)) if slow else {}
+        return {name: quick[name] if name in quick else made[name] for name in table.column_names}
+
+    def rows(self, batch: _lib.Batch) -> Iterator[Any]:
+        """Yields the rows as `IterableDataset.__iter__` does."""
+        table = self._table(batch)
+        if self._name is None:
+            table = with_plain_arrays(table)
+        for index in range(len(batch)):
+            yield self._format("format_row", table.slice(index, 1))
+
+    def _table(self, batch: _lib.Batch) -> Any:
+        """Returns a batch with the types of its features."""
+        import pyarrow as pa
+        from datasets.table import table_cast
+
+        features = self._learn(batch)
+        table = pa.Table.from_batches([pa.record_batch(batch)])
+        try:
+            return table_cast(table, self._target)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"a batch does not fit its features {features}: {error}") from error
+
+    def _learn(self, batch: _lib.Batch) -> Any:
+        """Returns the features of a batch; makes the formatter for them."""
+        import pyarrow as pa
+        from datasets.formatting import get_formatter
+
+        schema = pa.schema(batch)
+        if self._schema is None or not self._schema.equals(schema, check_metadata=True):
+            features = read_features(batch)
+            self._formatter = get_formatter(self._name, features=features)
+            self._target, self._schema = features.arrow_schema, schema
+        return self._formatter.features
+
+    def _format(self, method: str, table: Any) -> Any:
+        make: Callable[[Any], Any] = getattr(self._formatter, method)
+        try:
+            return make(table)
+        except (ImportError, *NO_FORM) as error:
+            for name in table.column_names:
+                self._blame(name, make, table.select([name]))
+            raise DataError(f"a batch has no form in `datasets`: {error}") from error
+
+    def _blame(self, name: str, make: Callable[[Any], Any], column: Any) -> None:
+        """Raises what a column alone fails for."""
+        from datasets.formatting import get_formatter
+
+        try:
+            make(column)
+        except ImportError as error:
+            raise SettingError(
+                f"column `{name}` cannot be decoded: {error}; or read its bytes without `compat` and `decode`"
+            ) from error
+        except NO_FORM as error:
+            try:
+                get_formatter(None, features=self._formatter.features).format_batch(column)
+            except NO_FORM:
+                raise DataError(f"column `{name}` holds a value that cannot be decoded: {error}") from error
+            raise TensorError(
+                f"column `{name}` has no form of `datasets`: {error}; leave it out, or read without `compat`"
+            ) from error
+
+    def __repr__(self) -> str:
+        return "decode()" if self._name is None else f"with_format({self._name!r}, compat='datasets')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DatasetsFormat, (self._name,)
+
+
+def _quick_tensor(column: Any) -> Any:
+    """Returns a column of numbers, or of lists of them of one length, as torch's formatter would; None for others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import torch
+
+    types = pa.types
+    array = column.combine_chunks()
+    if array.null_count or not len(array):
+        return None
+    width = None
+    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+        items = array.flatten()
+        if len(items) == 0 or len(items) % len(array):
+            return None
+        width = len(items) // len(array)
+        is_fixed = types.is_fixed_size_list(array.type)
+        if not is_fixed and pc.any(pc.not_equal(array.value_lengths(), width)).as_py():
+            return None
+        array = items
+    is_float = types.is_float32(array.type) or types.is_float64(array.type)
+    is_integer = types.is_integer(array.type) and not types.is_uint64(array.type)
+    if array.null_count or not (is_float or is_integer):
+        return None
+    values = torch.tensor(array.to_numpy(), dtype=torch.float32 if is_float else torch.int64)
+    return values if width is None else values.reshape(-1, width)

@@ -1,0 +1,193 @@
+"""Features: what Hugging Face's `datasets` calls the columns' types, classes and media.
+
+Files that `datasets` wrote say so in their metadata, dataset cards in YAML, and Arrow types are the rest. With
+`datasets` installed they are its own `Features`; without it, a dict of the JSON form that `Features.from_dict` takes.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import SchemaError, SettingError
+from forebay.feature_types import LISTS, infer_feature, storage_type, value_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+METADATA = b"huggingface"
+"""Where `datasets` keeps features in the metadata of a schema."""
+
+NO_FEATURE = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+"""What a feature that somebody else wrote may be, for `datasets` or for us."""
+
+
+def datasets_module() -> Any:
+    """Returns `datasets`, or None where it is not installed."""
+    try:
+        return importlib.import_module("datasets")
+    except ImportError:
+        return None
+
+
+def read_features(exported: Any) -> Any:
+    """Returns the features of what has an Arrow schema, column by column.
+
+    A feature of the metadata holds where its Arrow type is that of the column, as in `datasets`.
+
+    Raises:
+        SchemaError: a column has a type that features have no word for, such as a map.
+    """
+    datasets = datasets_module()
+    import pyarrow as pa
+
+    # Extension types are known by now: `datasets` registers its own.
+    schema = pa.schema(exported)
+    told = _told(schema)
+    found = {field.name: _feature_of(field, told.get(field.name), datasets) for field in schema}
+    return found if datasets is None else datasets.Features(found)
+
+
+def with_plain_arrays(rows: Any) -> Any:
+    """Returns a batch or table of pyarrow whose arrays of `datasets` are lists.
+
+    They are the same in Python; where one of any length is NULL, that of `datasets` fails.
+    """
+    for place, field in enumerate(rows.schema):
+        if getattr(field.type, "extension_name", "").startswith("datasets."):
+            plain = rows.column(place).cast(field.type.storage_type)
+            rows = rows.set_column(place, field.name, plain)
+    return rows
+
+
+def _told(schema: Any) -> dict[str, Any]:
+    """Returns the features that the metadata of a schema has, as JSON."""
+    try:
+        features = json.loads((schema.metadata or {})[METADATA])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _feature_of(field: Any, told: Any, datasets: Any) -> Any:
+    if told is not None:
+        feature = _checked(field, told, datasets)
+        if feature is not None:
+            return feature
+    try:
+        if datasets is None:
+            return infer_feature(field)
+        import pyarrow as pa
+
+        return datasets.Features.from_arrow_schema(pa.schema([field.remove_metadata()]))[field.name]
+    except ValueError as error:
+        raise SchemaError(
+            f"column `{field.name}` of type `{field.type}` has no feature: {error}; leave it out with `remove_columns`"
+        ) from error
+
+
+def _checked(field: Any, told: Any, datasets: Any) -> Any:
+    """Returns the feature that a JSON object describes, if it is one and of the field's type."""
+    try:
+        if datasets is None:
+            return told if field.nullable and storage_type(told).equals(_stored(field.type)) else None
+        features = datasets.Features.from_dict({field.name: told})
+        return features[field.name] if features.arrow_schema.field(field.name) == field else None
+    except NO_FEATURE:
+        return None
+
+
+def _stored(data_type: Any) -> Any:
+    """Returns the type below an extension type."""
+    return getattr(data_type, "storage_type", data_type)
+
+
+def features_from_card(entries: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns the features that a dataset card lists under `dataset_info.features`, in YAML's lists and dicts.
+
+    Raises:
+        SchemaError: the list is none of features.
+
+    Example:
+        >>> from forebay.features import features_from_card
+        >>> features_from_card([{"name": "label", "dtype": {"class_label": {"names": {"0": "cat", "1": "dog"}}}}])
+        {'label': ClassLabel(names=['cat', 'dog'])}
+    """
+    try:
+        features = _from_card(copy.deepcopy(list(entries)))
+        datasets = datasets_module()
+        return features if datasets is None else datasets.Features.from_dict(features)
+    except NO_FEATURE as error:
+        raise SchemaError(f"the dataset card's `dataset_info.features` are no features: {error}") from error
+
+
+def _from_card(entry: Any) -> Any:
+    """Returns YAML's form of a feature as JSON's: the first key says what it is."""
+    if isinstance(entry, list):
+        return {item.pop("name"): _from_card(item) for item in entry}
+    if not entry:
+        return {}
+    kind = next(iter(entry))
+    if kind in LISTS:
+        return _list_from_card(kind, entry)
+    if kind == "struct":
+        return _from_card(entry["struct"])
+    if kind != "dtype":
+        return {"_type": _camel_case(kind), **_with_names(entry[kind])}
+    if not isinstance(entry["dtype"], str):
+        return _from_card(entry["dtype"])
+    dtype = value_dtype(entry["dtype"])
+    return {"_type": _camel_case(entry["dtype"])} if dtype is None else {**entry, "dtype": dtype, "_type": "Value"}
+
+
+def _list_from_card(kind: str, entry: dict[str, Any]) -> Any:
+    item = entry.pop(kind)
+    feature = _from_card({"dtype": item} if isinstance(item, str) else item)
+    if kind == "sequence" and isinstance(item, list):
+        # What was a list of structs is a struct of lists.
+        return {name: {"feature": part, **entry, "_type": "List"} for name, part in feature.items()}
+    return {"feature": feature, **entry, "_type": LISTS[kind]}
+
+
+def _with_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a feature, in which the names of classes are a list."""
+    names = settings.get("names")
+    if not isinstance(names, dict):
+        return settings
+    numbers = sorted(names, key=int)
+    if [int(number) for number in numbers] != list(range(len(numbers))):
+        raise ValueError(f"expected a name for each class from 0 to {numbers[-1]}, got {', '.join(numbers)}")
+    return {**settings, "names": [names[number] for number in numbers]}
+
+
+def _camel_case(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def to_json(features: Any) -> dict[str, Any]:
+    """Returns features, or a dict of them, in the JSON form of `Features.to_dict`.
+
+    Raises:
+        SettingError: they are no features.
+    """
+    if not hasattr(features, "items"):
+        raise SettingError(f"features: expected `datasets.Features` or a dict of features, got {features!r}")
+    datasets = datasets_module()
+    try:
+        if datasets is None:
+            return {name: _plain(feature) for name, feature in features.items()}
+        if not isinstance(features, datasets.Features):
+            is_json = all(isinstance(feature, dict) and "_type" in feature for feature in features.values())
+            features = datasets.Features.from_dict(dict(features)) if is_json else datasets.Features(features)
+        described: dict[str, Any] = features.to_dict()
+    except NO_FEATURE as error:
+        raise SettingError(f"features: {error}") from error
+    return described
+
+
+def _plain(feature: Any) -> Any:
+    """Returns a feature in JSON form, once its type is known to exist."""
+    storage_type(feature)
+    return feature

@@ -1,0 +1,132 @@
+"""Filters in other forms than SQL: lists of conditions as pandas and `datasets` take them, and expressions of pyarrow.
+
+Both become SQL text, in which each value is a parameter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import ColumnNotFoundError, SettingError
+from forebay.substrait import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+OPERATORS = {
+    "=": "=",
+    "==": "=",
+    "!=": "<>",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+    "in": "IN",
+    "not in": "NOT IN",
+}
+
+FORM = 'expected `("column", "==", value)` with one of the operators ' + ", ".join(OPERATORS)
+
+
+def is_expression(filters: Any) -> bool:
+    """Returns whether something is a `pyarrow.compute.Expression`, without importing pyarrow."""
+    kind = type(filters)
+    return kind.__module__.startswith("pyarrow") and kind.__name__ == "Expression"
+
+
+def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
+    """Returns a filter as SQL text and the values of its parameters.
+
+    Args:
+        filters: `[(column, operator, value), ...]`, all of which hold; a list of such lists, of which one holds; or a
+            `pyarrow.compute.Expression`.
+        schema: Of pyarrow, with the columns that it may name.
+
+    Raises:
+        SettingError: it is none of these, or says what SQL does not say.
+        ColumnNotFoundError: there is no such column.
+    """
+    if is_expression(filters):
+        return translate(filters, schema)
+    values = Values()
+    alternatives = _alternatives(filters)
+    text = " OR ".join(
+        " AND ".join(_condition(condition, schema.names, values) for condition in conditions)
+        for conditions in alternatives
+    )
+    return text, values.named
+
+
+class Values:
+    """Values in the order in which a text has their parameters."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+
+    def add(self, value: Any) -> str:
+        """Returns the parameter that stands for `value`."""
+        name = f"value_{len(self.named)}"
+        self.named[name] = value
+        return f"${name}"
+
+
+def _alternatives(filters: Any) -> list[list[Any]]:
+    """Returns the lists of conditions of which one must hold, none of them empty."""
+    if not isinstance(filters, list | tuple) or not filters:
+        raise SettingError(f"filters: expected SQL text, a list of conditions or a pyarrow expression, got {filters!r}")
+    if isinstance(filters, tuple) and isinstance(filters[0], str):
+        filters = [filters]
+    is_nested = [
+        isinstance(item, list | tuple) and isinstance(next(iter(item), None), list | tuple) for item in filters
+    ]
+    if all(is_nested):
+        return [list(conditions) for conditions in filters]
+    if any(is_nested):
+        raise SettingError(f"filters: conditions, or lists of conditions, not both: {filters!r}")
+    return [list(filters)]
+
+
+def _condition(condition: Any, names: Sequence[str], values: Values) -> str:
+    if not isinstance(condition, list | tuple) or len(condition) != 3:
+        raise SettingError(f"filters: {FORM}, got {condition!r}")
+    column, operator, value = condition
+    if not isinstance(column, str) or operator not in OPERATORS:
+        raise SettingError(f"filters: {FORM}, got {condition!r}")
+    said = OPERATORS[operator]
+    if not said.endswith("IN"):
+        _check_value(condition, [value])
+        return f"{column_text(column, names)} {said} {values.add(value)}"
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise SettingError(f"filters: expected a list of values after `{operator}`, got {condition!r}")
+    members = list(value)
+    _check_value(condition, members)
+    if not members:
+        raise SettingError(f"filters: the list of values is empty in {condition!r}")
+    return f"{column_text(column, names)} {said} ({', '.join(values.add(member) for member in members)})"
+
+
+def _check_value(condition: Any, values: Iterable[Any]) -> None:
+    """Refuses NULL, which equals nothing in SQL: the condition would hold for no row."""
+    if any(value is None for value in values):
+        raise SettingError(
+            f"filters: nothing equals None, in {condition!r}; write `column IS NULL` or `column IS NOT NULL` in SQL"
+        )
+
+
+def column_text(name: str, names: Sequence[str]) -> str:
+    """Returns a column, or the field of a struct behind dots, as SQL names it."""
+    if name in names:
+        return _quoted(name)
+    column, *path = name.split(".")
+    if column not in names or not path:
+        raise ColumnNotFoundError(f"filters: no column `{name}`; the dataset has {', '.join(f'`{n}`' for n in names)}")
+    return field_text(column, path)
+
+
+def field_text(column: str, path: Sequence[str]) -> str:
+    """Returns the field at `path` in the structs of a column as SQL names it."""
+    return _quoted(column) + "".join("['" + part.replace("'", "''") + "']" for part in path)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

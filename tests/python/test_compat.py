@@ -1,0 +1,263 @@
+"""`compat="datasets"` and `decode`: what `datasets` yields for the same files, bit for bit."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import feature_data
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import Features, Value
+from feature_data import ALL, BYTES, DECODED, PLAIN, same
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = {"full": False, "nulls": True}
+
+
+@pytest.fixture(scope="module", params=list(FILES))
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a column of every feature, without NULLs and with them."""
+    table = feature_data.table_of(ALL, nulls=FILES[request.param])
+    # `datasets` types the fields of structs by the NULLs in each part of a row group that a batch has.
+    size = feature_data.NUM_ROWS if FILES[request.param] else 5
+    return feature_data.write(tmp_path_factory.mktemp(request.param), table, row_group_size=size)
+
+
+@pytest.fixture(scope="module")
+def ds(path: Path) -> fb.Dataset:
+    return fb.load_dataset(path, split="train")
+
+
+def outcome(read: Any) -> Any:
+    """What is read, or that there is no form for it."""
+    try:
+        return list(read())
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return "refused"
+
+
+@pytest.mark.parametrize("column", list(ALL))
+def test_rows_are_those_of_datasets(column: str, ds: fb.Dataset, path: Path) -> None:
+    theirs = list(feature_data.streamed(path, columns=[column]))
+    # Where an array of any length is NULL, `datasets` has NaN for a row, and an AttributeError for several.
+    theirs = [row if row[column] == row[column] else {column: None} for row in theirs]
+    alone = ds.select_columns(column)
+    assert same(list(alone.decode()), theirs)
+    assert same(alone.decode().take(99), theirs)
+    assert same([alone.decode()[row] for row in range(len(theirs))], theirs)
+    assert same(alone.decode()[2:5][column], [row[column] for row in theirs[2:5]])
+    if column not in DECODED:
+        assert same(list(alone), theirs), "without decoding, too"
+
+
+@pytest.mark.parametrize("column", list(ALL))
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_formats_are_those_of_datasets(library: Any, column: str, ds: fb.Dataset, path: Path) -> None:
+    theirs = feature_data.streamed(path, columns=[column]).with_format(library)
+    ours = ds.select_columns(column).with_format(library, compat="datasets")
+    rows = outcome(lambda: theirs)
+    assert same(outcome(lambda: ours), rows)
+    for size in (3, 12):
+        batches = outcome(lambda size=size: theirs.iter(size))
+        assert same(outcome(lambda size=size: ours.iter(size)), batches), size
+        assert same(outcome(lambda size=size: ours.batches(size)), batches), size
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow", "jax"])
+def test_other_formats_are_those_of_datasets(library: Any, ds: fb.Dataset, path: Path) -> None:
+    columns = ["int16", "float64", "string", "label", "list", "struct"]
+    theirs = next(iter(feature_data.streamed(path, columns=columns).with_format(library).iter(5)))
+    ours = next(ds.select_columns(columns).with_format(library, compat="datasets").iter(5))
+    assert type(ours) is type(theirs)
+    assert str(ours) == str(theirs)
+
+
+def test_to_torch_yields_the_batches_of_datasets(ds: fb.Dataset, path: Path) -> None:
+    refused = ("null", "json", "decimal128", "decimal256", "dynamic_array2d")
+    columns = [name for name in PLAIN | DECODED | BYTES if name not in refused]
+    if ds[1]["int8"] is None:
+        columns = ["int8", "float64", "label", "string"]
+    theirs = list(feature_data.streamed(path, columns=columns).with_format("torch").iter(4))
+    order = list(theirs[0])
+    stream = ds.select_columns(order).to_torch(4, compat="datasets")
+    assert same(list(stream), theirs)
+    loader = torch.utils.data.DataLoader(pickle.loads(pickle.dumps(stream)), batch_size=None)
+    assert same(list(loader), theirs)
+
+
+def test_the_table_of_forms(tmp_path: Path) -> None:
+    """The table of the page on features, row by row."""
+    columns = {
+        "n": (Value("int8"), lambda row: row),
+        "x": (Value("float64"), lambda row: row / 3),
+        "ragged": (datasets.List(Value("int32")), lambda row: [1] * (row + 1)),
+        "equal": (datasets.List(Value("int32")), lambda row: [row, 1]),
+        "struct": ({"a": Value("int16")}, lambda row: {"a": row}),
+        "gap": (Value("int64"), lambda row: None if row == 1 else row),
+        "text": (Value("string"), str),
+        "image": DECODED["same_image"],
+    }
+    feature_data.write(tmp_path, feature_data.table_of(columns, num_rows=3))
+    batch = next(iter(fb.load_dataset(tmp_path, split="train").to_torch(3, compat="datasets")))
+    assert same(batch["n"], torch.tensor([0, 1, 2]))
+    assert same(batch["x"], torch.tensor([0, 1 / 3, 2 / 3]))
+    assert same(batch["ragged"], [torch.tensor([1] * size) for size in (1, 2, 3)])
+    assert same(batch["equal"], torch.tensor([[0, 1], [1, 1], [2, 1]]))
+    assert same(batch["struct"], [{"a": torch.tensor(row)} for row in range(3)])
+    assert same(batch["gap"], torch.tensor([0, float("nan"), 2]))
+    assert batch["text"] == ["0", "1", "2"]
+    assert batch["image"].shape == (3, 3, 3, 5)
+    assert batch["image"].dtype == torch.uint8
+
+
+def test_times_have_no_tensor(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.TensorError, match="column `timestamp` has no form of `datasets`"):
+        next(iter(ds.select_columns(["int8", "timestamp"]).to_torch(4, compat="datasets")))
+
+
+def test_images_are_decoded_where_that_is_asked_for(ds: fb.Dataset) -> None:
+    alone = ds.select_columns(["image", "images"])
+    assert set(alone[0]["image"]) == {"bytes", "path"}
+    row = alone.decode()[0]
+    assert isinstance(row["image"], PIL.Image.Image)
+    assert isinstance(row["images"][0], PIL.Image.Image)
+    assert set(alone.decode().decode(False)[0]["image"]) == {"bytes", "path"}
+    renamed = ds.decode().sql("SELECT image AS picture FROM dataset")
+    assert isinstance(renamed[0]["picture"], PIL.Image.Image)
+
+
+def test_bytes_that_are_no_image_are_an_error_that_names_the_column(tmp_path: Path) -> None:
+    schema = Features(row=Value("int64"), image=datasets.Image()).arrow_schema
+    rows = [{"row": 0, "image": {"bytes": b"no image", "path": None}}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "train.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    with pytest.raises(fb.DataError, match="column `image` holds a value that cannot be decoded: cannot identify"):
+        ds.decode().take(1)
+    with pytest.raises(fb.DataError, match="column `image`"):
+        next(iter(ds.to_torch(1, compat="datasets")))
+
+
+def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    if datasets.config.TORCHCODEC_AVAILABLE:
+        pytest.skip("it is installed")
+    schema = Features(row=Value("int64"), audio=datasets.Audio()).arrow_schema
+    rows = [{"row": 0, "audio": {"bytes": b"RIFF", "path": None}}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "train.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert ds.features["audio"] == datasets.Audio()
+    with pytest.raises(fb.SettingError, match="column `audio` cannot be decoded: .*torchcodec"):
+        ds.decode().take(1)
+    assert ds.take(1) == rows
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda ds: ds.to_torch(4, compat="mosaic"), "compat: expected 'datasets' or None, got 'mosaic'"),
+        (lambda ds: ds.with_format("torch", compat="datasets", forms={"n": "list"}), "leave one of both out"),
+        (lambda ds: ds.with_format("tourch", compat="datasets"), "format: expected one of"),
+        (lambda ds: ds.with_format("torch").decode(), "use `compat='datasets'` there"),
+        (lambda ds: ds.decode("yes"), "enable: expected True or False"),
+    ],
+)
+def test_what_cannot_be_is_refused(ask: Any, message: str, ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match=message):
+        ask(ds)
+
+
+def test_a_compatible_stream_is_resumed_like_any(ds: fb.Dataset) -> None:
+    shuffled = ds.select_columns(["int32", "string"]).shuffle(5)
+    whole = list(shuffled.to_torch(3, compat="datasets"))
+    stream = shuffled.to_torch(3, compat="datasets")
+    iterator = iter(stream)
+    first = [next(iterator), next(iterator)]
+    again = shuffled.to_torch(3, compat="datasets")
+    again.load_state_dict(stream.state_dict())
+    assert same(first + list(again), whole)
+    assert repr(shuffled.with_format("numpy", compat="datasets")._format) == "with_format('numpy', compat='datasets')"
+
+
+# Files that are not alike.
+
+DRIFTS: dict[str, tuple[list[pa.Array], bool]] = {
+    "wider integers": ([pa.array([1, 2], pa.int64()), pa.array([3, 4], pa.int32())], True),
+    "wider integers, later": ([pa.array([1, 2], pa.int32()), pa.array([3, 4], pa.int64())], False),
+    "large text": ([pa.array(["a"]), pa.array(["b"], pa.large_string())], False),
+    "large text, first": ([pa.array(["a"], pa.large_string()), pa.array(["b"])], True),
+    "dictionaries": ([pa.array(["a"]), pa.array(["b"]).dictionary_encode()], True),
+    "a list of fixed length, later": ([pa.array([[1], [2, 3]]), pa.array([[4, 5]], pa.list_(pa.int64(), 2))], True),
+    "a list of fixed length, first": ([pa.array([[4, 5]], pa.list_(pa.int64(), 2)), pa.array([[1, 2]])], False),
+    "a large list": ([pa.array([[4.0]], pa.large_list(pa.float64())), pa.array([[1.0, 2.0]])], True),
+    "wider items": ([pa.array([[1]], pa.list_(pa.int64())), pa.array([[2]], pa.list_(pa.int8()))], True),
+    "nothing but NULL": ([pa.array([1]), pa.nulls(2)], True),
+    "fields in another order": (
+        [pa.array([{"a": 1, "b": "x"}]), pa.StructArray.from_arrays([pa.array(["y"]), pa.array([2])], ["b", "a"])],
+        True,
+    ),
+    "a field that is missing": ([pa.array([{"a": 1, "b": "x"}]), pa.array([{"a": 2}])], True),
+    "structs in lists": (
+        [pa.array([[{"a": 1, "b": 2}]]), pa.array([[{"b": 3, "a": 4}, {"b": 5, "a": None}]])],
+        True,
+    ),
+    "floats": ([pa.array([0.5]), pa.array([0.25], pa.float32())], True),
+}
+"""The column of two files, and whether the first has the wider type: `datasets` takes the first file's."""
+
+
+@pytest.mark.parametrize("drift", list(DRIFTS))
+def test_rows_of_files_that_differ_are_those_of_datasets(drift: str, tmp_path: Path) -> None:
+    arrays, is_first_wider = DRIFTS[drift]
+    files = [tmp_path / f"{number}.parquet" for number in range(len(arrays))]
+    for number, (file, array) in enumerate(zip(files, arrays, strict=True)):
+        pq.write_table(pa.table({"c": array, "file": [number] * len(array)}), file)
+    ds = fb.load_dataset(files, split="train")
+    theirs = feature_data.streamed(files)
+    assert same(list(ds), list(theirs))
+    assert (ds.features == theirs.features) == is_first_wider
+    cast = ds.cast(theirs.features)
+    assert cast.features == theirs.features
+    assert same(list(cast), list(theirs))
+
+
+def test_columns_that_a_file_lacks_are_null(tmp_path: Path) -> None:
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"]}), files[0])
+    pq.write_table(pa.table({"a": [3]}), files[1])
+    ds = fb.load_dataset(files, split="train")
+    assert list(ds) == list(feature_data.streamed(files))
+    assert ds.features == feature_data.streamed(files).features
+
+
+def test_columns_of_later_files_are_kept(tmp_path: Path) -> None:
+    """`datasets` refuses them."""
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    pq.write_table(pa.table({"a": [3]}), files[0])
+    pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"]}), files[1])
+    with pytest.raises(Exception, match="column names don't match"):
+        list(feature_data.streamed(files))
+    assert list(fb.load_dataset(files, split="train"))[1] == {"a": 1, "b": "x"}
+
+
+def test_classes_stay_where_later_files_say_nothing(tmp_path: Path) -> None:
+    label = datasets.ClassLabel(names=["cat", "dog"])
+    pq.write_table(pa.Table.from_pydict({"l": [0, 1]}, schema=Features(l=label).arrow_schema), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"l": pa.array([1], pa.int32())}), tmp_path / "1.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert ds.features == Features(l=label)
+    assert ds.filter("l = 'dog'").num_rows == 2
+
+
+def test_arrays_share_nothing_with_the_next_batch(ds: fb.Dataset) -> None:
+    batches = list(ds.select_columns("int64").with_format("numpy", compat="datasets").batches(4))
+    kept = [batch["int64"].copy() for batch in batches]
+    assert all(np.array_equal(a, b["int64"], equal_nan=True) for a, b in zip(kept, batches, strict=True))

@@ -1,0 +1,341 @@
+"""`Dataset.features`: those of `datasets` for the same files, and what becomes of them on the way to other columns."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import feature_data
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Features, List, Value
+from feature_data import ALL, BYTES, PLAIN
+from hypothesis import given
+from hypothesis import strategies as st
+
+import forebay as fb
+from forebay import compat, features
+from forebay.feature_types import infer_feature, storage_type
+from forebay.features import features_from_card, read_features, to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LABEL = ClassLabel(names=["cat", "dog", "it's a bird"])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a column of every feature."""
+    return feature_data.write(tmp_path_factory.mktemp("features"), feature_data.table_of(ALL))
+
+
+@pytest.fixture(scope="module")
+def ds(path: Path) -> fb.Dataset:
+    return fb.load_dataset(path, split="train")
+
+
+def test_features_are_those_of_datasets(ds: fb.Dataset, path: Path) -> None:
+    theirs = feature_data.streamed(path).features
+    assert type(ds.features) is Features
+    assert ds.features == theirs
+    assert list(ds.features) == list(theirs)
+    assert ds.features["label"].int2str([2, 0]) == ["it's a bird", "cat"]
+
+
+def test_features_follow_from_arrow_types_where_no_metadata_tells_them(tmp_path: Path, path: Path) -> None:
+    table = pq.read_table(path).replace_schema_metadata(None)
+    table = table.append_column("dictionary", pa.array(["a", "b"] * 6).dictionary_encode())
+    table = table.append_column("fixed_bytes", pa.array([b"ab"] * 12, pa.binary(2)))
+    table = table.append_column(pa.field("required", pa.int64(), nullable=False), pa.array(range(12)))
+    pq.write_table(table, tmp_path / "x.parquet")
+    ours = fb.load_dataset(tmp_path / "x.parquet", split="train").features
+    assert ours == feature_data.streamed(tmp_path / "x.parquet").features
+
+
+def test_a_told_feature_of_another_type_does_not_hold(tmp_path: Path) -> None:
+    told = Features(label=LABEL, text=Value("string"), other=LABEL).arrow_schema.metadata
+    table = pa.table({"label": pa.array([0, 1], pa.int32()), "text": ["a", "b"], "other": [0, 1]})
+    required = pa.schema([*[*table.schema][:2], pa.field("other", pa.int64(), nullable=False)], told)
+    pq.write_table(table.cast(required), tmp_path / "x.parquet")
+    ours = fb.load_dataset(tmp_path / "x.parquet", split="train").features
+    assert ours == feature_data.streamed(tmp_path / "x.parquet").features
+    assert ours == Features(label=Value("int32"), text=Value("string"), other=Value("int64"))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{",
+        "[]",
+        '{"info": null}',
+        '{"info": {"features": {"label": {"_type": "Unheard"}}}}',
+        '{"info": {"features": {"label": 3}}}',
+    ],
+)
+def test_a_told_feature_that_is_none_is_passed_over(told: str, tmp_path: Path) -> None:
+    table = pa.table({"label": [0, 1]}).replace_schema_metadata({"huggingface": told})
+    pq.write_table(table, tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    assert ds.features == Features(label=Value("int64"))
+    assert ds.select_columns("label").features == Features(label=Value("int64"))
+    assert ds.filter("label = 1").take(2) == [{"label": 1}]
+
+
+def test_a_type_that_has_no_feature_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    with pytest.raises(fb.SchemaError, match="column `m` of type `map<string, int64"):
+        ds.features  # noqa: B018
+    assert ds.take(1) == [{"m": [("a", 1)]}]
+
+
+def test_features_stay_with_columns_that_are_selected_or_renamed(ds: fb.Dataset) -> None:
+    names = ["label", "image", "translation", "array2d", "list_of_labels"]
+    theirs = ds.features
+    assert ds.select_columns(names).features == Features({name: theirs[name] for name in names})
+    assert ds.remove_columns([name for name in ALL if name not in names]).features.keys() == set(names)
+    renamed = ds.select_columns(names).rename_columns({"label": "l", "image": 'a "quoted" name'})
+    assert renamed.features["l"] == LABEL
+    assert list(renamed.features) == ["l", 'a "quoted" name', *names[2:]]
+    assert renamed.features['a "quoted" name'] == datasets.Image()
+    assert renamed.rename_column("l", "label").features["label"] == LABEL
+
+
+def test_features_stay_with_columns_that_a_query_hands_on(ds: fb.Dataset) -> None:
+    query = """
+        SELECT d.label AS l, upper(string) AS loud, label + 1 AS next, image, array2d
+        FROM dataset d WHERE int32 > 3 ORDER BY int32 DESC LIMIT 3
+    """
+    found = ds.sql(query)
+    assert found.features == Features(
+        l=LABEL, loud=Value("string"), next=Value("int64"), image=datasets.Image(), array2d=ds.features["array2d"]
+    )
+    assert found.filter("l = 'dog'").features["l"] == LABEL
+    assert [row["l"] for row in found.select_columns("l").take(9)] == [2, 1, 0]
+
+
+def test_features_come_along_with_the_columns_of_joined_tables(ds: fb.Dataset) -> None:
+    side = ds.select_columns(["int32", "label"]).rename_columns({"label": "theirs", "int32": "key"})
+    found = ds.sql("SELECT int32, theirs FROM dataset JOIN side ON int32 = key", tables={"side": side})
+    assert found.features == Features(int32=Value("int32"), theirs=LABEL)
+    assert found.take(2) == [{"int32": 1, "theirs": 0}, {"int32": 2, "theirs": 1}]
+
+
+def test_groups_keep_the_features_of_what_they_are_grouped_by(ds: fb.Dataset) -> None:
+    counted = pa.table(ds.query("SELECT label, count(*) AS n FROM dataset GROUP BY label ORDER BY label"))
+    assert Features.from_arrow_schema(counted.schema) == Features(label=LABEL, n=Value("int64"))
+    assert counted.to_pydict() == {"label": [0, 1, 2], "n": [4, 4, 4]}
+    assert all(not field.metadata for field in counted.schema)
+
+
+def test_features_survive_pickling(ds: fb.Dataset) -> None:
+    recast = ds.select_columns(["label", "int64"]).cast({"int64": ClassLabel(num_classes=99)})
+    for dataset in [
+        ds,
+        recast,
+        recast.filter("label = 'cat'"),
+        recast.sql("SELECT label AS l, int64 FROM dataset WHERE label = 'cat'"),
+        recast.rename_column("label", "l").filter("l = $name", params={"name": "cat"}),
+        recast.filter("label = $name", params={"name": "cat"}).cast({"label": Value("int64")}),
+    ]:
+        copied = pickle.loads(pickle.dumps(dataset))
+        assert copied.features == dataset.features
+        assert copied.column_names == dataset.column_names
+        assert copied.select_columns(copied.column_names[:2])[:] == dataset.select_columns(copied.column_names[:2])[:]
+
+
+def test_arrow_consumers_get_the_features(ds: fb.Dataset) -> None:
+    names = [name for name in ALL if name not in ("video", "pdf", "nifti")]
+    taken = datasets.Dataset(pa.table(ds.select_columns(names)))
+    assert taken.features == Features({name: ds.features[name] for name in names})
+    batch = next(iter(ds.select_columns(["label", "array3d", "json"]).batches(4)))
+    assert Features.from_arrow_schema(pa.schema(batch)) == ds.select_columns(["label", "array3d", "json"]).features
+    renamed = ds.select_columns(["label"]).rename_column("label", "l")
+    assert datasets.Dataset(pa.table(renamed)).features == Features(l=LABEL)
+    assert "forebay" not in str(pa.schema(renamed)) + str(pa.table(renamed).schema.field("l").metadata)
+
+
+def test_other_metadata_of_a_schema_stays(tmp_path: Path) -> None:
+    table = pa.table({"a": [1], "b": [2]}).replace_schema_metadata({"huggingface": "{}", "mine": "kept"})
+    pq.write_table(table, tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    assert pa.schema(ds.select_columns("b")).metadata == {b"mine": b"kept"}
+
+
+def test_cast_gives_features_without_reading(ds: fb.Dataset) -> None:
+    small = ds.select_columns(["int64", "string", "struct"])
+    cast = small.cast(Features({**small.features, "int64": ClassLabel(num_classes=100)}))
+    assert cast.features["int64"].num_classes == 100
+    assert cast.filter("string = 'row 3'").take(1)[0]["int64"] == 4
+    assert cast.filter("int64 = '7'").num_rows == 1
+    assert cast.shuffle(3).select_columns("int64").features == Features(int64=ClassLabel(num_classes=100))
+
+
+@pytest.mark.parametrize(
+    ("column", "feature"),
+    [
+        ("int32", Value("int64")),
+        ("int8", Value("float32")),
+        ("uint64", Value("int16")),
+        ("int64", Value("string")),
+        ("int16", ClassLabel(num_classes=40)),
+        ("string", Value("large_string")),
+        ("float64", Value("float32")),
+        ("timestamp", Value("timestamp[ns]")),
+        ("date32", Value("timestamp[us]")),
+        ("list", List(Value("int64"))),
+        ("list", datasets.LargeList(Value("float64"))),
+        ("fixed_list", List(Value("float64"))),
+        ("equal_list", List(Value("int32"), length=3)),
+        ("large_list", List(Value("int8"))),
+        ("decimal128", Value("decimal128(20, 4)")),
+    ],
+)
+def test_cast_converts_values_as_datasets_does(column: str, feature: Any, ds: fb.Dataset, path: Path) -> None:
+    theirs = feature_data.streamed(path, columns=[column]).cast_column(column, feature)
+    ours = ds.select_columns(column).cast_column(column, feature)
+    assert ours.features == theirs.features == Features({column: feature})
+    assert ours.take(99) == list(theirs)
+
+
+def test_cast_refuses_what_cannot_be(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.ColumnNotFoundError, match="did you mean `label`"):
+        ds.cast({"labell": LABEL})
+    with pytest.raises(fb.SettingError, match="features: expected"):
+        ds.cast(7)
+    with pytest.raises(fb.SettingError, match="features: "):
+        ds.cast({"label": {"_type": "Unheard"}})
+    with pytest.raises(fb.SettingError, match="column `label` cannot be cast to `struct"):
+        ds.cast({"label": {"a": Value("int8")}})
+    with pytest.raises(fb.QueryError, match="Cannot cast string 'row .' to value of Int8"):
+        ds.select_columns("string").cast({"string": Value("int8")}).take(1)
+
+
+def test_renaming_refuses_what_cannot_be(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.ColumnNotFoundError, match="did you mean `label`"):
+        ds.rename_column("labell", "l")
+    with pytest.raises(fb.SettingError, match="`int8` would be the name of two columns"):
+        ds.rename_column("label", "int8")
+    with pytest.raises(fb.SettingError, match="column_mapping: expected a dict"):
+        ds.rename_columns(["label"])  # type: ignore[arg-type]
+    swapped = ds.select_columns(["int8", "int16"]).rename_columns({"int8": "int16", "int16": "int8"})
+    assert swapped.column_names == ["int16", "int8"]
+
+
+def test_a_renamed_dataset_is_the_same_one_otherwise(ds: fb.Dataset) -> None:
+    small = ds.filter("int64 > 4").select_columns(["int64", "label"])
+    renamed = small.shuffle(7, window_rows=4, num_lanes=2).rename_column("int64", "n")
+    expected = [row["int64"] for row in small.shuffle(7, window_rows=4, num_lanes=2).iter()]
+    assert [row["n"] for row in renamed.iter()] == expected
+    assert renamed.filter("n > 6").num_rows == 6
+
+
+# Without `datasets`.
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forebay as if `datasets` were not installed."""
+    for module in (features, compat):
+        monkeypatch.setattr(module, "datasets_module", lambda: None)
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_datasets_features_are_its_json(ds: fb.Dataset, path: Path) -> None:
+    theirs = feature_data.streamed(path).features
+    ours = ds.features
+    assert type(ours) is dict
+    assert json.loads(json.dumps(ours)) == json.loads(json.dumps(theirs.to_dict()))
+    bare = read_features(pa.schema(ds).remove_metadata())
+    assert Features.from_dict(bare) == Features.from_arrow_schema(pa.schema(ds).remove_metadata())
+    assert ds.cast({"int64": {"names": ["a"], "_type": "ClassLabel"}}).features["int64"]["names"] == ["a"]
+    with pytest.raises(fb.SettingError, match="compat: 'datasets' needs the package `datasets`"):
+        ds.with_format("torch", compat="datasets")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", list(ALL))
+def test_without_datasets_every_feature_has_its_type(name: str) -> None:
+    features = Features({name: ALL[name][0]})
+    found = features.arrow_schema.field(name).type
+    assert storage_type(features.to_dict()[name]) == getattr(found, "storage_type", found)
+    assert to_json(features.to_dict()) == features.to_dict()
+
+
+LEAVES = st.sampled_from([feature for feature, _ in (PLAIN | BYTES).values()])
+NESTED = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        inner.map(List),
+        inner.map(datasets.LargeList),
+        st.builds(List, inner, length=st.integers(1, 4)),
+        st.dictionaries(st.sampled_from(["a", "b c", "dtype", "list"]), inner, min_size=1, max_size=3),
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y", "a b"]), NESTED, min_size=1))
+def test_cards_tell_what_datasets_reads_in_them(columns: dict[str, Any]) -> None:
+    features = Features(columns)
+    entries = features._to_yaml_list()
+    assert features_from_card(entries) == Features._from_yaml_list(entries)
+    assert entries == features._to_yaml_list(), "what is passed is not changed"
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y"]), NESTED, min_size=1))
+def test_types_without_datasets_are_those_with_it(columns: dict[str, Any]) -> None:
+    features = Features(columns)
+    for name, described in features.to_dict().items():
+        wanted = features.arrow_schema.field(name)
+        assert storage_type(described).equals(_stored(wanted.type))
+        inferred = Features.from_arrow_schema(pa.schema([wanted]))
+        assert Features.from_dict({name: infer_feature(wanted)}) == inferred
+
+
+def _stored(found: pa.DataType) -> pa.DataType:
+    """Returns a type with what lies below its extension types."""
+    if isinstance(found, pa.BaseExtensionType):
+        return _stored(found.storage_type)
+    if pa.types.is_struct(found):
+        return pa.struct([(field.name, _stored(field.type)) for field in found])
+    if pa.types.is_fixed_size_list(found):
+        return pa.list_(_stored(found.value_type), found.list_size)
+    if pa.types.is_list(found):
+        return pa.list_(_stored(found.value_type))
+    return pa.large_list(_stored(found.value_type)) if pa.types.is_large_list(found) else found
+
+
+LEGACY = [
+    {"name": "a", "sequence": "int32"},
+    {"name": "b", "sequence": [{"name": "x", "dtype": "int64"}, {"name": "y", "sequence": "string"}]},
+    {"name": "c", "struct": [{"name": "x", "dtype": "float"}]},
+    {"name": "d", "list": [{"name": "x", "dtype": "image"}]},
+    {"name": "e", "dtype": {"class_label": {"names": {"0": "no", "1": "yes"}}}},
+    {"name": "f", "dtype": {"audio": {"sampling_rate": 16000}}},
+    {"name": "g", "dtype": {"array2_d": {"shape": [2, 3], "dtype": "float32"}}},
+    {"name": "h", "sequence": {"class_label": {"names": ["x", "y"]}}, "length": 4},
+    {"name": "i", "list": {"list": "double"}},
+]
+
+
+def test_cards_of_old_tell_what_datasets_reads_in_them() -> None:
+    assert features_from_card(LEGACY) == Features._from_yaml_list(LEGACY)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"dtype": "int32"}],
+        [{"name": "a", "dtype": {"class_label": {"names": {"0": "x", "2": "y"}}}}],
+        [{"name": "a", "dtype": "unheard"}],
+        ["a"],
+    ],
+)
+def test_a_card_that_tells_no_features_is_refused(entries: Any) -> None:
+    with pytest.raises(fb.SchemaError, match=r"the dataset card's `dataset_info\.features` are no features"):
+        features_from_card(entries)

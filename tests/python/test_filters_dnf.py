@@ -1,0 +1,285 @@
+"""Filters as lists of conditions and as expressions of pyarrow keep the rows that pyarrow keeps."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import pickle
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import forebay as fb
+from forebay.filters import to_sql
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 60
+DAY = dt.date(2026, 1, 1)
+
+
+def values(make: Any) -> list[Any]:
+    """Returns a value for each row; every seventh has none."""
+    return [None if row % 7 == 3 else make(row) for row in range(ROWS)]
+
+
+TABLE = pa.table(
+    {
+        "row": range(ROWS),
+        "n": pa.array(values(lambda row: row % 9 - 2), pa.int32()),
+        "x": values(lambda row: row / 4),
+        "text": values(lambda row: f"w{row % 5}"),
+        "flag": values(lambda row: row % 2 == 0),
+        "day": values(lambda row: DAY + dt.timedelta(days=row)),
+        "at": pa.array(values(lambda row: dt.datetime(2026, 1, 1, row % 24)), pa.timestamp("us")),
+        "utc": pa.array(values(lambda row: dt.datetime(2026, 1, 1, row % 24)), pa.timestamp("us", "UTC")),
+        "price": pa.array(values(lambda row: Decimal(row) / 4), pa.decimal128(7, 2)),
+        "body": values(lambda row: bytes([row % 5])),
+        "word": pa.array(values(lambda row: f"w{row % 5}")).dictionary_encode(),
+        "meta": values(lambda row: {"lang": f"l{row % 3}", "deep": {"k": row % 4}}),
+        'it\'s "odd"': pa.array(values(lambda row: row % 3)),
+        "a.b": pa.array(values(lambda row: row % 3)),
+        "tensor": pa.array([[1.0, 2.0]] * ROWS, pa.list_(pa.float16(), 2)),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    path = tmp_path_factory.mktemp("filters") / "train.parquet"
+    pq.write_table(TABLE, path, row_group_size=8)
+    return fb.load_dataset(path, split="train")
+
+
+def kept(ds: fb.Dataset, filters: Any) -> list[int]:
+    """The rows that we keep."""
+    return [row["row"] for row in ds.filter(filters).select_columns("row").iter()]
+
+
+def expected(expression: pc.Expression) -> list[int]:
+    """The rows that pyarrow keeps."""
+    rows: list[int] = TABLE.drop_columns("tensor").filter(expression)["row"].to_pylist()
+    return rows
+
+
+CONDITIONS = [
+    ("n", "==", 3),
+    ("n", "=", 3),
+    ("n", "!=", 3),
+    ("n", "<", 2.5),
+    ("n", "<=", 2),
+    ("n", ">", np.int64(2)),
+    ("n", ">=", 2),
+    ("n", "in", [1, 2, 99]),
+    ("n", "in", {1, 2}),
+    ("n", "in", range(3)),
+    ("x", ">", 7.5),
+    ("x", "in", np.array([1.25, 2.5])),
+    ("text", "==", "w3"),
+    ("text", "<", "w3"),
+    ("text", "in", ("w1", "it's; DROP TABLE dataset --")),
+    ("text", "!=", "' OR 1 = 1 --"),
+    ("flag", "==", True),
+    ("day", ">=", DAY + dt.timedelta(days=40)),
+    ("at", "<", dt.datetime(2026, 1, 1, 7)),
+    ("utc", "<", dt.datetime(2026, 1, 1, 7, tzinfo=dt.UTC)),
+    ("price", ">", Decimal("3.50")),
+    ("body", "==", b"\x02"),
+    ("word", "in", ["w1", "w4"]),
+    ('it\'s "odd"', "==", 1),
+    ("a.b", "==", 2),
+]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_a_condition_keeps_what_pyarrow_keeps(condition: tuple[str, str, Any], ds: fb.Dataset) -> None:
+    column, operator, value = condition
+    plain = list(value) if operator == "in" else value
+    theirs = expected(pq.filters_to_expression([(column, operator, plain)]))
+    assert kept(ds, [condition]) == theirs
+    assert theirs, "the condition tells rows apart"
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [("n", ">", 1), ("text", "==", "w1")],
+        [["n", ">", 1], ["text", "==", "w1"]],
+        [[("n", ">", 3), ("text", "==", "w1")], [("flag", "==", True)]],
+        [[("n", "==", 1)], [("n", "==", 2)], [("x", "<", 1), ("x", ">", 0.3)]],
+        [[("n", ">", 5)]],
+    ],
+    ids=str,
+)
+def test_conditions_are_joined_as_in_pyarrow(filters: Any, ds: fb.Dataset) -> None:
+    as_tuples = [tuple(item) if isinstance(item[0], str) else item for item in filters]
+    assert kept(ds, filters) == expected(pq.filters_to_expression(as_tuples)) != []
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["n", "row"]), st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), st.integers(-3, 9)
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_conditions_keep_what_pyarrow_keeps(ds: fb.Dataset, filters: list[list[tuple[str, str, int]]]) -> None:
+    assert kept(ds, filters) == expected(pq.filters_to_expression(filters))
+
+
+def test_a_single_condition_needs_no_list(ds: fb.Dataset) -> None:
+    assert kept(ds, ("n", "==", 3)) == kept(ds, [("n", "==", 3)])
+
+
+def test_fields_of_structs_stand_behind_dots(ds: fb.Dataset) -> None:
+    assert kept(ds, [("meta.lang", "==", "l1")]) == expected(pc.field("meta", "lang") == "l1")
+    assert kept(ds, [("meta.deep.k", ">", 2)]) == expected(pc.field("meta", "deep", "k") > 2)
+
+
+def test_a_row_without_a_value_is_in_no_list_and_in_none_that_is_negated(ds: fb.Dataset) -> None:
+    """The one difference: `not in` of pyarrow keeps such rows, SQL's does not."""
+    ours = kept(ds, [("n", "not in", [1, 2])])
+    theirs = expected(pq.filters_to_expression([("n", "not in", [1, 2])]))
+    without = [row for row, value in enumerate(TABLE["n"].to_pylist()) if value is None]
+    assert sorted([*ours, *without]) == theirs
+    assert not set(ours) & set(without)
+
+
+def test_nan_compares_as_in_sql(tmp_path: Path) -> None:
+    """The other difference: NaN equals itself and is above every number."""
+    pq.write_table(pa.table({"row": [0, 1], "x": [1.0, math.nan]}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    assert kept(ds, [("x", ">", 0)]) == [0, 1]
+    assert kept(ds, [("x", "==", math.nan)]) == [1]
+
+
+def test_filters_are_bound_and_not_pasted() -> None:
+    text, params = to_sql([("text", "==", "' OR true --"), ("n", "in", [1, 2])], TABLE.schema)
+    assert text == '"text" = $value_0 AND "n" IN ($value_1, $value_2)'
+    assert params == {"value_0": "' OR true --", "value_1": 1, "value_2": 2}
+
+
+F = pc.field
+EXPRESSIONS = [
+    F("n") == 3,
+    F("n") != 3,
+    (F("n") > 1) & (F("text") == "w1"),
+    (F("n") > 4) | ~(F("flag")),
+    F("n").is_null(),
+    F("n").is_valid() & (F("x") <= 3.5),
+    ~F("n").isin([1, 2]),
+    F("n").isin([1, 2]),
+    F("text").isin(["w1", "w2", "x"]) | F("x").is_null(),
+    F("x") > 3.5,
+    ~F("x").is_nan(),
+    F("day") > pa.scalar(DAY + dt.timedelta(days=30)),
+    F("at") < pa.scalar(dt.datetime(2026, 1, 1, 7), pa.timestamp("us")),
+    F("utc") < pa.scalar(dt.datetime(2026, 1, 1, 7, tzinfo=dt.UTC), pa.timestamp("us", "UTC")),
+    F("price") > pa.scalar(Decimal("3.50"), pa.decimal128(7, 2)),
+    F("body") == b"\x02",
+    F("flag") == True,  # noqa: E712 - an expression
+    F("meta", "lang") == "l1",
+    F("meta", "deep", "k") > 2,
+    F('it\'s "odd"') == 1,
+    F("row") > F("a.b"),
+    F("row") >= -1,
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_an_expression_keeps_what_pyarrow_keeps(expression: pc.Expression, ds: fb.Dataset) -> None:
+    assert kept(ds, expression) == expected(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        F("n").cast("int64") == 3,
+        pc.starts_with(F("text"), "w"),
+        F("n") + 1 == 3,
+        F("n") == pa.scalar(None, pa.int32()),
+        F("n").isin([]),
+        F("x").is_null(nan_is_null=True),
+        F("nothing") == 1,
+        F("tensor").is_null(),
+        pc.if_else(F("flag"), F("n"), F("n")) == 1,
+    ],
+    ids=str,
+)
+def test_an_expression_without_an_equal_is_refused(expression: pc.Expression, ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="cannot be translated: .*; write the filter in SQL"):
+        ds.filter(expression)
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ([], "expected SQL text, a list of conditions"),
+        ([("n", "==")], r"expected `\(\"column\", \"==\", value\)`"),
+        ([("n", "~", 1)], "with one of the operators"),
+        ([(1, "==", 1)], r"got \(1, '==', 1\)"),
+        (["n > 1"], r"got 'n > 1'"),
+        ([("n", "==", 1), [("n", "==", 1)]], "not both"),
+        ([("n", "==", None)], "nothing equals None"),
+        ([("n", "in", [1, None])], "nothing equals None"),
+        ([("n", "in", [])], "the list of values is empty"),
+        ([("n", "in", 3)], "expected a list of values after `in`"),
+        ([("text", "in", "w1")], "expected a list of values after `in`"),
+        ([("n", "==", object())], "params: `value_0` has no SQL type"),
+        (7, 'expected SQL text such as "score > 0.8"'),
+    ],
+    ids=str,
+)
+def test_what_is_no_filter_is_refused(filters: Any, message: str, ds: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match=message):
+        ds.filter(filters)
+
+
+def test_a_column_that_is_not_there_is_named(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.ColumnNotFoundError, match="no column `m`"):
+        ds.filter([("m", "==", 1)])
+    with pytest.raises(fb.ColumnNotFoundError, match=r"no column `n\.b\.c`|no column `m\.b`"):
+        ds.filter([("m.b", "==", 1)])
+    with pytest.raises(fb.QueryError):
+        ds.filter([("meta.nothing", "==", 1)])
+
+
+def test_text_has_parameters_too(ds: fb.Dataset) -> None:
+    found = ds.filter("text = $text AND n > $n", params={"text": "w1", "n": 1})
+    assert found.num_rows == len(kept(ds, [("text", "==", "w1"), ("n", ">", 1)]))
+    assert found.filter("n < $n", params={"n": 3}).num_rows < found.num_rows
+    copied = pickle.loads(pickle.dumps(found.filter("n < $n", params={"n": 3})))
+    assert copied.num_rows == found.filter("n < 3").num_rows
+    view = ds.sql("SELECT row, n AS m FROM dataset").filter("m > $n", params={"n": 2})
+    assert view.num_rows == ds.filter("n > 2").num_rows
+
+
+def test_parameters_are_checked(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="the parameter `m` is not in it"):
+        ds.filter("n > 1", params={"m": 1})
+    with pytest.raises(fb.QueryError, match=r"`\$n` has no value"):
+        ds.filter("n > $n AND row > $m", params={"m": 1})
+    with pytest.raises(fb.SettingError, match="only SQL text has parameters"):
+        ds.filter([("n", ">", 1)], params={"n": 1})
+
+
+def test_states_tell_filters_of_other_values_apart(ds: fb.Dataset) -> None:
+    one, other = (ds.filter("n > $n", params={"n": n}).batches(4) for n in (1, 2))
+    iterator = iter(one)
+    next(iterator)
+    with pytest.raises(fb.StateError):
+        other.load_state_dict(one.state_dict())

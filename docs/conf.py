@@ -31,6 +31,7 @@ NAVIGATION = {
         "gpus",
         "workers",
         "tensors",
+        "features",
         "filters",
         "queries",
         "selections",

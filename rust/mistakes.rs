@@ -54,6 +54,11 @@ fn of_bytes(folder: &Path, body: impl AsRef<[u8]>) -> Result<Dataset> {
     open(&[path.to_str().unwrap()], None, &[])
 }
 
+/// Opens a file whose column `big` is a `ClassLabel`.
+fn labelled(folder: &Path) -> Result<Dataset> {
+    of_bytes(folder, sound())?.with_features(r#"{"big": {"names": ["cat", "dog"], "_type": "ClassLabel"}}"#)
+}
+
 /// Opens a file and counts the rows that a filter keeps.
 fn keep(folder: &Path, sql: &str) -> Result<u64> {
     let dataset = of_bytes(folder, sound())?.filter(sql)?;
@@ -406,6 +411,24 @@ fn filters() -> Vec<Mistake> {
         filter!("", Error::Sql { .. }, ["Expected", "EOF"]),
         filter!("big > 1 AS x", Error::Sql { .. }, ["leave `AS x` out"]),
         filter!("biq > 1", Error::UnknownColumn { .. }, ["`biq` at line 1, column 1", "`big`"]),
+        mistake!(
+            "a class that is not there",
+            |folder| labelled(folder)?.filter("big = 'doq'"),
+            Error::UnknownClass { .. },
+            ["no class `doq` in column `big`", "did you mean `dog`"]
+        ),
+        mistake!(
+            "an order of classes",
+            |folder| labelled(folder)?.filter("'dog' > big"),
+            Error::UnorderedClass { .. },
+            ["`big` is a ClassLabel", "`dog`"]
+        ),
+        mistake!(
+            "features that are none",
+            |folder| of_bytes(folder, sound())?.with_features("[]"),
+            Error::Setting { .. },
+            ["features", "JSON object"]
+        ),
         filter!("big + 1", Error::NotBoolean { .. }, ["`big + 1` is `Int64`"]),
         filter!("text > 1 + ", Error::Sql { .. }, ["text > 1 +"]),
         filter!("lenght(text) > 1", Error::Sql { .. }, ["lenght"]),

@@ -74,6 +74,8 @@ def load_dataset(
     revision: str | None = None,
     token: str | bool | None = None,
     columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Dataset: ...
 
@@ -104,6 +106,8 @@ def load_dataset(
     revision: str | None = None,
     token: str | bool | None = None,
     columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DatasetDict: ...
 
@@ -118,6 +122,8 @@ def load_dataset(
     revision: str | None = None,
     token: str | bool | None = None,
     columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Dataset | DatasetDict:
     """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
@@ -142,6 +148,8 @@ def load_dataset(
         revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
         token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
         columns: Columns to keep; all by default.
+        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept.
+        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
             `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...). For the Hub `hf_endpoint`,
             `hf_token`, and `hf_patience`: how long one read goes on asking when the Hub refuses or fails.
@@ -157,6 +165,7 @@ def load_dataset(
         DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
         SchemaError: the objects' types do not fit together.
         SettingError: no such configuration or split, or an option that is not known.
+        QueryError: a filter does not parse or type-check.
 
     Example:
         >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
@@ -184,11 +193,19 @@ def load_dataset(
     opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
         warnings.warn(note, PerformanceWarning, stacklevel=2)
-    if columns is not None:
-        opened = {of: dataset.select_columns(columns) for of, dataset in opened.items()}
-    for dataset in opened.values():
-        dataset._card = found.info
+    said = found.info.get("features")
+    features = features_from_card(said) if features is None and said else features
+    opened = {of: _wanted(dataset, columns, filters, features) for of, dataset in opened.items()}
     return DatasetDict(opened) if split is None else next(iter(opened.values()))
+
+
+def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:
+    """Returns a dataset with the features, rows and columns that are asked for at its opening."""
+    if features is not None:
+        dataset = dataset.cast(features)
+    if filters is not None:
+        dataset = dataset.filter(filters)
+    return dataset if columns is None else dataset.select_columns(columns)
 
 
 class DatasetDict(dict[str, "Dataset"]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import ColumnNotFoundError, SettingError
+from forebay.exceptions import SettingError
 from forebay.substrait import translate
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
 
     Raises:
         SettingError: it is none of these, or says what SQL does not say.
-        ColumnNotFoundError: there is no such column.
     """
     if is_expression(filters):
         return translate(filters, schema)
@@ -76,9 +75,8 @@ def _alternatives(filters: Any) -> list[list[Any]]:
         raise SettingError(f"filters: expected SQL text, a list of conditions or a pyarrow expression, got {filters!r}")
     if isinstance(filters, tuple) and isinstance(filters[0], str):
         filters = [filters]
-    is_nested = [
-        isinstance(item, list | tuple) and isinstance(next(iter(item), None), list | tuple) for item in filters
-    ]
+    lists = (list, tuple)
+    is_nested = [isinstance(item, lists) and isinstance(next(iter(item), None), lists) for item in filters]
     if all(is_nested):
         return [list(conditions) for conditions in filters]
     if any(is_nested):
@@ -114,13 +112,12 @@ def _check_value(condition: Any, values: Iterable[Any]) -> None:
 
 
 def column_text(name: str, names: Sequence[str]) -> str:
-    """Returns a column, or the field of a struct behind dots, as SQL names it."""
-    if name in names:
-        return _quoted(name)
+    """Returns a column, or the field of a struct behind dots, as SQL names it.
+
+    A column that is not among `names` may be one that is not selected: SQL will tell.
+    """
     column, *path = name.split(".")
-    if column not in names or not path:
-        raise ColumnNotFoundError(f"filters: no column `{name}`; the dataset has {', '.join(f'`{n}`' for n in names)}")
-    return field_text(column, path)
+    return field_text(column, path) if column in names and name not in names else _quoted(name)
 
 
 def field_text(column: str, path: Sequence[str]) -> str:

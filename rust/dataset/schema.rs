@@ -266,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_different_lengths_are_lists() {
+        let item = |kind| Arc::new(Field::new("item", kind, true));
+        let (narrow, wide) = (item(DataType::Int32), item(DataType::Int64));
+        let fixed = |len| DataType::FixedSizeList(Arc::clone(&narrow), len);
+        let (list, large) = (DataType::List(Arc::clone(&wide)), DataType::LargeList(Arc::clone(&wide)));
+        assert_eq!(unify_types(&fixed(2), &fixed(3)).ok(), Some(DataType::List(Arc::clone(&narrow))));
+        assert_eq!(unify_types(&fixed(2), &list).ok(), Some(list.clone()));
+        assert_eq!(unify_types(&list, &fixed(2)).ok(), Some(list));
+        assert_eq!(unify_types(&large, &fixed(2)).ok(), Some(large.clone()));
+        assert_eq!(unify_types(&fixed(2), &fixed(2)).ok(), Some(fixed(2)));
+    }
+
+    #[test]
     fn a_clash_inside_a_struct_names_the_whole_path() {
         let structs = |item: DataType| Field::new_struct("meta", vec![Field::new("lang", item, true)], true);
         let clash = unify_fields(&structs(DataType::Utf8), &structs(DataType::Int32)).err().unwrap();

@@ -17,8 +17,10 @@ import data
 import datafusion
 import hostile
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch.utils.data
+from datasets import ClassLabel, Features, Image, Value
 from hostile import COLUMNS, METADATA, ROW_GROUPS
 from hub import Hub
 
@@ -73,6 +75,13 @@ def on_hub(prepare: Callable[[Hub], object], name: str | None = None) -> Callabl
 def refusing(sql: str) -> Callable[[Path], object]:
     """Asks for a filter, and reads nothing."""
     return lambda folder: opened(folder, pa.table(NUMBERS)).filter(sql)
+
+
+def labelled(folder: Path) -> fb.Dataset:
+    """Opens one object with a ClassLabel, and an image that is none."""
+    features = Features(label=ClassLabel(names=["cat", "dog"]), text=Value("string"), image=Image())
+    rows = [{"label": 1, "text": "a", "image": {"bytes": b"none", "path": None}}]
+    return opened(folder, pa.Table.from_pylist(rows, schema=features.arrow_schema))
 
 
 NUMBERS = {
@@ -682,6 +691,82 @@ QUERIES = {
     ),
     "a filter that is no condition": Case(
         refusing("big + 1"), fb.QueryError, ValueError, ("`big + 1` is `Int64`", "Boolean")
+    ),
+    "a class that is not there": Case(
+        lambda folder: labelled(folder).filter("label = 'doq'"),
+        fb.QueryError,
+        ValueError,
+        ("no class `doq` in column `label`", "`dog`"),
+    ),
+    "an order of classes": Case(
+        lambda folder: labelled(folder).sql("SELECT label FROM dataset WHERE label < 'dog'"),
+        fb.QueryError,
+        ValueError,
+        ("`label` is a ClassLabel", "`dog`", "`=`, `<>` or `IN`"),
+    ),
+    "conditions of an unknown column": Case(
+        lambda folder: labelled(folder).filter([("lable", "==", 1)]),
+        fb.ColumnNotFoundError,
+        ValueError,
+        ("no column `lable`", "`label`"),
+    ),
+    "conditions that are none": Case(
+        lambda folder: labelled(folder).filter([("label", "~", 1)]),
+        fb.SettingError,
+        ValueError,
+        ('`("column", "==", value)`', "not in", "('label', '~', 1)"),
+    ),
+    "an expression that SQL does not say": Case(
+        lambda folder: labelled(folder).filter(pc.field("label") + 1 == 2),
+        fb.SettingError,
+        ValueError,
+        ("(label, 1) == 2)`", "function `add`", "write the filter in SQL"),
+    ),
+    "a map's feature": Case(
+        lambda folder: (
+            opened(folder, pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})).features
+        ),
+        fb.SchemaError,
+        ValueError,
+        ("column `m`", "map<string, int64", "`remove_columns`"),
+    ),
+    "features that are none": Case(
+        lambda folder: labelled(folder).cast({"label": {"_type": "Lable"}}),
+        fb.SettingError,
+        ValueError,
+        ("features", "Lable"),
+    ),
+    "a type that nothing is cast to": Case(
+        lambda folder: labelled(folder).cast({"label": {"a": {"_type": "Value", "dtype": "int8"}}}),
+        fb.SettingError,
+        ValueError,
+        ("column `label`", "struct<a: int8>", "`ds.sql`"),
+    ),
+    "two columns of one name": Case(
+        lambda folder: labelled(folder).rename_column("label", "text"),
+        fb.SettingError,
+        ValueError,
+        ("`text` would be the name of two columns",),
+    ),
+    "batches of datasets with forms": Case(
+        lambda folder: labelled(folder).to_torch(4, compat="datasets", forms={"label": "list"}),
+        fb.SettingError,
+        ValueError,
+        ("forms", "`compat`"),
+    ),
+    "a time as a tensor of datasets": Case(
+        lambda folder: next(
+            iter(opened(folder, pa.table({"t": pa.array([0], pa.timestamp("s"))})).to_torch(1, compat="datasets"))
+        ),
+        fb.TensorError,
+        TypeError,
+        ("column `t`", "datetime64", "without `compat`"),
+    ),
+    "an image that is none": Case(
+        lambda folder: labelled(folder).decode().take(1),
+        fb.DataError,
+        ValueError,
+        ("column `image`", "cannot identify"),
     ),
     "a filter that compares text with a list": Case(refusing("text = [1]"), fb.QueryError, ValueError, ("text",)),
     "a filter of an unknown function": Case(refusing("lenght(text) > 1"), fb.QueryError, ValueError, ("lenght",)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import feature_data
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Features, List, Value
@@ -339,3 +340,26 @@ def test_cards_of_old_tell_what_datasets_reads_in_them() -> None:
 def test_a_card_that_tells_no_features_is_refused(entries: Any) -> None:
     with pytest.raises(fb.SchemaError, match=r"the dataset card's `dataset_info\.features` are no features"):
         features_from_card(entries)
+
+
+# At the opening.
+
+
+def test_opening_takes_features_filters_and_columns(path: Path) -> None:
+    label = ClassLabel(names=["a", "b", "c"])
+    ds = fb.load_dataset(path, split="train", columns=["int64"], filters="label = 'b'", features={"label": label})
+    assert [row["int64"] for row in ds] == [2, 5, 8, 11]
+    conditions = fb.load_dataset(path, columns=["int64"], filters=[("label", "==", "dog"), ("int8", ">", 5)])
+    assert list(conditions["train"]) == [{"int64": 8}, {"int64": 11}]
+    expression = fb.load_dataset(path, split="train", filters=pa.compute.field("label") == 1, columns=["int64"])
+    assert list(expression) == list(ds)
+
+
+def test_features_at_the_opening_are_those_of_datasets(path: Path) -> None:
+    columns = ["int8", "string", "list", "label"]
+    theirs = feature_data.streamed(path).select_columns(columns).features
+    wanted = Features({**theirs, "int8": Value("int64"), "list": List(Value("float64")), "label": Value("int32")})
+    read = feature_data.streamed(path, columns=columns, features=wanted)
+    ours = fb.load_dataset(path, split="train", columns=columns, features=wanted)
+    assert ours.features == read.features
+    assert list(ours) == list(read)

@@ -4,9 +4,10 @@
 //! ([`spread`]), so that what is selected, renamed or joined keeps it; then the parts become one text again
 //! ([`collect`]). A feature is handed on as it is written: only the names of a `ClassLabel` are looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -15,6 +16,9 @@ use crate::error::{Error, Result};
 
 /// Where `datasets` keeps the features of a schema.
 const SCHEMA_KEY: &str = "huggingface";
+
+/// How the names of extension types of `datasets` begin.
+const ARRAYS: &str = "datasets.features.features.";
 
 /// Where a field carries its own.
 const FIELD_KEY: &str = "forebay.feature";
@@ -28,7 +32,9 @@ pub(crate) fn spread(schema: &SchemaRef) -> SchemaRef {
 /// Returns `schema` with the features that its fields carry in its own metadata, and nowhere else.
 pub(crate) fn collect(schema: &Schema) -> SchemaRef {
     let mut metadata = schema.metadata().clone();
-    metadata.remove(SCHEMA_KEY);
+    if text_of(schema).is_some() {
+        metadata.remove(SCHEMA_KEY);
+    }
     let part = |field: &FieldRef| Some((quoted(field.name()), field.metadata().get(FIELD_KEY)?.clone()));
     let parts: Vec<String> =
         schema.fields().iter().filter_map(part).map(|(name, feature)| format!("{name}: {feature}")).collect();
@@ -64,7 +70,41 @@ pub(crate) fn replaced(schema: &SchemaRef, text: &str) -> Result<SchemaRef> {
         name: "features",
         reason: "expected a JSON object of features by column".into(),
     })?;
-    Ok(collect(&with(&spread(schema), features)))
+    let names: HashSet<String> = features.iter().map(|(name, _)| name.clone()).collect();
+    let told = with(&spread(schema), features);
+    let extended = |field: &FieldRef| if names.contains(field.name()) { extended(field) } else { Arc::clone(field) };
+    let fields: Fields = told.fields().iter().map(extended).collect();
+    Ok(collect(&Schema::new_with_metadata(fields, told.metadata().clone())))
+}
+
+/// Returns a field with the extension type in which `datasets` stores its feature.
+fn extended(field: &FieldRef) -> FieldRef {
+    #[derive(Deserialize)]
+    struct Feature {
+        _type: String,
+        shape: Option<Vec<Option<u64>>>,
+        dtype: Option<String>,
+    }
+    let feature = carried(field).and_then(|text| serde_json::from_str::<Feature>(text).ok());
+    let extension = feature.and_then(|Feature { _type: kind, shape, dtype }| match kind.as_str() {
+        "Json" => Some(("arrow.json".to_owned(), String::new())),
+        "Array2D" | "Array3D" | "Array4D" | "Array5D" => {
+            let told = serde_json::to_string(&(shape?, dtype?)).ok()?;
+            Some((format!("{ARRAYS}{kind}ExtensionType"), told))
+        }
+        _ => None,
+    });
+    let is_ours = field.extension_type_name().is_some_and(|name| name == "arrow.json" || name.starts_with(ARRAYS));
+    let mut metadata = field.metadata().clone();
+    if is_ours {
+        metadata.remove(EXTENSION_TYPE_NAME_KEY);
+        metadata.remove(EXTENSION_TYPE_METADATA_KEY);
+    }
+    if let Some((name, told)) = extension {
+        metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name);
+        metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), told);
+    }
+    Arc::new(Field::clone(field).with_metadata(metadata))
 }
 
 /// Returns the features of a schema as a JSON object.
@@ -167,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_features_is_left_out() {
+    fn what_is_no_features_stays_as_it_is() {
         for text in [
             "",
             "{",
@@ -178,8 +218,15 @@ mod tests {
         ] {
             let schema = schema(text);
             assert_eq!(carried(spread(&schema).field(0)), None, "{text}");
-            assert_eq!(collect(&spread(&schema)).metadata().len(), 0, "{text}");
+            assert_eq!(collect(&spread(&schema)), schema, "{text}");
         }
+    }
+
+    #[test]
+    fn features_of_columns_that_are_gone_go_with_them() {
+        let spread = spread(&schema(FEATURES));
+        let gone = collect(&Schema::new_with_metadata(Fields::empty(), spread.metadata().clone()));
+        assert_eq!(gone.metadata().len(), 0);
     }
 
     #[test]
@@ -190,5 +237,17 @@ mod tests {
             Some(r#"{"label": {"_type": "Value"}, "a\"b": {"dtype": "string", "_type": "Value"}}"#)
         );
         assert!(super::replaced(&schema(FEATURES), "[]").is_err());
+    }
+
+    #[test]
+    fn arrays_and_json_are_the_extension_types_of_datasets() {
+        let array = r#"{"label": {"shape": [null, 3], "dtype": "int8", "_type": "Array2D"}}"#;
+        let array = replaced(&schema(FEATURES), array).unwrap();
+        assert_eq!(array.field(0).extension_type_name(), Some("datasets.features.features.Array2DExtensionType"));
+        assert_eq!(array.field(0).extension_type_metadata(), Some(r#"[[null,3],"int8"]"#));
+        let json =
+            replaced(&array, r#"{"a\"b": {"_type": "Json"}, "label": {"dtype": "x", "_type": "Value"}}"#).unwrap();
+        assert_eq!(json.field(1).extension_type_name(), Some("arrow.json"));
+        assert_eq!(json.field(0).extension_type_name(), None);
     }
 }

@@ -161,7 +161,8 @@ def test_arrow_consumers_get_the_features(ds: fb.Dataset) -> None:
 
 
 def test_other_metadata_of_a_schema_stays(tmp_path: Path) -> None:
-    table = pa.table({"a": [1], "b": [2]}).replace_schema_metadata({"huggingface": "{}", "mine": "kept"})
+    told = '{"info": {"features": {"a": {"dtype": "int64", "_type": "Value"}}}}'
+    table = pa.table({"a": [1], "b": [2]}).replace_schema_metadata({"huggingface": told, "mine": "kept"})
     pq.write_table(table, tmp_path / "x.parquet")
     ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
     assert pa.schema(ds.select_columns("b")).metadata == {b"mine": b"kept"}
@@ -194,6 +195,10 @@ def test_cast_gives_features_without_reading(ds: fb.Dataset) -> None:
         ("equal_list", List(Value("int32"), length=3)),
         ("large_list", List(Value("int8"))),
         ("decimal128", Value("decimal128(20, 4)")),
+        ("nested_list", datasets.Array2D((None, 1), "int64")),
+        ("array2d", List(List(Value("int32")))),
+        ("array2d", List(List(Value("int64")))),
+        ("string", datasets.Json(decode=False)),
     ],
 )
 def test_cast_converts_values_as_datasets_does(column: str, feature: Any, ds: fb.Dataset, path: Path) -> None:

@@ -47,8 +47,6 @@ class DatasetsFormat:
     def __call__(self, batch: _lib.Batch) -> Any:
         """Returns the batch as `IterableDataset.iter` yields it."""
         table = self._table(batch)
-        if self._name is None:
-            table = with_plain_arrays(table)
         if self._name != "torch":
             return self._format("format_batch", table)
         quick = {name: tensor for name in table.column_names if (tensor := _quick_tensor(table[name])) is not None}
@@ -59,8 +57,6 @@ class DatasetsFormat:
     def rows(self, batch: _lib.Batch) -> Iterator[Any]:
         """Yields the rows as `IterableDataset.__iter__` does."""
         table = self._table(batch)
-        if self._name is None:
-            table = with_plain_arrays(table)
         for index in range(len(batch)):
             yield self._format("format_row", table.slice(index, 1))
 
@@ -72,7 +68,8 @@ class DatasetsFormat:
         features = self._learn(batch)
         table = pa.Table.from_batches([pa.record_batch(batch)])
         try:
-            return table_cast(table, self._target)
+            table = table_cast(table, self._target)
+            return with_plain_arrays(table) if self._name is None else table
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"a batch does not fit its features {features}: {error}") from error
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from datasets import Features, Value
 from feature_data import ALL, BYTES, DECODED, PLAIN, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import forebay as fb
 
@@ -185,6 +187,63 @@ def test_a_compatible_stream_is_resumed_like_any(ds: fb.Dataset) -> None:
     again.load_state_dict(stream.state_dict())
     assert same(first + list(again), whole)
     assert repr(shuffled.with_format("numpy", compat="datasets")._format) == "with_format('numpy', compat='datasets')"
+
+
+LEAVES = st.sampled_from(
+    [
+        (Value("int32"), st.integers(-9, 9)),
+        (Value("uint16"), st.integers(0, 9)),
+        (Value("float64"), st.floats(width=32)),
+        (Value("string"), st.text("aé", max_size=3)),
+        (Value("bool"), st.booleans()),
+        (datasets.ClassLabel(names=["x", "y"]), st.integers(0, 1)),
+    ]
+)
+
+
+def _listed(made: tuple[Any, Any]) -> st.SearchStrategy[tuple[Any, Any]]:
+    feature, values = made
+    return st.sampled_from(
+        [
+            (datasets.List(feature), st.lists(values, max_size=3)),
+            (datasets.LargeList(feature), st.lists(values, max_size=2)),
+            (datasets.List(feature, length=2), st.lists(values, min_size=2, max_size=2)),
+        ]
+    )
+
+
+def _grouped(parts: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+    values = st.fixed_dictionaries({name: values for name, (_, values) in parts.items()})
+    return {name: feature for name, (feature, _) in parts.items()}, values
+
+
+COLUMNS = st.recursive(
+    LEAVES,
+    lambda made: st.one_of(
+        made.flatmap(_listed), st.dictionaries(st.sampled_from("bac"), made, min_size=1, max_size=3).map(_grouped)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=25)
+@given(st.data(), COLUMNS, st.booleans())
+def test_any_column_is_that_of_datasets(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, column: tuple[Any, Any], has_nulls: bool
+) -> None:
+    feature, values = column
+    rows = data.draw(st.lists(st.none() | values if has_nulls else values, min_size=1, max_size=6))
+    table = datasets.Dataset.from_dict({"c": rows}, features=Features(c=feature))
+    path = feature_data.write(tmp_path_factory.mktemp("any"), table)
+    ds, theirs = fb.load_dataset(path, split="train"), feature_data.streamed(path)
+    assert ds.features == theirs.features
+    assert same(list(ds), list(theirs))
+    assert same(ds.decode()[:]["c"], [row["c"] for row in theirs])
+    theirs = theirs.with_format("torch")
+    ours = ds.with_format("torch", compat="datasets")
+    assert same(outcome(lambda: ours), outcome(lambda: theirs))
+    # One part of a row group, by which `datasets` types what is within structs.
+    assert same(outcome(lambda: ours.iter(5)), outcome(lambda: theirs.iter(5)))
 
 
 # Files that are not alike.

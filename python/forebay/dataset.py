@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike, fspath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from forebay import _lib, display
@@ -19,7 +18,7 @@ from forebay.distributed import current_world
 from forebay.engines import check_datafusion
 from forebay.exceptions import DataError, PerformanceWarning, SettingError
 from forebay.explain import Explanation
-from forebay.features import read_features, to_json, with_plain_arrays
+from forebay.features import features_from_card, read_features, to_json, with_plain_arrays
 from forebay.filters import is_expression, to_sql
 from forebay.formats import make_format
 from forebay.hub.resolve import Wanted
@@ -91,6 +90,8 @@ def load_dataset(
     revision: str | None = None,
     token: str | bool | None = None,
     columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Dataset: ...
 
@@ -193,10 +194,23 @@ def load_dataset(
     opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
         warnings.warn(note, PerformanceWarning, stacklevel=2)
-    said = found.info.get("features")
-    features = features_from_card(said) if features is None and said else features
-    opened = {of: _wanted(dataset, columns, filters, features) for of, dataset in opened.items()}
+    for of, dataset in opened.items():
+        given = _of_card(dataset, found.info) if features is None else features
+        opened[of] = _wanted(dataset, columns, filters, given)
     return DatasetDict(opened) if split is None else next(iter(opened.values()))
+
+
+def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
+    """Returns the features that a dataset's card has for its columns, if it has any."""
+    said = info.get("features")
+    if not said:
+        return None
+    features = features_from_card(said)
+    missing = [name for name in features if name not in dataset.column_names]
+    if missing:
+        named = ", ".join(f"`{name}`" for name in missing)
+        warnings.warn(f"the dataset's card has features of columns that are in no file: {named}", stacklevel=4)
+    return {name: feature for name, feature in features.items() if name not in missing}
 
 
 def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:
@@ -226,9 +240,6 @@ class Dataset:
 
     Nothing but footers has been read. `len()` reads the predicate columns that statistics do not decide, once.
     """
-
-    _card: Mapping[str, Any] = MappingProxyType({})
-    """`dataset_info` of the configuration, as the card of a dataset of the Hub has it."""
 
     def __init__(
         self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None, format: Format | None = None

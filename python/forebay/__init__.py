@@ -10,6 +10,7 @@
 `load_dataset` opens, `Dataset` selects, `Dataset.to_torch` delivers. Nothing is read, and no thread started, at import.
 """
 
+from forebay import hf
 from forebay._lib import Batch, __version__
 from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataset import Dataset, DatasetDict, load_dataset
@@ -38,6 +39,7 @@ from forebay.exceptions import (
     TensorError,
     VersionError,
 )
+from forebay.hf.taken import from_hf
 from forebay.loader import Stream, cursor
 from forebay.options import ReadOptions, ShuffleOptions
 from forebay.selection import Selection
@@ -81,6 +83,8 @@ __all__ = [
     "VersionError",
     "__version__",
     "cursor",
+    "from_hf",
+    "hf",
     "list_queries",
     "load_dataset",
     "read_query",

@@ -43,6 +43,7 @@ from forebay.sql import Function, QueryResult, make_functions, make_parameters, 
 if TYPE_CHECKING:
     from forebay.compat import Compat
     from forebay.formats import Format, FormatName
+    from forebay.hf.iterable import IterableDataset
     from forebay.torch import TorchStream
 
 ROWS_PER_READ = 1024
@@ -742,6 +743,51 @@ class Dataset:
         form = make_format("torch", forms, compat)
         assert form is not None, "torch is a format"  # noqa: S101
         return TorchStream(self, share, read, form)
+
+    def to_hf(
+        self,
+        *,
+        split: str | None = None,
+        num_shards: int | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        num_threads: int | None = None,
+    ) -> IterableDataset:
+        """Hands the dataset to Hugging Face `datasets`: a real `datasets.IterableDataset` over Forebay's stream.
+
+        Everything that takes one takes it: `Trainer`, `accelerate`, TRL, `interleave_datasets`, `DataLoader`. Nothing
+        is read until it is iterated. One process yields the dataset's order, that of the epoch after `set_epoch`;
+        `split_dataset_by_node`, `shard` and DataLoader workers divide it, so that every row is delivered once. States
+        are small, and exact under `shuffle`. Its `len` is known.
+
+        Args:
+            split: A name for its `split`.
+            num_shards: How many processes can divide it at most; the lanes of the order by default, at least 192.
+            memory_limit: Bytes in flight, decoded and ready, of all shares together; one has at least 256 MiB of them.
+            num_threads: Threads that decode and gather, in each process; one for each core by default.
+
+        Raises:
+            VersionError: `datasets` is not installed, or of a version that Forebay does not know.
+            SchemaError: a column has a type that `datasets` does not know.
+
+        Example:
+            >>> rows = ds.select_columns(["path", "size"]).shuffle(seed=42).to_hf()
+            >>> len(rows), rows.column_names
+            (1000, ['path', 'size'])
+            >>> next(iter(rows.map(lambda row: {"kb": row["size"] / 1000}).remove_columns("path"))).keys()
+            dict_keys(['size', 'kb'])
+        """
+        if split is not None:
+            check_text("split", split)
+        if num_shards is not None:
+            check_count("num_shards", num_shards, most=1 << 20)
+        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        from forebay.hf.versions import import_datasets
+
+        import_datasets("`to_hf`")
+        from forebay.hf.iterable import make
+
+        made: IterableDataset = make(self, read, split=split, num_shards=num_shards)
+        return made
 
     def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
         """Yields all rows of the dataset in its order, or batches of them, in the dataset's [format](#with_format).

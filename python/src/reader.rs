@@ -38,6 +38,9 @@ pub(crate) struct ShareArguments {
     drop_last: bool,
     worker: u32,
     num_workers: u32,
+    /// The position to stop at, where that is before the end of the epoch.
+    #[pyo3(default)]
+    end: Option<u64>,
 }
 
 impl ShareArguments {
@@ -56,7 +59,7 @@ impl ShareArguments {
             world_size: self.world_size,
             batch_rows: self.batch_size,
             from: self.position,
-            num_rows,
+            num_rows: self.end.map_or(num_rows, |end| end.min(num_rows)),
             remainder,
             drop_last: self.drop_last,
             worker: self.worker,

@@ -1,0 +1,11 @@
+"""Hugging Face `datasets`: handing rows over to it, and taking datasets over from it.
+
+`Dataset.to_hf` makes a `datasets.IterableDataset`, `forebay.from_hf` a `Dataset` of one that streams Parquet, and
+`enable` has `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay. `datasets` is imported when one of
+them is called.
+"""
+
+from forebay.hf.swap import disable, enable, is_enabled
+from forebay.hf.taken import from_hf
+
+__all__ = ["disable", "enable", "from_hf", "is_enabled"]

@@ -1,0 +1,236 @@
+"""The seam: rows of a Forebay stream as `datasets` asks for them.
+
+`datasets` builds every `IterableDataset` on an examples iterable, whose base class is private. Importing this module
+needs a version of `datasets` whose base class is known.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import StateError
+from forebay.hf.versions import import_datasets
+from forebay.loader import warn_of_missing_index
+from forebay.options import ShuffleOptions
+
+import_datasets("this module")
+
+import numpy as np  # noqa: E402 - `datasets` brings them
+import pyarrow as pa  # noqa: E402
+from datasets import Features  # noqa: E402
+from datasets.formatting import PythonFormatter  # noqa: E402
+from datasets.iterable_dataset import _BaseExamplesIterable, _batch_to_examples  # noqa: E402
+from datasets.table import cast_table_to_features  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forebay import _lib
+    from forebay.dataset import Dataset
+    from forebay.hf.parts import Part
+    from forebay.options import ReadOptions
+
+ROWS_PER_TABLE = 1024
+"""Rows of a table that goes to `datasets`, unless they are so large that the memory suggests fewer."""
+
+LEAST_MEMORY = 256 << 20
+"""Bytes that a part may hold, however small it is, if the limit allows."""
+
+MOST_EPOCH = (1 << 63) - 1
+
+
+class Source:
+    """A dataset with its readers: what all parts of it in one process have in common."""
+
+    def __init__(self, dataset: Dataset, read: ReadOptions) -> None:
+        self.dataset = dataset
+        self.read = read
+        self._readers: dict[int, _lib.Reader] = {}
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self.dataset._shuffle is not None
+
+    def reader(self, part: Part) -> _lib.Reader:
+        """Returns a reader for `part`, with memory in proportion: its share of the windows is as large."""
+        limit = self.read.memory_limit
+        memory = max(int(limit * part.fraction), min(limit, LEAST_MEMORY))
+        if memory not in self._readers:
+            read = replace(self.read, memory_limit=memory)
+            self._readers[memory] = reader = self.dataset._make_reader(read, reads_all=part.is_whole)
+            warn_of_missing_index(self.dataset._native.fingerprint, reader.unindexed(), memory)
+        return self._readers[memory]
+
+    def shuffled(self, seed: int) -> Source:
+        """Returns the dataset in Forebay's order of `seed`, with the lanes and windows that it has."""
+        settings = asdict(self.dataset._shuffle or ShuffleOptions()) | {"seed": seed}
+        return Source(self.dataset.shuffle(**settings), self.read)
+
+    def narrowed(self, names: list[str]) -> Source:
+        """Returns the dataset with some of its columns."""
+        return Source(self.dataset.select_columns(names), self.read)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Readers are made again from the pickled selection.
+        return self.__dict__ | {"_readers": {}}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Source:
+        return self  # nothing of it changes
+
+
+class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
+    """The rows of a part of a dataset, in its order, with a position that can be saved."""
+
+    def __init__(self, source: Source, features: Any, part: Part, epoch: int = 0) -> None:
+        super().__init__()
+        self.source = source
+        self.part = part
+        self.own_features = features
+        self.epoch = epoch
+        self._decoder: PythonFormatter | None = None
+        # What `datasets` waits for are the threads of pyarrow.
+        self._sleep_on_threads_shutdown = False
+
+    @property
+    def features(self) -> Any:
+        """None, as of what `datasets` reads itself: it then applies the features, which `cast` may change."""
+        return None if self._decoder is None else self.own_features
+
+    def decoding(self, token_per_repo_id: dict[str, Any]) -> ForebayExamplesIterable:
+        """Returns the same, with rows as users get them: what saves `datasets` going through them one by one."""
+        other = copy.copy(self)
+        other._decoder = PythonFormatter(features=self.own_features, token_per_repo_id=token_per_repo_id)
+        return other
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards can be made of it."""
+        return self.part.num_shards
+
+    @property
+    def num_rows(self) -> int:
+        """The exact number of its rows. Evaluates the filters if that has not been done."""
+        return len(self.part.positions(self.source.dataset.num_rows))
+
+    def _with(self, **changes: Any) -> ForebayExamplesIterable:
+        other = copy.copy(self)
+        other.__dict__.update(changes, _state_dict=None)
+        return other
+
+    def with_part(self, part: Part) -> ForebayExamplesIterable:
+        """Returns another part of the same rows."""
+        return self._with(part=part)
+
+    def with_source(self, source: Source) -> ForebayExamplesIterable:
+        """Returns the same part of the same rows in another order."""
+        return self._with(source=source)
+
+    def with_columns(self, names: list[str]) -> ForebayExamplesIterable:
+        """Returns the same rows with some of their columns: the others are not read."""
+        features = Features({name: self.own_features[name] for name in names})
+        return self._with(source=self.source.narrowed(names), own_features=features)
+
+    def shuffle_data_sources(self, generator: np.random.Generator) -> ForebayExamplesIterable:
+        """Goes over to the epoch that `generator` stands for: `set_epoch` seeds one with the epoch's number.
+
+        What was skipped or taken stays so: in another epoch it would be other rows.
+        """
+        return self if self.part.is_fixed else self._with(epoch=_epoch_of(generator))
+
+    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> ForebayExamplesIterable:  # noqa: ARG002
+        """Keeps one of several shares."""
+        return self.with_part(self.part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
+
+    def reshard_data_sources(self) -> ForebayExamplesIterable:
+        """Returns itself: there are shards enough, and they know no files."""
+        return self
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        # What the rows are of is known when they are read, which is not yet.
+        state: dict[str, Any] = {"rows": 0, "table_rows": None, "part": None, "of": None, "type": type(self).__name__}
+        self._state_dict = state
+        return state
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        formatter = self._decoder or PythonFormatter()
+        for start, table in self._tables():
+            for row, example in enumerate(_batch_to_examples(formatter.format_batch(table)), start):
+                if self._state_dict:
+                    self._state_dict["rows"] = row + 1
+                yield row, example
+
+    @property
+    def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]]:
+        """How `datasets` gets tables, which it prefers to rows."""
+        return self._iter_arrow
+
+    def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
+        for start, table in self._tables():
+            if self._state_dict:
+                self._state_dict["rows"] = start + len(table)
+            yield start, table
+
+    def _tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """Yields tables with the number of their first row, from the state's row on."""
+        reader = self.source.reader(self.part)
+        start, table_rows = self._begin(reader)
+        stream = reader.stream(self._epoch(), self._share(reader, start, table_rows))
+        try:
+            while (batch := stream.next()) is not None:
+                table = pa.table(batch)
+                if table.schema != self.own_features.arrow_schema:
+                    table = cast_table_to_features(table, self.own_features)
+                yield start, table
+                start += len(table)
+        finally:
+            stream.close()
+
+    def _epoch(self) -> int:
+        return self.epoch if self.source.is_shuffled else 0
+
+    def _begin(self, reader: _lib.Reader) -> tuple[int, int]:
+        """Returns the row to begin with and the rows of a table, and has the state say what it is of."""
+        table_rows = min(ROWS_PER_TABLE, reader.fitting_batch_rows)
+        state: dict[str, Any] | None = self._state_dict
+        if not state:
+            return 0, table_rows
+        here, part = reader.state(self._epoch(), 0), str(self.part)
+        if state["of"] is not None:
+            # Says what differs of dataset, query and order.
+            reader.read_state(state["of"])
+            if json.loads(state["of"])["epoch"] != self._epoch():
+                raise StateError(f"this state is of another epoch than {self._epoch()}; call `set_epoch` before")
+            if state["part"] != part:
+                raise StateError(
+                    f"this state is of another share of the rows ({state['part']}) than this one ({part}); resume with "
+                    "as many nodes, processes and workers, or read by `ds.to_torch()`, whose states know none of them"
+                )
+        state.update(of=here, part=part, table_rows=state["table_rows"] or table_rows)
+        return state["rows"], state["table_rows"]
+
+    def _share(self, reader: _lib.Reader, start: int, table_rows: int) -> dict[str, Any]:
+        """Returns the part from row `start` on, as a rank's share that ends where the part does."""
+        run = self.part.run(reader.num_rows)
+        return {
+            "rank": self.part.offset,
+            "world_size": self.part.step,
+            "batch_size": table_rows,
+            "position": min(run.start + start * self.part.step, run.stop),
+            "end": run.stop,
+            "remainder": "keep",
+            "drop_last": False,
+            "worker": 0,
+            "num_workers": 1,
+        }
+
+
+def _epoch_of(generator: np.random.Generator) -> int:
+    """Returns the seed of a fresh generator, else what it draws next."""
+    seed = getattr(generator.bit_generator.seed_seq, "entropy", None)
+    if isinstance(seed, int) and np.random.default_rng(seed).bit_generator.state == generator.bit_generator.state:
+        return seed % (MOST_EPOCH + 1)
+    return int(copy.deepcopy(generator).integers(MOST_EPOCH))

@@ -1,0 +1,247 @@
+"""The `datasets.IterableDataset` that users hold: that of `datasets`, with what a stream of Forebay knows beside.
+
+Whatever makes another dataset of it (`map`, `filter`, `interleave_datasets`, ...) is that of `datasets`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forebay.exceptions import SettingError
+from forebay.formats import FrameFormat, TensorFormat
+from forebay.hf.examples import ForebayExamplesIterable, Source
+from forebay.hf.features import features_of
+from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
+from forebay.hf.versions import import_datasets
+
+import_datasets("this module")
+
+import datasets  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from forebay.dataset import Dataset
+    from forebay.formats import Format
+    from forebay.options import ReadOptions
+
+MOST_SEED = (1 << 64) - 1
+
+
+class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
+    """A `datasets.IterableDataset` over a stream of Forebay. Made by `Dataset.to_hf`.
+
+    `shuffle`, `skip` and `take` are Forebay's as long as nothing else was done to the dataset: `shuffle` chooses its
+    order, which loses no row at a resume, and `skip` reads nothing of what it skips.
+    """
+
+    _ex_iterable: Any
+    _starting_state_dict: dict[str, Any] | None
+    _counted: ForebayExamplesIterable | None = None
+    """What has as many rows."""
+
+    def __len__(self) -> int:
+        """The exact number of rows. Evaluates the filters if that has not been done."""
+        if self._counted is None:
+            raise TypeError(f"object of type '{type(self).__name__}' has no len()")
+        return self._counted.num_rows
+
+    @property
+    def num_rows(self) -> int:
+        """The exact number of rows; see `len`."""
+        return len(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._from_state(super().__iter__())
+
+    def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
+        """Yields batches, in the dataset's format."""
+        return self._from_state(super().iter(batch_size, drop_last_batch))
+
+    def _from_state(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
+        if self._starting_state_dict is None:
+            # Until the first item, the state is not any more that of the loop before.
+            self._prepare_ex_iterable_for_iteration()
+        return self._forgetting(items)
+
+    def _forgetting(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
+            self._starting_state_dict = None
+            yield item
+        self._starting_state_dict = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as a small JSON-able dict: that of the next row not yet received."""
+        state: dict[str, Any] = super().state_dict() if self._starting_state_dict is None else self._starting_state_dict
+        return copy.deepcopy(state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Has the next loop go on from `state_dict`, in its epoch.
+
+        Raises:
+            StateError: in that loop, when it is of other rows, of another order or of another share of them.
+        """
+        super().load_state_dict(copy.deepcopy(dict(state_dict)))
+        self.set_epoch(int(state_dict["epoch"]))
+
+    def shuffle(
+        self,
+        seed: int | None = None,
+        generator: np.random.Generator | None = None,
+        buffer_size: int = 1000,
+        max_buffer_input_shards: int = 10,
+    ) -> Any:
+        """Delivers the rows in Forebay's order of `seed`; see `forebay.Dataset.shuffle`.
+
+        It needs no buffer. Only where something else was done to the dataset, or a part of it taken, there is one as in
+        `datasets`.
+        """
+        plain = self._plain()
+        if plain is None or not plain.part.is_whole:
+            return super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
+        if generator is not None or seed is None:
+            seed = int((copy.deepcopy(generator) or np.random.default_rng()).integers(1 << 63))
+        if not 0 <= seed <= MOST_SEED:
+            raise SettingError(f"seed: expected 0 to {MOST_SEED}, got {seed}")
+        return self._of(plain.with_source(plain.source.shuffled(seed)))
+
+    def skip(self, n: int) -> Any:
+        """Leaves out the first `n` rows, without reading them."""
+        plain = self._undivided()
+        return super().skip(n) if plain is None else self._of(plain.with_part(plain.part.skip(max(n, 0))))
+
+    def take(self, n: int) -> Any:
+        """Keeps the first `n` rows."""
+        plain = self._undivided()
+        return super().take(n) if plain is None else self._of(plain.with_part(plain.part.take(max(n, 0))))
+
+    def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
+        """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most."""
+        sharded = super().shard(num_shards, index, contiguous)
+        counted = self._counted
+        return sharded if counted is None else _counting(sharded, counted.shard_data_sources(num_shards, index))
+
+    def with_format(self, type: str | None = None) -> Any:
+        """Chooses what rows and batches are."""
+        return _counting(super().with_format(type), self._counted)
+
+    def reshard(self) -> Any:
+        """Returns the same: there are shards enough."""
+        return _counting(super().reshard(), self._counted)
+
+    def select_columns(self, column_names: str | list[str]) -> Any:
+        """Keeps the named columns; the others are not read, unless something else was done to the dataset before."""
+        plain, names = self._plain(), _names(column_names)
+        if plain is None or any(name not in plain.own_features for name in names):
+            return _counting(super().select_columns(column_names), self._counted)
+        return self._of(plain.with_columns(names))
+
+    def remove_columns(self, column_names: str | list[str]) -> Any:
+        """Leaves the named columns out; see `select_columns`."""
+        plain, names = self._plain(), _names(column_names)
+        if plain is None or any(name not in plain.own_features for name in names):
+            return _counting(super().remove_columns(column_names), self._counted)
+        return self._of(plain.with_columns([name for name in plain.own_features if name not in names]))
+
+    def rename_columns(self, column_mapping: dict[str, str]) -> Any:
+        """Gives columns other names."""
+        return _counting(super().rename_columns(column_mapping), self._counted)
+
+    def rename_column(self, original_column_name: str, new_column_name: str) -> Any:
+        """Gives a column another name."""
+        return _counting(super().rename_column(original_column_name, new_column_name), self._counted)
+
+    def cast(self, features: Any) -> Any:
+        """Gives all columns other types."""
+        return _counting(super().cast(features), self._counted)
+
+    def cast_column(self, column: str, feature: Any) -> Any:
+        """Gives a column another type."""
+        return _counting(super().cast_column(column, feature), self._counted)
+
+    def _plain(self) -> ForebayExamplesIterable | None:
+        """Returns the rows, if nothing was done to them that `datasets` does."""
+        rows = self._ex_iterable
+        is_plain = isinstance(rows, ForebayExamplesIterable) and self._distributed is None
+        return rows if is_plain and self.features == rows.own_features else None
+
+    def _undivided(self) -> ForebayExamplesIterable | None:
+        plain = self._plain()
+        return None if plain is None or plain.part.is_divided else plain
+
+    def _of(self, rows: ForebayExamplesIterable) -> Any:
+        """Returns a dataset like this one of other rows."""
+        info = self._info.copy()
+        info.features = rows.own_features
+        return adopt(
+            IterableDataset(
+                rows,
+                info=info,
+                split=self._split,
+                formatting=self._formatting,
+                token_per_repo_id=self._token_per_repo_id,
+            )
+        )
+
+    def _prepare_ex_iterable_for_iteration(self, batch_size: int = 1, drop_last_batch: bool = False) -> Any:
+        rows = self._ex_iterable
+        if (
+            self._formatting is None
+            and isinstance(rows, ForebayExamplesIterable)
+            and rows.own_features == self.features
+        ):
+            self._ex_iterable = rows.decoding(self._token_per_repo_id)
+        try:
+            return super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
+        finally:
+            self._ex_iterable = rows
+
+
+def _names(column_names: str | list[str]) -> list[str]:
+    return [column_names] if isinstance(column_names, str) else column_names
+
+
+def _counting(dataset: Any, counted: ForebayExamplesIterable | None) -> Any:
+    """Makes a dataset of `datasets` one of ours, which has as many rows as `counted`."""
+    if counted is not None:
+        dataset.__class__ = IterableDataset
+        dataset._counted = counted
+    return dataset
+
+
+def adopt(dataset: Any) -> Any:
+    """Makes a dataset of `datasets` one of ours, if it has nothing but rows of ours."""
+    rows = dataset._ex_iterable
+    return _counting(dataset, rows if isinstance(rows, ForebayExamplesIterable) else None)
+
+
+def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_shards: int | None = None) -> Any:
+    """Returns `dataset` as a `datasets.IterableDataset`."""
+    features = features_of(dataset)
+    part = Part(num_shards or _num_shards(dataset))
+    rows = ForebayExamplesIterable(Source(dataset, read), features, part)
+    info = datasets.DatasetInfo(features=features)
+    num_rows = dataset._native.num_rows_known
+    if split is not None and num_rows is not None:
+        info.splits = datasets.splits.SplitDict()
+        info.splits.add(datasets.SplitInfo(split, num_examples=num_rows))
+    made = adopt(IterableDataset(rows, info=info, split=None if split is None else datasets.NamedSplit(split)))
+    return made if dataset._format is None else made.with_format(_format_name(dataset._format))
+
+
+def _num_shards(dataset: Dataset) -> int:
+    """Returns the number of lanes, or the least multiple of it that is not below the usual number."""
+    num_lanes = (dataset._shuffle and dataset._shuffle.num_lanes) or DEFAULT_NUM_SHARDS
+    return num_lanes * -(-DEFAULT_NUM_SHARDS // num_lanes)
+
+
+def _format_name(format: Format) -> str:
+    if isinstance(format, TensorFormat) and format._requests:
+        raise SettingError(f"forms: `datasets` has none, got {format._requests}; call `with_format` without them")
+    if isinstance(format, TensorFormat | FrameFormat):
+        return "arrow" if format._library == "pyarrow" else format._library
+    raise SettingError(f"format: `datasets` has no {format!r}")

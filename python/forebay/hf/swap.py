@@ -1,0 +1,107 @@
+"""Having `datasets` read Parquet with Forebay, in programs that know nothing of it."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SchemaError, SettingError
+from forebay.hf.versions import import_datasets
+from forebay.options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+METHODS = ("_get_examples_iterable_for_split", "_as_streaming_dataset_single")
+"""What the Parquet builder of `datasets` makes streams with."""
+
+
+class Enabled:
+    """What `enable` returns: in a `with`, it lasts for the block."""
+
+    def __enter__(self) -> Enabled:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        disable()
+
+
+def enable() -> Enabled:
+    """Has `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay, in this process, until `disable`.
+
+    What it returns are `datasets.IterableDataset`s as those of `Dataset.to_hf`. Files that Forebay cannot read in the
+    same way are read by `datasets`, with a warning that says why. Calling it again changes nothing.
+
+    Raises:
+        VersionError: `datasets` is not installed, or of a version that Forebay does not know.
+
+    Example:
+        >>> import datasets
+        >>> files = str(corpus / "*.parquet")
+        >>> with forebay.hf.enable():
+        ...     streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        >>> len(streamed)
+        1000
+    """
+    import_datasets("`forebay.hf.enable`")
+    parquet = _parquet()
+    for name, make in zip(METHODS, (_examples_of, _single_of), strict=True):
+        if name not in vars(parquet):
+            setattr(parquet, name, make(getattr(parquet, name)))
+    return Enabled()
+
+
+def disable() -> None:
+    """Has `datasets` read Parquet itself again. Datasets that were made meanwhile stay as they are."""
+    parquet = _parquet()
+    for name in METHODS:
+        if getattr(vars(parquet).get(name), "_is_forebay", False):
+            delattr(parquet, name)
+
+
+def is_enabled() -> bool:
+    """Whether `datasets` reads Parquet with Forebay in this process."""
+    return getattr(vars(_parquet()).get(METHODS[0]), "_is_forebay", False)
+
+
+def _parquet() -> Any:
+    return importlib.import_module("datasets.packaged_modules.parquet.parquet").Parquet
+
+
+def _ours(method: Callable[..., Any]) -> Callable[..., Any]:
+    method._is_forebay = True  # type: ignore[attr-defined]
+    return method
+
+
+def _examples_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the method that makes the rows of a split."""
+
+    def examples(self: Any, split_generator: Any) -> Any:
+        from forebay.hf.examples import ForebayExamplesIterable, Source
+        from forebay.hf.parts import Part
+        from forebay.hf.taken import open_files
+
+        features = self.info.features
+        try:
+            taken = open_files(self, split_generator.gen_kwargs).select_columns(list(features))
+        except (SettingError, SchemaError, ColumnNotFoundError) as error:
+            warnings.warn(f"`datasets` reads these files without Forebay: {error}", PerformanceWarning, stacklevel=5)
+            return original(self, split_generator)
+        return ForebayExamplesIterable(Source(taken, ReadOptions()), features, Part())
+
+    return _ours(examples)
+
+
+def _single_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the method that makes the dataset of a split."""
+
+    def single(self: Any, splits_generator: Any, *arguments: Any, **settings: Any) -> Any:
+        from forebay.hf.iterable import adopt
+
+        return adopt(original(self, splits_generator, *arguments, **settings))
+
+    return _ours(single)

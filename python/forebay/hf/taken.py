@@ -1,0 +1,215 @@
+"""Taking over what `datasets` would stream: the files, columns and filters of its Parquet datasets."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from forebay.dataset import Dataset, DatasetDict, load_dataset
+from forebay.exceptions import SettingError
+from forebay.formats import make_format
+from forebay.hf.versions import import_datasets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STEPS = {
+    "BufferShuffledExamplesIterable": "shuffle",
+    "CyclingMultiSourcesExamplesIterable": "interleave_datasets",
+    "FilteredExamplesIterable": "filter",
+    "FormattedExamplesIterable": "map",
+    "HorizontallyConcatenatedMultiSourcesExamplesIterable": "concatenate_datasets",
+    "InterleavedShardsExamplesIterable": "shuffle",
+    "MappedExamplesIterable": "map",
+    "RandomlyCyclingMultiSourcesExamplesIterable": "interleave_datasets",
+    "RebatchedArrowExamplesIterable": "map",
+    "RepeatExamplesIterable": "repeat",
+    "SkipExamplesIterable": "skip",
+    "StepExamplesIterable": "shard",
+    "TakeExamplesIterable": "take",
+    "VerticallyConcatenatedMultiSourcesExamplesIterable": "concatenate_datasets",
+}
+"""What a user called to get an examples iterable of `datasets`."""
+
+INSTEAD = {
+    "filter": "then filter in SQL: `fb.from_hf(ds).filter(\"lang = 'de'\")`",
+    "shuffle": "then shuffle it: `fb.from_hf(ds).shuffle(seed)`",
+    "take": "then select rows: `fb.from_hf(ds).select(range(n))`",
+    "skip": "then select rows: `fb.from_hf(ds).select(range(n, m))`",
+    "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
+}
+"""What to do about a step, where something does."""
+
+S3_OPTIONS = {
+    "key": "aws_access_key_id",
+    "secret": "aws_secret_access_key",
+    "token": "aws_session_token",
+    "endpoint_url": "aws_endpoint",
+    "anon": "aws_skip_signature",
+}
+"""Options of `s3fs`, and what Forebay calls them."""
+
+
+def from_hf(dataset: Any, *, storage_options: Mapping[str, str] | None = None) -> Any:
+    """Takes over a dataset that `datasets` streams from Parquet: its files, configuration, columns and filters.
+
+    Nothing is read but footers. What was done to the dataset in Python cannot be taken over; nor can its order.
+
+    Args:
+        dataset: A `datasets.IterableDataset`, or an `IterableDatasetDict`.
+        storage_options: Of the store, as in `load_dataset`, over those that the dataset has.
+
+    Returns:
+        A `Dataset`; a `DatasetDict` of an `IterableDatasetDict`.
+
+    Raises:
+        SettingError: it is not Parquet, or a step was taken that only `datasets` can take; the message says which.
+        VersionError: `datasets` is not installed, or of a version that Forebay does not know.
+
+    Example:
+        >>> import datasets
+        >>> files = str(corpus / "*.parquet")
+        >>> streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        >>> from_hf(streamed.select_columns(["path", "size"])).filter("size < 10").num_rows
+        4
+    """
+    datasets = import_datasets("`from_hf`")
+    if isinstance(dataset, dict):
+        return DatasetDict({name: from_hf(one, storage_options=storage_options) for name, one in dataset.items()})
+    if not isinstance(dataset, datasets.IterableDataset):
+        what = f"expected a `datasets.IterableDataset`, got {type(dataset).__name__}"
+        raise SettingError(f"dataset: {what}; load it with `streaming=True`")
+    if dataset._distributed is not None:
+        raise _refusal("split_dataset_by_node", "streams find their rank themselves")
+    taken = _take_rows(dataset, storage_options)
+    return taken if dataset._formatting is None else _formatted(taken, dataset._formatting.format_type)
+
+
+def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Dataset:
+    """Returns the rows and columns of a dataset, if nothing was done to them but leaving columns out."""
+    from forebay.hf.examples import ForebayExamplesIterable
+
+    rows, columns = dataset._ex_iterable, None
+    while type(rows).__name__ == "SelectColumnsIterable":
+        columns = columns or rows.column_names
+        rows = rows.ex_iterable
+    if isinstance(rows, ForebayExamplesIterable):
+        if not rows.part.is_whole:
+            raise _refusal("take" if rows.part.is_fixed else "shard")
+        taken = rows.source.dataset
+    else:
+        builder = _builder_of(rows)
+        taken = open_files(builder, rows.kwargs, storage_options)
+        if dataset.features is not None and columns is None:
+            check_types(taken, dataset.features)
+    return taken if columns is None else taken.select_columns(columns)
+
+
+def _builder_of(rows: Any) -> Any:
+    """Returns the builder of Parquet that made an examples iterable, or says what else made it."""
+    step = STEPS.get(type(rows).__name__)
+    if step is not None:
+        raise _refusal(step)
+    builder = getattr(getattr(rows, "generate_tables_fn", None), "__self__", None)
+    parquet = importlib.import_module("datasets.packaged_modules.parquet.parquet").Parquet
+    if not isinstance(builder, parquet):
+        made_by = type(rows).__name__ if builder is None else type(builder).__name__
+        raise SettingError(f"dataset: expected one of Parquet files, got one made by `{made_by}`")
+    return builder
+
+
+def _refusal(step: str, instead: str | None = None) -> SettingError:
+    advice = instead or INSTEAD.get(step)
+    return SettingError(
+        f"dataset: `{step}` was called on it, which cannot be taken over; pass the dataset before that step"
+        + (f", {advice}" if advice else "")
+    )
+
+
+def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping[str, str] | None = None) -> Dataset:
+    """Opens the files of a split of a Parquet builder, with its columns and filters.
+
+    Raises:
+        SettingError: Forebay cannot read them in the same way.
+    """
+    files, config = list(kwargs["files"]), builder.config
+    if any(row_groups is not None for row_groups in kwargs.get("row_groups_list") or []):
+        raise _refusal("reshard", "any number of processes can divide it")
+    if config.on_bad_files != "error":
+        raise SettingError(f"on_bad_files: expected 'error', got {config.on_bad_files!r}; Forebay leaves no file out")
+    options = _store_options(builder.storage_options or {}) | dict(storage_options or {})
+    opened = load_dataset([_uri(file) for file in files], storage_options=options)
+    if len(opened) != 1:
+        names = ", ".join(opened)
+        raise SettingError(f"data_files: the names of files of one split say {names}; load each of these as a split")
+    (taken,) = opened.values()
+    if config.filters is not None:
+        taken = taken.filter(_sql_of(config.filters))
+    if config.columns is not None:
+        # `datasets` keeps the order of the files.
+        taken = taken.select_columns([name for name in taken.column_names if name in config.columns])
+    return taken
+
+
+def check_types(taken: Dataset, features: Any) -> None:
+    """Refuses features that are not those of the files, but for what they mean.
+
+    Raises:
+        SettingError: a column is not there, or has another type.
+    """
+    found = {field.name: field.type for field in taken.schema}
+    for field in features.arrow_schema:
+        kind = found.get(field.name)
+        stored = getattr(field.type, "storage_type", field.type)
+        if kind is None:
+            raise SettingError(
+                f"features: column `{field.name}` is not in the files; expected one of {', '.join(found)}"
+            )
+        if kind not in (field.type, stored):
+            raise SettingError(
+                f"features: column `{field.name}` is `{kind}` in the files, expected `{field.type}`; take it over as "
+                "it is and cast it in SQL, or what `to_hf()` returns with `cast`"
+            )
+
+
+def _uri(file: str) -> str:
+    """Returns a name of `datasets` as one of ours."""
+    if "::" in file:
+        raise SettingError(f"data_files: `{file}` lies in another file, which Forebay does not open; unpack that one")
+    for scheme, ours in (("gcs://", "gs://"), ("abfs://", "az://"), ("s3a://", "s3://")):
+        if file.startswith(scheme):
+            return ours + file.removeprefix(scheme)
+    return file
+
+
+def _store_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Returns options of `fsspec` as those of our stores."""
+    flat = {key: value for key, value in options.items() if not isinstance(value, dict)}
+    for scheme, inner in options.items():
+        if scheme == "s3" and isinstance(inner, dict):
+            flat |= inner
+    flat |= flat.pop("client_kwargs", {})
+    unknown = sorted(set(flat) - set(S3_OPTIONS))
+    if unknown:
+        named = ", ".join(unknown)
+        raise SettingError(
+            f"storage_options: Forebay does not know {named} of `fsspec`; pass `storage_options` of its own"
+        )
+    return {S3_OPTIONS[key]: str(value) for key, value in flat.items() if value is not None}
+
+
+def _sql_of(filters: Any) -> str:
+    """Returns what `filters=` of `datasets` says, in SQL."""
+    try:
+        translate = importlib.import_module("forebay.filters").to_sql
+    except ImportError:
+        raise SettingError(
+            f"filters: {filters!r} cannot be taken over; load the dataset without them and filter it in SQL"
+        ) from None
+    sql: str = translate(filters)
+    return sql
+
+
+def _formatted(taken: Dataset, name: str) -> Dataset:
+    names = {None: None, "python": None}
+    return Dataset(taken._native, taken._shuffle, make_format(names.get(name, name)))

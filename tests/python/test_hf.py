@@ -1,0 +1,441 @@
+"""`Dataset.to_hf`: a real `datasets.IterableDataset`, on which all steps yield what they yield on one of `datasets`."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import pickle
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets.distributed import split_dataset_by_node
+from hf_data import NUM_ROWS, open_rows, shown, write_rows
+from rows import ids_of
+from torch.utils.data import DataLoader
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [
+    # torch warns of more workers than cores, Python of forks beside threads; ours stay in the process that made them.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    # Each worker has a last batch of its own, of which torch does not know.
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_rows(tmp_path_factory.mktemp("hf"))
+
+
+@pytest.fixture(scope="module")
+def rows(paths: list[str]) -> fb.Dataset:
+    return open_rows(paths)
+
+
+def streamed(paths: list[str], **settings: Any) -> datasets.IterableDataset:
+    """What `datasets` makes of the files by itself."""
+    return datasets.load_dataset("parquet", data_files=paths, split="train", streaming=True, **settings)
+
+
+CONFIGURATIONS: dict[str, Callable[[fb.Dataset], fb.Dataset]] = {
+    "plain": lambda ds: ds,
+    "filtered": lambda ds: ds.filter("id % 5 <> 2"),
+    "shuffled": lambda ds: ds.filter("id < 110").shuffle(7, num_lanes=6, window_rows=4),
+    "permuted": lambda ds: ds.shuffle(7),
+    "queried": lambda ds: ds.sql(
+        'SELECT id, id * 2 AS twice, upper(text) AS text, "group" FROM dataset ORDER BY score DESC'
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def configured(request: pytest.FixtureRequest, rows: fb.Dataset) -> fb.Dataset:
+    return CONFIGURATIONS[request.param](rows)
+
+
+def in_order(ds: fb.Dataset) -> datasets.IterableDataset:
+    """The rows of a dataset, in its order, as `datasets` streams them."""
+    return datasets.Dataset(pa.table(ds)).to_iterable_dataset()
+
+
+def double(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id2": row["id"] * 2}
+
+
+def with_double(features: datasets.Features) -> datasets.Features:
+    return datasets.Features({**features, "id2": datasets.Value("int64")})
+
+
+def double_batch(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {"id": [i for i in batch["id"] for _ in (0, 1)]}
+
+
+async def double_later(row: dict[str, Any]) -> dict[str, Any]:
+    return double(row)
+
+
+def numbered(row: dict[str, Any], index: int) -> dict[str, Any]:
+    return {"number": index, "id": row["id"]}
+
+
+def without_times(ds: datasets.IterableDataset) -> datasets.IterableDataset:
+    """What can become tensors of torch."""
+    return ds.select_columns([name for name in ds.column_names if name != "at"])
+
+
+def is_even(row: dict[str, Any]) -> bool:
+    return row["id"] % 2 == 0
+
+
+def interleave(ds: datasets.IterableDataset, strategy: str, probabilities: list[float] | None) -> Any:
+    other = datasets.Dataset.from_dict({"id": list(range(1000, 1040))}).to_iterable_dataset()
+    return datasets.interleave_datasets(
+        [ds.select_columns("id"), other], probabilities=probabilities, seed=3, stopping_strategy=strategy
+    )
+
+
+def beside(ds: datasets.IterableDataset) -> Any:
+    other = datasets.Dataset.from_dict({"extra": list(range(30))}).to_iterable_dataset()
+    return datasets.concatenate_datasets([ds.take(30), other], axis=1)
+
+
+STRATEGIES = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
+
+STEPS: dict[str, Callable[[datasets.IterableDataset], Any]] = {
+    "nothing": lambda ds: ds,
+    "map": lambda ds: ds.map(double),
+    "map in batches": lambda ds: ds.map(double_batch, batched=True, batch_size=7, remove_columns=ds.column_names),
+    "map with indices": lambda ds: ds.map(numbered, with_indices=True),
+    "map with features": lambda ds: ds.map(double, features=with_double(ds.features)),
+    "map tables": lambda ds: ds.with_format("arrow").map(lambda table: table.slice(0, 1), batched=True, batch_size=9),
+    "filter": lambda ds: ds.filter(is_even),
+    "filter in batches": lambda ds: ds.filter(lambda b: [i % 3 == 0 for i in b["id"]], batched=True, batch_size=8),
+    "filter a column": lambda ds: ds.filter(lambda i: i > 40, input_columns="id"),
+    "skip": lambda ds: ds.skip(31),
+    "skip all": lambda ds: ds.skip(1000),
+    "take": lambda ds: ds.take(31),
+    "take none": lambda ds: ds.take(0),
+    "skip and take": lambda ds: ds.skip(20).take(50).skip(3).take(40),
+    "take and skip": lambda ds: ds.take(20).skip(17).take(40),
+    "skip what was mapped": lambda ds: ds.map(double).skip(10).take(30),
+    "batch": lambda ds: ds.batch(8),
+    "batch and drop": lambda ds: ds.batch(7, drop_last_batch=True),
+    "batch by column": lambda ds: ds.batch(by_column="group"),
+    "repeat": lambda ds: ds.repeat(2),
+    "select columns": lambda ds: ds.select_columns(["text", "id"]),
+    "select a column": lambda ds: ds.select_columns("id"),
+    "remove columns": lambda ds: ds.remove_columns("text"),
+    "rename a column": lambda ds: ds.rename_column("id", "number"),
+    "rename columns": lambda ds: ds.rename_columns({"id": "number", "text": "words2"}),
+    "cast a column": lambda ds: ds.cast_column("id", datasets.Value("string")),
+    "cast": lambda ds: ds.select_columns("id").cast(datasets.Features({"id": datasets.Value("float64")})),
+    "add a column": lambda ds: ds.add_column("extra", list(range(1000))),
+    "one column": lambda ds: ds["id"],
+    "reshard": lambda ds: ds.reshard(),
+    "epoch 0": lambda ds: (ds.set_epoch(0), ds)[1],
+    "concatenate": lambda ds: datasets.concatenate_datasets([ds, ds.take(5)]),
+    "concatenate columns": beside,
+    **{
+        f"interleave, {strategy}, {probabilities}": lambda ds, s=strategy, p=probabilities: interleave(ds, s, p)
+        for strategy in STRATEGIES
+        for probabilities in (None, [0.3, 0.7])
+    },
+    **{
+        f"rows of {name}": lambda ds, name=name: without_times(ds).with_format(name)
+        for name in ("numpy", "torch", "arrow", "pandas", "polars")
+    },
+    **{
+        f"batches of {name}": lambda ds, name=name: without_times(ds).with_format(name).iter(9)
+        for name in (None, "numpy", "torch", "arrow", "pandas", "polars")
+    },
+    "batches, the last dropped": lambda ds: ds.iter(7, drop_last_batch=True),
+    "batches of a format": lambda ds: without_times(ds).with_format("torch").batch(6),
+    "to_dict": lambda ds: [ds.to_dict()],
+    "to_list": lambda ds: ds.to_list(),
+    "to_pandas": lambda ds: [ds.to_pandas()],
+    "to_polars": lambda ds: [ds.to_polars()],
+    "to_pandas in batches": lambda ds: ds.to_pandas(batch_size=11, batched=True),
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "shuffled", "queried"])
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_yields_the_rows_that_it_yields_on_a_dataset_of_theirs(
+    rows: fb.Dataset, name: str, step: str
+) -> None:
+    configured = CONFIGURATIONS[name](rows)
+    ours, theirs = (STEPS[step](ds) for ds in (configured.to_hf(), in_order(configured)))
+    assert shown(list(ours)) == shown(list(theirs))
+
+
+def test_the_rows_are_those_of_the_streaming_dataset_of_the_files(rows: fb.Dataset, paths: list[str]) -> None:
+    ours, theirs = rows.to_hf(), streamed(paths)
+    assert isinstance(ours, datasets.IterableDataset)
+    assert ours.features == theirs.features
+    assert ours.column_names == theirs.column_names
+    assert shown(list(ours)) == shown(list(theirs))
+
+
+# What `datasets` opens, it does not close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_rows_are_mapped_asynchronously(configured: fb.Dataset) -> None:
+    ours, theirs = (list(ds.map(double_later)) for ds in (configured.to_hf(), in_order(configured)))
+    assert shown(ours) == shown(theirs)
+    gc.collect()
+
+
+@pytest.mark.parametrize("write", ["to_parquet", "to_json", "to_csv"])
+def test_rows_are_written_as_those_of_theirs(rows: fb.Dataset, tmp_path: Path, write: str) -> None:
+    small = rows.select_columns(["id", "text", "score"])
+    for name, ds in (("ours", small.to_hf()), ("theirs", in_order(small))):
+        getattr(ds, write)(str(tmp_path / name))
+    if write == "to_parquet":
+        assert pq.read_table(tmp_path / "ours").equals(pq.read_table(tmp_path / "theirs"))
+    else:
+        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "step",
+    {
+        "shuffle": lambda ds: ds.map(double).shuffle(3, buffer_size=20),
+        "shuffle before": lambda ds: ds.shuffle(3, buffer_size=20).map(double),
+        "shuffle from one shard": lambda ds: ds.map(double).shuffle(3, buffer_size=9, max_buffer_input_shards=1),
+        "shuffle of what was skipped": lambda ds: ds.map(double).skip(0).shuffle(3),
+        "shuffle of two": lambda ds: datasets.concatenate_datasets([ds.take(60), ds.skip(60)]).shuffle(3),
+        "shuffle of an epoch": lambda ds: (ds.map(double).shuffle(3), ds)[0],
+    }.items(),
+    ids=lambda step: step[0],
+)
+def test_shuffles_of_datasets_yield_every_row_once(configured: fb.Dataset, step: Any) -> None:
+    name, call = step
+    for epoch in (0, 2):
+        shuffled = call(configured.to_hf())
+        shuffled.set_epoch(epoch)
+        assert sorted(row["id"] for row in shuffled) == sorted(ids_of(configured.batches(32))), name
+
+
+def test_a_shuffle_of_the_rows_alone_is_that_of_forebay(rows: fb.Dataset) -> None:
+    expected = ids_of(rows.shuffle(5).batches(32))
+    assert [row["id"] for row in rows.to_hf().shuffle(5)] == expected
+    assert [row["id"] for row in rows.shuffle(1).to_hf().shuffle(seed=5)] == expected
+    drawn = [rows.to_hf().shuffle(generator=np.random.default_rng(seed)).to_list() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(fb.SettingError, match="seed: expected 0 to"):
+        rows.to_hf().shuffle(-1)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+def test_an_epoch_has_the_order_that_forebay_gives_it(configured: fb.Dataset, epoch: int) -> None:
+    stream = configured.batches(32)
+    stream.set_epoch(epoch)
+    expected = ids_of(stream)
+    ours = configured.to_hf()
+    ours.set_epoch(epoch)
+    assert [row["id"] for row in ours] == expected
+    mapped = configured.to_hf().map(double)
+    mapped.set_epoch(epoch)
+    assert [row["id"] for row in mapped] == expected
+
+
+def test_what_was_skipped_is_skipped_in_every_epoch(rows: fb.Dataset) -> None:
+    shuffled = rows.shuffle(3).to_hf()
+    validation, training = shuffled.take(20), shuffled.skip(20)
+    kept = {row["id"] for row in validation}
+    for epoch in (0, 1, 2):
+        training.set_epoch(epoch)
+        assert kept.isdisjoint(row["id"] for row in training)
+
+
+NUM_WORKERS = (0, 1, 2, 3, 5, 8, 16)
+
+
+@pytest.mark.parametrize("num_workers", NUM_WORKERS)
+@pytest.mark.parametrize("name", ["plain", "shuffled"])
+def test_workers_divide_the_rows_whatever_their_number(rows: fb.Dataset, name: str, num_workers: int) -> None:
+    configured = CONFIGURATIONS[name](rows).select_columns("id")
+    loaded = DataLoader(configured.to_hf(), batch_size=8, num_workers=num_workers)
+    assert sorted(i for batch in loaded for i in batch["id"].tolist()) == sorted(ids_of(configured.batches(32)))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "shards", "examples"])
+@pytest.mark.parametrize("world_size", range(1, 9))
+def test_nodes_divide_the_rows_whatever_their_number(configured: fb.Dataset, world_size: int, strategy: str) -> None:
+    shares = [
+        [row["id"] for row in split_dataset_by_node(configured.to_hf(), rank, world_size, strategy=strategy)]
+        for rank in range(world_size)
+    ]
+    assert sorted(chain.from_iterable(shares)) == sorted(ids_of(configured.batches(32)))
+    lengths = [len(share) for share in shares]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("num_shards", [1, 2, 5, 100, 192, 300])
+def test_shards_divide_the_rows_in_equal_parts(configured: fb.Dataset, num_shards: int, contiguous: bool) -> None:
+    shards = [configured.to_hf().shard(num_shards, index, contiguous) for index in range(num_shards)]
+    rows = [[row["id"] for row in shard] for shard in shards[:: max(1, num_shards // 20)]]
+    assert [len(shard) for shard in shards[:: max(1, num_shards // 20)]] == [len(shard) for shard in rows]
+    assert sum(len(shard) for shard in shards) == len(configured)
+    if num_shards <= 20:
+        assert sorted(chain.from_iterable(rows)) == sorted(ids_of(configured.batches(32)))
+
+
+def test_nodes_get_the_rows_of_the_ranks_of_a_stream(rows: fb.Dataset) -> None:
+    shuffled = rows.shuffle(4, num_lanes=6, window_rows=5)
+    for rank in range(3):
+        node = split_dataset_by_node(shuffled.to_hf(), rank, 3)
+        assert [row["id"] for row in node] == ids_of(shuffled.batches(8, rank=rank, world_size=3))
+
+
+def test_workers_divide_what_nodes_and_shards_have_divided_before(configured: fb.Dataset) -> None:
+    found = []
+    for shard in range(2):
+        for rank in range(3):
+            node = split_dataset_by_node(configured.to_hf().shard(2, shard), rank, 3)
+            rows = node._ex_iterable.shard_data_sources(3, rank, contiguous=False)
+            found += [row["id"] for w in range(4) for _, row in rows.shard_data_sources(4, w, contiguous=False)]
+    assert sorted(found) == sorted(ids_of(configured.batches(32)))
+
+
+def test_the_length_is_known_until_a_step_changes_it(rows: fb.Dataset) -> None:
+    ours = rows.filter("id < 77").to_hf()
+    assert len(ours) == ours.num_rows == 77
+    assert len(ours.skip(7).take(60)) == 60
+    assert len(ours.with_format("torch").rename_column("id", "number").remove_columns("text")) == 77
+    assert [len(ours.shuffle(1).shard(2, index)) for index in (0, 1)] == [39, 38]
+    assert len(DataLoader(ours, batch_size=10)) == 8
+    for changed in (ours.map(double), ours.filter(is_even), ours.repeat(2), ours.batch(4)):
+        with pytest.raises(TypeError):
+            len(changed)
+
+
+def test_nothing_is_evaluated_before_the_first_row(rows: fb.Dataset) -> None:
+    filtered = rows.filter("score > 3").shuffle(1)
+    ours = filtered.to_hf(split="train").with_format("numpy").skip(3).map(double)
+    assert filtered._native.num_rows_known is None
+    assert ours.state_dict()["epoch"] == 0
+    next(iter(ours))
+    assert filtered._native.num_rows_known is not None
+
+
+def test_the_info_tells_the_split_and_its_rows_where_they_are_known(rows: fb.Dataset) -> None:
+    info = rows.to_hf(split="validation")
+    assert (str(info.split), info.info.splits["validation"].num_examples) == ("validation", NUM_ROWS)
+    assert rows.filter("score > 4").to_hf(split="train").info.splits is None
+    assert rows.to_hf().split is None
+
+
+def test_the_format_of_the_dataset_comes_along(rows: fb.Dataset) -> None:
+    for name in ("numpy", "torch", "arrow", "pandas", "polars"):
+        numbers = rows.remove_columns("at")
+        ours, theirs = numbers.with_format(name).to_hf(), in_order(numbers).with_format(name)
+        assert shown(next(iter(ours))) == shown(next(iter(theirs)))
+    with pytest.raises(fb.SettingError, match="forms"):
+        rows.with_format("torch", forms={"text": "ragged"}).to_hf()
+
+
+@pytest.mark.parametrize("settings", [{"split": 3}, {"num_shards": 0}, {"memory_limit": 5}], ids=str)
+def test_settings_that_cannot_work_are_refused(rows: fb.Dataset, settings: dict[str, Any]) -> None:
+    with pytest.raises(fb.SettingError, match=next(iter(settings))):
+        rows.to_hf(**settings)
+
+
+def test_as_many_shards_can_be_had_as_are_asked_for(rows: fb.Dataset) -> None:
+    assert rows.to_hf().num_shards == rows.to_hf().n_shards == 192
+    assert rows.shuffle(1, num_lanes=5).to_hf().num_shards == 195
+    assert rows.to_hf(num_shards=4).num_shards == 4
+    assert [rows.to_hf(num_shards=4).shard(3, index).num_shards for index in range(3)] == [2, 1, 1]
+
+
+def test_an_empty_dataset_yields_nothing(rows: fb.Dataset) -> None:
+    empty = rows.filter("id < 0").to_hf()
+    assert (len(empty), list(empty), list(empty.iter(3)), list(empty.shard(2, 1))) == (0, [], [], [])
+    assert list(DataLoader(empty, batch_size=2, num_workers=2)) == []
+
+
+def test_a_type_that_datasets_does_not_know_is_named(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.int32())
+    pq.write_table(pa.table({"id": [1], "pairs": pa.array([[("a", 1)]], kind)}), tmp_path / "map.parquet")
+    ds = fb.load_dataset(tmp_path, "train")
+    with pytest.raises(fb.SchemaError, match="column `pairs` of type `map<string, int32>`.*remove_columns"):
+        ds.to_hf()
+    assert list(ds.remove_columns("pairs").to_hf()) == [{"id": 1}]
+
+
+def collect(ds: datasets.IterableDataset, results: Any) -> None:
+    results.put([row["id"] for row in ds])
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_it_goes_to_processes_however_they_are_started(rows: fb.Dataset, method: str) -> None:
+    shuffled = rows.filter("id % 5 <> 2").shuffle(7, num_lanes=6, window_rows=4)
+    ours = shuffled.to_hf().rename_column("text", "words2").skip(4)
+    expected = [row["id"] for row in ours]
+    context = multiprocessing.get_context(method)
+    results = context.Queue()
+    process = context.Process(target=collect, args=(ours, results))
+    process.start()
+    assert results.get(timeout=60) == expected
+    process.join()
+
+
+def test_a_pickled_dataset_is_the_same(configured: fb.Dataset) -> None:
+    ours = configured.to_hf().take(50)
+    assert pickle.loads(pickle.dumps(ours)).to_list() == ours.to_list()
+
+
+def written(folder: Path, features: datasets.Features, rows: dict[str, Any]) -> tuple[Any, Any]:
+    """Writes rows of some features; returns them as we stream them, and as `datasets` does."""
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(folder / "rows.parquet"))
+    ours, theirs = fb.load_dataset(folder, "train").to_hf(), streamed([str(folder / "rows.parquet")])
+    assert ours.features == theirs.features == features
+    return ours, theirs
+
+
+def test_classes_and_arrays_are_those_of_datasets(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "grid": datasets.Array2D((2, 2), "int32"),
+        }
+    )
+    rows = {"label": [0, 1] * 3, "grid": [[[i, 1], [2, 3]] for i in range(6)]}
+    ours, theirs = written(tmp_path, features, rows)
+    assert shown(list(ours)) == shown(list(theirs))
+    assert shown(list(ours.map(dict))) == shown(list(theirs.map(dict)))
+    for name in ("torch", "numpy"):
+        assert shown(list(ours.with_format(name))) == shown(list(theirs.with_format(name)))
+
+
+def test_what_has_to_be_decoded_is_decoded_by_datasets(tmp_path: Path) -> None:
+    features = datasets.Features({"id": datasets.Value("int64"), "value": datasets.Json()})
+    values = [{"a": [1, "x"]}, 3, None, "text", {"b": {}}]
+    ours, theirs = written(tmp_path, features, {"id": list(range(5)), "value": values})
+    assert [row["value"] for row in ours] == values
+    assert shown(list(ours.map(dict))) == shown(list(theirs.map(dict)))
+    text = [ds.cast_column("value", datasets.Json(decode=False)) for ds in (ours, theirs)]
+    assert shown(list(text[0])) == shown(list(text[1])) != shown(list(ours))
+    both = [datasets.concatenate_datasets([ds, theirs]) for ds in (ours, theirs)]
+    assert shown(list(both[0])) == shown(list(both[1]))
+
+
+def test_images_are_decoded_as_by_datasets(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    features = datasets.Features({"image": datasets.Image()})
+    images = [np.full((3, 4, 3), value, np.uint8) for value in range(6)]
+    ours, theirs = written(tmp_path, features, {"image": images})
+    for name in (None, "torch", "numpy"):
+        for here, there in zip(ours.with_format(name), theirs.with_format(name), strict=True):
+            assert np.array_equal(np.asarray(here["image"]), np.asarray(there["image"]))

@@ -1,0 +1,283 @@
+"""States of what `to_hf` returns: a loop that goes on from one equals the loop that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import pyarrow as pa
+import pytest
+from datasets.distributed import split_dataset_by_node
+from hf_data import open_rows, write_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows import write_paged
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    return open_rows(write_rows(tmp_path_factory.mktemp("hf-resume"))).select_columns(["id", "text"])
+
+
+ORDERS: dict[str, Callable[[fb.Dataset], fb.Dataset]] = {
+    "plain": lambda ds: ds.filter("id % 7 <> 1"),
+    "shuffled": lambda ds: ds.filter("id % 7 <> 1").shuffle(2, num_lanes=6, window_rows=5),
+    "queried": lambda ds: ds.sql("SELECT id FROM dataset WHERE id > 20 ORDER BY id DESC"),
+}
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda ds: ds,
+    "rows of torch": lambda ds: ds.with_format("torch").select_columns("id"),
+    "rows of arrow": lambda ds: ds.with_format("arrow").select_columns("id"),
+    "skipped and taken": lambda ds: ds.skip(10).take(70),
+    "a shard": lambda ds: ds.shard(3, 1),
+    "a node": lambda ds: split_dataset_by_node(ds, 1, 3),
+    "an uneven node": lambda ds: split_dataset_by_node(ds, 2, 5),
+    "mapped": lambda ds: ds.map(lambda row: {"id": row["id"]}),
+    "mapped in batches": lambda ds: ds.map(lambda batch: batch, batched=True, batch_size=8),
+    "filtered": lambda ds: ds.filter(lambda row: row["id"] % 2 == 0),
+    "repeated": lambda ds: ds.repeat(2),
+    "renamed and cast": lambda ds: ds.cast_column("id", datasets.Value("int32")),
+}
+
+
+def id_of(row: Any) -> int:
+    value = row["id"]
+    return int(value[0].as_py() if isinstance(value, pa.ChunkedArray) else value)
+
+
+def ids(rows: Any) -> list[int]:
+    return [id_of(row) for row in rows]
+
+
+def stopped(ds: Any, num_rows: int) -> tuple[list[int], dict[str, Any]]:
+    """Takes some rows; returns them and the state then, by way of JSON."""
+    rows = iter(ds)
+    taken = [id_of(next(rows)) for _ in range(num_rows)]
+    return taken, json.loads(json.dumps(ds.state_dict()))
+
+
+def loaded(ds: Any, state: dict[str, Any]) -> Any:
+    ds.load_state_dict(state)
+    return ds
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_resume_after_any_row_delivers_exactly_the_rest(rows: fb.Dataset, order: str, step: str) -> None:
+    def make() -> Any:
+        made = STEPS[step](ORDERS[order](rows).to_hf())
+        made.set_epoch(3)
+        return made
+
+    whole = ids(make())
+    for cut in {0, 1, 2, len(whole) // 2, len(whole) - 1, len(whole)}:
+        before, state = stopped(make(), cut)
+        later = make()
+        assert before + ids(loaded(later, state)) == whole, cut
+
+
+@settings(max_examples=25)
+@given(cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4), epoch=st.integers(0, 3), num_read=st.integers(0, 3))
+def test_resumes_of_resumes_deliver_every_row_once(
+    rows: fb.Dataset, cuts: list[int], epoch: int, num_read: int
+) -> None:
+    ordered = ORDERS["shuffled"](rows)
+    ds = ordered.to_hf()
+    ds.set_epoch(epoch)
+    whole, seen = ids(ds), []
+    state = None
+    for cut in cuts:
+        ds = ordered.to_hf()
+        if state is None:
+            ds.set_epoch(epoch)
+        else:
+            ds.load_state_dict(state)
+        taken = iter(ds)
+        seen += map(id_of, islice(taken, min(cut, len(whole) - len(seen))))
+        state = json.loads(json.dumps(ds.state_dict()))
+        # What else is read of the stopped loop is nothing to the state.
+        for _ in range(num_read):
+            next(taken, None)
+    assert seen + ids(loaded(ordered.to_hf(), state)) == whole
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+def test_batches_are_resumed_exactly(rows: fb.Dataset, batch_size: int) -> None:
+    ordered = ORDERS["shuffled"](rows)
+
+    def batches(ds: Any) -> list[list[int]]:
+        return [batch["id"].tolist() for batch in ds.with_format("numpy").iter(batch_size)]
+
+    whole = batches(ordered.to_hf())
+    for cut in range(len(whole) + 1):
+        ds = ordered.to_hf().with_format("numpy")
+        taken = ds.iter(batch_size)
+        before = [next(taken)["id"].tolist() for _ in range(cut)]
+        later = ordered.to_hf().with_format("numpy")
+        later.load_state_dict(ds.state_dict())
+        assert before + [batch["id"].tolist() for batch in later.iter(batch_size)] == whole
+
+
+def test_a_state_holds_for_one_loop(rows: fb.Dataset) -> None:
+    ordered = ORDERS["shuffled"](rows)
+    whole = ids(ordered.to_hf())
+    _, state = stopped(ordered.to_hf(), 30)
+    later = loaded(ordered.to_hf(), state)
+    assert later.state_dict() == state
+    assert ids(later) == whole[30:]
+    assert ids(later) == whole
+
+
+def test_a_state_of_the_end_resumes_with_nothing_and_then_with_the_next_epoch(rows: fb.Dataset) -> None:
+    ordered = ORDERS["shuffled"](rows)
+    first = ordered.to_hf()
+    whole, state = stopped(first, len(first))
+    later = loaded(ordered.to_hf(), state)
+    assert ids(later) == []
+    later.set_epoch(1)
+    assert sorted(ids(later)) == sorted(whole) != ids(later)
+
+
+def test_a_state_brings_its_epoch(rows: fb.Dataset) -> None:
+    ordered = ORDERS["shuffled"](rows)
+    first = ordered.to_hf()
+    first.set_epoch(5)
+    whole = ids(first)
+    _, state = stopped(first, 11)
+    later = loaded(ordered.to_hf(), state)
+    assert later.epoch == 5
+    assert ids(later) == whole[11:]
+
+
+def test_the_state_before_the_first_row_of_a_loop_is_that_of_its_beginning(rows: fb.Dataset) -> None:
+    ds = rows.shuffle(1).to_hf()
+    whole = ids(ds)
+    iter(ds)
+    assert ids(loaded(rows.shuffle(1).to_hf(), ds.state_dict())) == whole
+
+
+def test_a_state_is_small_and_stays_so(rows: fb.Dataset) -> None:
+    sizes = {len(json.dumps(stopped(rows.shuffle(1).to_hf(), cut)[1])) for cut in (1, 10, 100)}
+    assert max(sizes) < 1000
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_a_state_of_other_rows_is_refused(rows: fb.Dataset) -> None:
+    _, state = stopped(rows.shuffle(1).to_hf(), 5)
+    for other, message in (
+        (rows.shuffle(2), "seed"),
+        (rows, "order"),
+        (rows.filter("id > 3").shuffle(1), "query"),
+    ):
+        with pytest.raises(fb.StateError, match=message):
+            list(loaded(other.to_hf(), state))
+    with pytest.raises(fb.StateError, match="another share of the rows.*as many nodes, processes and workers"):
+        list(loaded(rows.shuffle(1).to_hf().shard(2, 0), state))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 3])
+@pytest.mark.parametrize("num_batches", [0, 1, 4, 9])
+def test_a_stateful_loader_goes_on_where_it_was(rows: fb.Dataset, num_workers: int, num_batches: int) -> None:
+    def loader() -> StatefulDataLoader:
+        ordered = ORDERS["shuffled"](rows).select_columns("id")
+        return StatefulDataLoader(ordered.to_hf(), batch_size=8, num_workers=num_workers)
+
+    whole = [batch["id"].tolist() for batch in loader()]
+    first = loader()
+    taken = iter(first)
+    before = [next(taken)["id"].tolist() for _ in range(num_batches)]
+    second = loader()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    rest = iter(second)
+    # And once more, in the middle of the rest.
+    before += [next(rest)["id"].tolist() for _ in range(2)]
+    third = loader()
+    third.load_state_dict(second.state_dict())
+    assert before + [batch["id"].tolist() for batch in third] == whole
+    # The state was used up.
+    assert [batch["id"].tolist() for batch in third] == whole
+
+
+def test_persistent_workers_deliver_the_epochs_that_are_set(rows: fb.Dataset) -> None:
+    ordered = ORDERS["shuffled"](rows).select_columns("id")
+    ds = ordered.to_hf()
+    loader = DataLoader(ds, batch_size=4, num_workers=2, persistent_workers=True)
+    orders = []
+    for epoch in (0, 1, 1, 4):
+        ds.set_epoch(epoch)
+        orders.append([i for batch in loader for i in batch["id"].tolist()])
+    expected = ids(ordered.to_hf())
+    assert all(sorted(order) == sorted(expected) for order in orders)
+    assert orders[0] != orders[1] == orders[2] != orders[3]
+
+
+class Noting:
+    """A reader that notes what its streams fetch."""
+
+    def __init__(self, reader: Any, noted: list[float]) -> None:
+        self._reader, self._noted = reader, noted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def stream(self, *arguments: Any) -> Any:
+        self._stream = self._reader.stream(*arguments)
+        return self
+
+    def next(self) -> Any:
+        return self._stream.next()
+
+    def close(self) -> None:
+        self._noted.append(self._stream.stats()["bytes_fetched"])
+        self._stream.close()
+
+
+def bytes_read(ds: Any) -> float:
+    """Reads all rows; returns the bytes that this took."""
+    rows = ds._ex_iterable
+    noted: list[float] = []
+    reader = Noting(rows.source.reader(rows.part), noted)
+    rows.source._readers = dict.fromkeys(rows.source._readers, reader)
+    for _ in ds:
+        pass
+    return sum(noted)
+
+
+def test_what_is_skipped_or_not_taken_is_not_read(tmp_path: Path) -> None:
+    ds = write_paged(tmp_path, num_rows=8000)
+    row_group = sum(path.stat().st_size for path in tmp_path.glob("*.parquet")) / 4
+    # At most the row group that a part begins or ends in.
+    assert bytes_read(ds.to_hf().skip(7500)) < row_group * 1.1
+    assert bytes_read(ds.to_hf().take(500)) < row_group * 1.1
+    assert bytes_read(ds.to_hf().shard(8, 3)) < row_group * 1.1
+    assert row_group * 3.8 < bytes_read(ds.to_hf()) < row_group * 4.1
+
+
+def test_a_resume_reads_no_more_than_the_rest(tmp_path: Path) -> None:
+    ds = write_paged(tmp_path, num_rows=8000)
+    row_group = sum(path.stat().st_size for path in tmp_path.glob("*.parquet")) / 4
+    first = ds.to_hf()
+    rows = iter(first)
+    for _ in range(7200):
+        next(rows)
+    later = ds.to_hf()
+    later.load_state_dict(first.state_dict())
+    assert bytes_read(later) < row_group * 1.1

@@ -42,7 +42,7 @@ demo: ext $(CORPUS)/.complete ## Build a corpus from real source files and train
 	@$(BIN)/python examples/demo.py $(CORPUS)
 
 .PHONY: test
-test: ext s3-env ## Run all Rust and Python tests, S3 server included
+test: ext s3-env datasets-env ## Run all Rust and Python tests, S3 server included
 	$(SAY) "test: Rust and Python, with an S3 server"
 	@$(PYTHON) scripts/s3_server.py run -- $(MAKE) --no-print-directory test-rust test-python
 
@@ -113,6 +113,9 @@ s3-env: .venv/dev ## Install the S3 server of the tests into .venv-s3
 	@$(PYTHON) scripts/s3_server.py install --uv $(UV) || { \
 		[ -z "$${CI:-}" ] || exit 1; echo "make: going on without the S3 server" >&2; }
 
+.PHONY: datasets-env
+datasets-env: .venv-datasets/done ## Install the oldest `datasets` that is supported into .venv-datasets, for the tests
+
 .PHONY: wheel
 wheel: .venv/dev ## Build a wheel for others into target/wheels
 	@$(BIN)/maturin build $(CARGO_FLAGS) --manifest-path python/Cargo.toml
@@ -123,6 +126,7 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(COMPILE) pyproject.toml --group bench --constraints requirements/dev.txt --output-file requirements/bench.txt
 	@$(COMPILE) pyproject.toml --group docs --constraints requirements/dev.txt --output-file requirements/docs.txt
 	@$(COMPILE) requirements/mosaicml.in --overrides requirements/overrides.txt --output-file requirements/mosaicml.txt
+	@$(COMPILE) requirements/datasets.in --output-file requirements/datasets.txt
 	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
 
 # Stamps: files in the environments that tell what these hold. Packages are compiled when they are installed, because the
@@ -149,6 +153,13 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	$(SAY) "setting up .venv-duckdb from $<"
 	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-duckdb
 	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-duckdb -r $<
+	@touch $@
+
+# The tests have the newest datasets that is supported; this is the oldest.
+.venv-datasets/done: $(REQUIREMENTS)/datasets.txt .venv/dev
+	$(SAY) "setting up .venv-datasets from $<"
+	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-datasets
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-datasets -r $<
 	@touch $@
 
 # MosaicML's loader cannot be installed beside the datasets of the tests.

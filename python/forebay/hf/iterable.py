@@ -196,9 +196,12 @@ class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
         ):
             self._ex_iterable = rows.decoding(self._token_per_repo_id)
         try:
-            return super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
+            prepared = super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
         finally:
             self._ex_iterable = rows
+        # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
+        self._state_dict["examples_iterable"] = prepared._state_dict
+        return prepared
 
 
 def _names(column_names: str | list[str]) -> list[str]:

@@ -184,11 +184,11 @@ def _uri(file: str) -> str:
 
 def _store_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Returns options of `fsspec` as those of our stores."""
-    flat = {key: value for key, value in options.items() if not isinstance(value, dict)}
-    for scheme, inner in options.items():
-        if scheme == "s3" and isinstance(inner, dict):
-            flat |= inner
-    flat |= flat.pop("client_kwargs", {})
+    # Those of a scheme lie in a dict, and those of its client in another. `datasets` puts its own for `hf` beside.
+    flat: dict[str, Any] = {}
+    for level in (options, options.get("s3") or {}):
+        flat |= {key: value for key, value in level.items() if not isinstance(value, dict)}
+        flat |= level.get("client_kwargs", {})
     unknown = sorted(set(flat) - set(S3_OPTIONS))
     if unknown:
         named = ", ".join(unknown)

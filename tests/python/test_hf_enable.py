@@ -1,0 +1,149 @@
+"""`forebay.hf.enable`: programs that only know `datasets` read Parquet with Forebay."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import pytest
+from hf_data import shown, write_rows
+from torch.utils.data import DataLoader
+
+import forebay as fb
+from forebay.hf import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("enabled")
+    write_rows(made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _disabled_again() -> Iterator[None]:
+    yield
+    fb.hf.disable()
+
+
+def load(folder: Path, **settings: Any) -> Any:
+    settings = {"split": "train", "data_files": str(folder / "*.parquet")} | settings
+    return datasets.load_dataset("parquet", streaming=True, **settings)
+
+
+def is_ours(ds: Any) -> bool:
+    return type(ds._ex_iterable).__name__ == "ForebayExamplesIterable"
+
+
+LOADS: dict[str, Callable[[Path], Any]] = {
+    "files": load,
+    "a folder": lambda folder: datasets.load_dataset(str(folder), split="train", streaming=True),
+    "columns": lambda folder: load(folder, columns=["score", "id"]),
+    "features": lambda folder: load(
+        folder, columns=["id"], features=datasets.Features({"id": datasets.Value("string")})
+    ),
+    "from_parquet": lambda folder: datasets.IterableDataset.from_parquet(sorted(map(str, folder.glob("*.parquet")))),
+    "a split of a dict": lambda folder: load(folder, split=None)["train"],
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_the_rows_and_features_are_those_without_it(folder: Path, name: str) -> None:
+    theirs = LOADS[name](folder)
+    with fb.hf.enable():
+        ours = LOADS[name](folder)
+    assert is_ours(ours)
+    assert not is_ours(theirs)
+    assert (ours.features, str(ours.split)) == (theirs.features, str(theirs.split))
+    assert shown(list(ours)) == shown(list(theirs))
+    assert shown(list(ours.map(lambda row: row).take(50))) == shown(list(theirs.map(lambda row: row).take(50)))
+
+
+def test_splits_that_are_added_up_are_read_one_after_another(folder: Path) -> None:
+    paths = sorted(map(str, folder.glob("*.parquet")))
+    files = {"train": paths[:2], "test": paths[2:]}
+    theirs = load(folder, data_files=files, split="test+train")
+    with fb.hf.enable():
+        ours = load(folder, data_files=files, split="test+train")
+    assert shown(list(ours)) == shown(list(theirs))
+
+
+def test_it_lasts_until_it_is_undone_however_often_it_was_called(folder: Path) -> None:
+    from datasets.packaged_modules.parquet.parquet import Parquet
+
+    before = dict(vars(Parquet))
+    fb.hf.enable()
+    fb.hf.enable()
+    assert fb.hf.is_enabled()
+    assert is_ours(load(folder))
+    fb.hf.disable()
+    assert not fb.hf.is_enabled()
+    assert not is_ours(load(folder))
+    fb.hf.disable()
+    assert dict(vars(Parquet)) == before
+
+
+def test_it_ends_with_its_block_whatever_happens_there(folder: Path) -> None:
+    with pytest.raises(ZeroDivisionError), fb.hf.enable():
+        raise ZeroDivisionError
+    assert not fb.hf.is_enabled()
+    assert not is_ours(load(folder))
+
+
+def test_shuffles_skips_lengths_and_workers_are_those_of_to_hf(folder: Path) -> None:
+    fb.hf.enable()
+    ds = load(folder)
+    ours = fb.from_hf(ds)
+    assert len(ds) == 120
+    assert [row["id"] for row in ds.shuffle(seed=4)] == [row["id"] for row in ours.shuffle(4)]
+    assert [row["id"] for row in ds.skip(100)] == list(range(100, 120))
+    loaded = DataLoader(ds.select_columns("id"), batch_size=8, num_workers=2)
+    assert sorted(i for batch in loaded for i in batch["id"].tolist()) == list(range(120))
+
+
+def test_what_forebay_cannot_read_is_read_by_datasets_with_a_warning(folder: Path) -> None:
+    fb.hf.enable()
+    with pytest.warns(fb.PerformanceWarning, match="reads these files without Forebay: on_bad_files"):
+        ds = load(folder, on_bad_files="skip")
+    assert not is_ours(ds)
+    assert [row["id"] for row in ds] == list(range(120))
+
+
+def test_other_formats_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id\n1\n2\n")
+    fb.hf.enable()
+    ds = datasets.load_dataset("csv", data_files=str(tmp_path / "rows.csv"), split="train", streaming=True)
+    assert list(ds) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("version", ["4.8.5", "5.3.0", "6.0", "unknown"])
+def test_versions_whose_seams_are_not_known_are_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(datasets, "__version__", version)
+    for call in (fb.hf.enable, lambda: versions.import_datasets("`to_hf`")):
+        with pytest.raises(fb.VersionError, match=f"needs the package `datasets` .>=5.0,<5.3., got {version}"):
+            call()
+    assert not fb.hf.is_enabled()
+
+
+@pytest.mark.parametrize("version", ["5.0.0", "5.1.3", "5.2.0", "5.2.1.dev0"])
+def test_versions_whose_seams_are_known_are_taken(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(datasets, "__version__", version)
+    assert versions.import_datasets("a test") is datasets
+
+
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        fb.VersionError, match=r"`to_hf` needs the package `datasets`.*pip install 'datasets>=5.0,<5.3'"
+    ):
+        versions.import_datasets("`to_hf`")

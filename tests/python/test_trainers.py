@@ -1,0 +1,296 @@
+"""Trainers of others take what `to_hf` and `to_torch` return: tiny models on the CPU, the real libraries."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from programs import torchrun
+from rows import ids_of, write_uneven
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The trainers warn of this machine (no GPU, few cores) and of their own calls; none of it is about the rows.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+NUM_ROWS = 100
+BATCH_SIZE = 8
+STEPS_PER_EPOCH = 13
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    written = write_uneven(tmp_path_factory.mktemp("trainers"), NUM_ROWS)
+    return written.select_columns("id").shuffle(3, num_lanes=6, window_rows=5)
+
+
+def epochs(rows: fb.Dataset, num_epochs: int) -> list[list[int]]:
+    """The batches that one process is to see."""
+    batches = []
+    for epoch in range(num_epochs):
+        stream = rows.batches(BATCH_SIZE)
+        stream.set_epoch(epoch)
+        ids = ids_of(stream)
+        batches += [ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE)]
+    return batches
+
+
+class Model(torch.nn.Module):
+    """Notes the rows that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+        self.seen: list[list[int]] = []
+
+    def forward(self, id: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.seen.append(id.tolist())
+        return {"loss": self.linear(id[:, None] / NUM_ROWS).pow(2).mean()}
+
+
+def trained(rows: fb.Dataset, folder: Path, *, stop_at: int = 0, resume: bool = False, **settings: Any) -> list[Any]:
+    """Has `transformers.Trainer` train; returns the rows of each step."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, _arguments: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == stop_at:
+                control.should_save = control.should_training_stop = True
+
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=BATCH_SIZE,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        **settings,
+    )
+    model = Model()
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows.to_hf(), callbacks=[Stop()])
+    trainer.train(resume_from_checkpoint=resume or None)
+    return model.seen
+
+
+def test_transformers_needs_no_max_steps(rows: fb.Dataset, tmp_path: Path) -> None:
+    assert trained(rows, tmp_path, num_train_epochs=2) == epochs(rows, 2)
+
+
+def test_transformers_stops_after_max_steps(rows: fb.Dataset, tmp_path: Path) -> None:
+    assert trained(rows, tmp_path, max_steps=17) == epochs(rows, 2)[:17]
+
+
+@pytest.mark.parametrize("stop_at", [5, STEPS_PER_EPOCH, 17])
+def test_transformers_resumes_from_a_checkpoint_exactly(rows: fb.Dataset, tmp_path: Path, stop_at: int) -> None:
+    before = trained(rows, tmp_path, num_train_epochs=2, stop_at=stop_at)
+    after = trained(rows, tmp_path, num_train_epochs=2, resume=True)
+    assert len(before) == stop_at
+    assert before + after == epochs(rows, 2)
+
+
+def test_transformers_reads_with_workers(rows: fb.Dataset, tmp_path: Path) -> None:
+    seen = trained(rows, tmp_path, num_train_epochs=1, dataloader_num_workers=2)
+    found = list(chain.from_iterable(seen))
+    # Each worker has a last batch of its own, with which torch does not reckon: one is beyond the end of the epoch.
+    assert len(seen) == STEPS_PER_EPOCH
+    assert len(set(found)) == len(found) >= NUM_ROWS - BATCH_SIZE
+
+
+def tokens(tmp_path: Path) -> fb.Dataset:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = [[i, *([7] * (i % 5 + 1))] for i in range(10, 50)]
+    pq.write_table(pa.table({"input_ids": pa.array(ids, pa.list_(pa.int64()))}), tmp_path / "tokens.parquet")
+    return fb.load_dataset(tmp_path, "train").shuffle(1)
+
+
+def test_trl_fine_tunes_on_a_stream(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    vocabulary = {f"w{i}": i for i in range(60)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(vocabulary, "w1")))
+    tokenizer.pad_token = tokenizer.eos_token = "w0"
+    sizes = {"vocab_size": 60, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = LlamaConfig(num_attention_heads=1, pad_token_id=0, eos_token_id=0, bos_token_id=0, **sizes)
+    seen: list[int] = []
+
+    class Noting(SFTTrainer):
+        def compute_loss(self, model: Any, inputs: dict[str, Any], **settings: Any) -> Any:
+            seen.extend(inputs["input_ids"][:, 0].tolist())
+            return super().compute_loss(model, inputs, **settings)
+
+    arguments = SFTConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=4,
+        max_steps=10,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        max_length=16,
+    )
+    ds = tokens(tmp_path)
+    Noting(LlamaForCausalLM(config), arguments, train_dataset=ds.to_hf(), processing_class=tokenizer).train()
+    assert seen == [row["input_ids"][0] for row in ds]
+
+
+class Stopped(Exception):  # noqa: N818 - it is none of the trainer's
+    """Ends a training in the middle of an epoch."""
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["to_hf", "to_torch"])
+def test_lightning_resumes_a_stateful_loader_exactly(
+    rows: fb.Dataset, tmp_path: Path, kind: str, num_workers: int
+) -> None:
+    import lightning
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    class Module(lightning.LightningModule):
+        def __init__(self, stop_at: int = 0) -> None:
+            super().__init__()
+            self.model, self.stop_at = Model(), stop_at
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> Any:
+            return self.model(batch["id"])["loss"]
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.global_step == self.stop_at:
+                self.trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+                raise Stopped
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def fit(stop_at: int = 0, checkpoint: Path | None = None) -> list[list[int]]:
+        module = Module(stop_at)
+        stream = rows.to_hf() if kind == "to_hf" else rows.to_torch(BATCH_SIZE)
+        size = BATCH_SIZE if kind == "to_hf" else None
+        trainer = lightning.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        loader = StatefulDataLoader(stream, batch_size=size, num_workers=num_workers)
+        with contextlib.suppress(Stopped):
+            trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
+        return module.model.seen
+
+    whole = fit()
+    found = list(chain.from_iterable(whole))
+    # As above, of what `to_hf` gives to workers.
+    least = NUM_ROWS - BATCH_SIZE if (kind, num_workers) == ("to_hf", 2) else NUM_ROWS
+    assert len(set(found)) == len(found) >= least
+    assert fit(stop_at=5) + fit(checkpoint=tmp_path / "stopped.ckpt") == whole
+
+
+# Ranks that several trainers run on, one after another, because importing them takes longest.
+RANKS = """
+import sys, warnings
+import torch
+import torch.distributed as dist
+import forebay as fb
+from test_trainers import BATCH_SIZE, Model
+
+join()
+rank, world_size = dist.get_rank(), dist.get_world_size()
+rows = fb.load_dataset(sys.argv[1], "train").select_columns("id").shuffle(3, num_lanes=6, window_rows=5)
+seen = {}
+
+
+def run(name, model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen[name] = []
+    for batch in batches:
+        seen[name].append(batch["id"].tolist())
+        model(batch["id"])["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+PLAIN_RANKS = (
+    RANKS
+    + """
+from datasets.distributed import split_dataset_by_node
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+def node():
+    return DataLoader(split_dataset_by_node(rows.to_hf(), rank, world_size), batch_size=BATCH_SIZE)
+
+mesh = init_device_mesh("cpu", (world_size,))
+run("DDP, to_torch", DistributedDataParallel(Model()), rows.to_torch(BATCH_SIZE))
+run("DDP, to_hf", DistributedDataParallel(Model()), node())
+run("FSDP, to_torch", fully_shard(Model(), mesh=mesh), rows.to_torch(BATCH_SIZE))
+run("FSDP, to_hf", fully_shard(Model(), mesh=mesh), node())
+report(seen)
+"""
+)
+
+ACCELERATED_RANKS = (
+    RANKS
+    + """
+from accelerate import Accelerator, DataLoaderConfiguration
+from pathlib import Path
+from test_trainers import trained
+from torch.utils.data import DataLoader
+
+for name, dispatch in (("sharded", False), ("dispatched", True)):
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=dispatch))
+    loader = DataLoader(rows.to_hf(), batch_size=BATCH_SIZE)
+    model, loader = accelerator.prepare(Model(), loader)
+    run(name, model, loader)
+own = DataLoader(rows.to_torch(BATCH_SIZE), batch_size=None)
+run("own ranks", accelerator.prepare(Model()), own)
+settings = {"accelerator_config": {"dispatch_batches": False}, "num_train_epochs": 2, "ddp_backend": "gloo"}
+seen["Trainer"] = trained(rows, Path(sys.argv[2]), **settings)
+report(seen)
+"""
+)
+
+
+def each_rank(code: str, tmp_path: Path) -> dict[str, list[list[list[int]]]]:
+    """Returns what each rank saw, by what it ran."""
+    (tmp_path / "rows").mkdir()
+    write_uneven(tmp_path / "rows", NUM_ROWS)
+    reports = torchrun(code, 2, tmp_path / "ranks", tmp_path / "rows", tmp_path / "out")
+    return {name: [report[name] for report in reports] for name in reports[0]}
+
+
+def check_shared(name: str, ranks: list[list[list[int]]], num_epochs: int = 1) -> None:
+    """Checks that ranks saw every row once in each epoch, in as many steps."""
+    assert sorted(chain.from_iterable(chain.from_iterable(ranks))) == sorted([*range(NUM_ROWS)] * num_epochs), name
+    assert len({len(steps) for steps in ranks}) == 1, name
+
+
+def test_ranks_of_ddp_and_fsdp_share_the_rows(tmp_path: Path) -> None:
+    for name, ranks in each_rank(PLAIN_RANKS, tmp_path).items():
+        check_shared(name, ranks)
+
+
+def test_accelerate_and_its_trainer_share_the_rows_once(tmp_path: Path) -> None:
+    found = each_rank(ACCELERATED_RANKS, tmp_path)
+    for name in ("sharded", "own ranks"):
+        check_shared(name, found[name])
+    check_shared("Trainer", found["Trainer"], num_epochs=2)
+    # The last batch is filled up with rows of the first, so that it can be divided.
+    dispatched = set(chain.from_iterable(chain.from_iterable(found["dispatched"])))
+    assert dispatched == set(range(NUM_ROWS))

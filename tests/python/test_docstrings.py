@@ -43,10 +43,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("module", ["columns", "dataset", "features", "loader", "selection", "torch"])
+@pytest.mark.parametrize(
+    "module", ["columns", "dataset", "features", "hf.swap", "hf.taken", "loader", "selection", "torch"]
+)
 def test_examples_print_what_they_say(module: str, corpus: Path) -> None:
     found = importlib.import_module(f"forebay.{module}")
-    names = vars(found) | {"corpus": corpus, "ds": fb.load_dataset(corpus, split="train")}
+    names = vars(found) | {"corpus": corpus, "forebay": fb, "ds": fb.load_dataset(corpus, split="train")}
     tests = doctest.DocTestFinder().find(found, globs=names)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     report: list[str] = []

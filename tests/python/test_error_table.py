@@ -966,6 +966,52 @@ def select_others(folder: Path) -> object:
     return ours.select(theirs.selection())
 
 
+HANDING_OVER = {
+    "a type that datasets does not know": Case(
+        lambda folder: opened(folder, pa.table({"m": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))})).to_hf(),
+        fb.SchemaError,
+        ValueError,
+        ("column `m`", "map<int8, int8>", "remove_columns"),
+    ),
+    "no shards": Case(
+        lambda folder: opened(folder).to_hf(num_shards=0), fb.SettingError, ValueError, ("num_shards:", "got 0")
+    ),
+    "forms that datasets does not have": Case(
+        lambda folder: opened(folder).with_format("torch", forms={"id": "float64"}).to_hf(),
+        fb.SettingError,
+        ValueError,
+        ("forms:", "'id': 'float64'", "with_format"),
+    ),
+    "a state of another share": Case(
+        lambda folder: resumed_elsewhere(opened(folder)), fb.StateError, ValueError, ("0 of 1", "as many nodes")
+    ),
+    "no streaming dataset": Case(
+        lambda _: fb.from_hf({"a": [1]}["a"]), fb.SettingError, ValueError, ("got list", "streaming=True")
+    ),
+    "a streaming dataset with a step in Python": Case(
+        lambda folder: fb.from_hf(opened(folder).to_hf().map(dict)), fb.SettingError, ValueError, ("`map` was called",)
+    ),
+    "a datasets of another version": Case(
+        lambda _: with_datasets("4.8.5", fb.hf.enable), fb.VersionError, ImportError, (">=5.0,<5.3", "got 4.8.5")
+    ),
+}
+
+
+def resumed_elsewhere(ds: fb.Dataset) -> object:
+    """Goes on from the state of all rows with half of them."""
+    whole = ds.to_hf()
+    next(iter(whole))
+    half = ds.to_hf().shard(2, 0)
+    half.load_state_dict(whole.state_dict())
+    return list(half)
+
+
+def with_datasets(version: str, call: Callable[[], object]) -> object:
+    """Calls with another version of `datasets`."""
+    with mock.patch("datasets.__version__", version):
+        return call()
+
+
 ROWS = {
     "a row beyond the last": Case(
         lambda folder: opened(folder)[1000], fb.RowIndexError, IndexError, ("no row 1000", "-1000 to 999")
@@ -1004,7 +1050,7 @@ ROWS = {
     ),
 }
 
-CASES = ROWS | SOURCES | HUB | NOT_PARQUET | PAGES | SCHEMAS | QUERIES | SETTINGS
+CASES = ROWS | HANDING_OVER | SOURCES | HUB | NOT_PARQUET | PAGES | SCHEMAS | QUERIES | SETTINGS
 
 
 # Claims that nobody needs to believe: the rows are there all the same.

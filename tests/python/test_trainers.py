@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import runpy
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import data
 import pytest
 import torch
 from programs import torchrun
@@ -13,8 +16,7 @@ from rows import ids_of, write_uneven
 
 import forebay as fb
 
-if TYPE_CHECKING:
-    from pathlib import Path
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # The trainers warn of this machine (no GPU, few cores) and of their own calls; none of it is about the rows.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -294,3 +296,12 @@ def test_accelerate_and_its_trainer_share_the_rows_once(tmp_path: Path) -> None:
     # The last batch is filled up with rows of the first, so that it can be divided.
     dispatched = set(chain.from_iterable(chain.from_iterable(found["dispatched"])))
     assert dispatched == set(range(NUM_ROWS))
+
+
+def test_the_example_goes_on_from_a_checkpoint_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.write_fragments(tmp_path, data.corpus_table(400), num_fragments=3)
+    monkeypatch.setattr("sys.argv", ["trainer.py", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "trainer.py"), run_name="__main__")
+    assert capsys.readouterr().out.endswith("\nthe same rows in the same order\n")

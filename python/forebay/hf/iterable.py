@@ -1,13 +1,11 @@
-"""The `datasets.IterableDataset` that users hold: that of `datasets`, with what a stream of Forebay knows beside.
-
-Whatever makes another dataset of it (`map`, `filter`, `interleave_datasets`, ...) is that of `datasets`.
-"""
+"""The `datasets.IterableDataset` that users hold: that of `datasets`, with what a stream of Forebay knows beside."""
 
 from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING, Any
 
+import datasets
 import numpy as np
 
 from forebay.exceptions import SettingError
@@ -15,15 +13,9 @@ from forebay.formats import FrameFormat, TensorFormat
 from forebay.hf.examples import ForebayExamplesIterable, Source
 from forebay.hf.features import features_of
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
-from forebay.hf.versions import import_datasets
-
-import_datasets("this module")
-
-import datasets  # noqa: E402
+from forebay.hf.resumable import ResumableDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from forebay.dataset import Dataset
     from forebay.formats import Format
     from forebay.options import ReadOptions
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
 MOST_SEED = (1 << 64) - 1
 
 
-class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
+class IterableDataset(ResumableDataset):
     """A `datasets.IterableDataset` over a stream of Forebay. Made by `Dataset.to_hf`.
 
     `shuffle`, `skip` and `take` are Forebay's as long as nothing else was done to the dataset: `shuffle` chooses its
@@ -39,54 +31,17 @@ class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
     """
 
     _ex_iterable: Any
-    _starting_state_dict: dict[str, Any] | None
-    _counted: ForebayExamplesIterable | None = None
+    _counted: ForebayExamplesIterable
     """What has as many rows."""
 
     def __len__(self) -> int:
         """The exact number of rows. Evaluates the filters if that has not been done."""
-        if self._counted is None:
-            raise TypeError(f"object of type '{type(self).__name__}' has no len()")
         return self._counted.num_rows
 
     @property
     def num_rows(self) -> int:
         """The exact number of rows; see `len`."""
         return len(self)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._from_state(super().__iter__())
-
-    def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
-        """Yields batches, in the dataset's format."""
-        return self._from_state(super().iter(batch_size, drop_last_batch))
-
-    def _from_state(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
-        if self._starting_state_dict is None:
-            # Until the first item, the state is not any more that of the loop before.
-            self._prepare_ex_iterable_for_iteration()
-        return self._forgetting(items)
-
-    def _forgetting(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self._starting_state_dict = None
-            yield item
-        self._starting_state_dict = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position as a small JSON-able dict: that of the next row not yet received."""
-        state: dict[str, Any] = super().state_dict() if self._starting_state_dict is None else self._starting_state_dict
-        return copy.deepcopy(state)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Has the next loop go on from `state_dict`, in its epoch.
-
-        Raises:
-            StateError: in that loop, when it is of other rows, of another order or of another share of them.
-        """
-        super().load_state_dict(copy.deepcopy(dict(state_dict)))
-        self.set_epoch(int(state_dict["epoch"]))
 
     def shuffle(
         self,
@@ -122,8 +77,7 @@ class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most."""
         sharded = super().shard(num_shards, index, contiguous)
-        counted = self._counted
-        return sharded if counted is None else _counting(sharded, counted.shard_data_sources(num_shards, index))
+        return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
 
     def with_format(self, type: str | None = None) -> Any:
         """Chooses what rows and batches are."""
@@ -177,15 +131,14 @@ class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
         """Returns a dataset like this one of other rows."""
         info = self._info.copy()
         info.features = rows.own_features
-        return adopt(
-            IterableDataset(
-                rows,
-                info=info,
-                split=self._split,
-                formatting=self._formatting,
-                token_per_repo_id=self._token_per_repo_id,
-            )
+        made = IterableDataset(
+            rows,
+            info=info,
+            split=self._split,
+            formatting=self._formatting,
+            token_per_repo_id=self._token_per_repo_id,
         )
+        return adopt(made)
 
     def _prepare_ex_iterable_for_iteration(self, batch_size: int = 1, drop_last_batch: bool = False) -> Any:
         rows = self._ex_iterable
@@ -196,30 +149,26 @@ class IterableDataset(datasets.IterableDataset):  # type: ignore[misc]
         ):
             self._ex_iterable = rows.decoding(self._token_per_repo_id)
         try:
-            prepared = super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
+            return super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
         finally:
             self._ex_iterable = rows
-        # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
-        self._state_dict["examples_iterable"] = prepared._state_dict
-        return prepared
 
 
 def _names(column_names: str | list[str]) -> list[str]:
     return [column_names] if isinstance(column_names, str) else column_names
 
 
-def _counting(dataset: Any, counted: ForebayExamplesIterable | None) -> Any:
+def _counting(dataset: Any, counted: ForebayExamplesIterable) -> Any:
     """Makes a dataset of `datasets` one of ours, which has as many rows as `counted`."""
-    if counted is not None:
-        dataset.__class__ = IterableDataset
-        dataset._counted = counted
+    dataset.__class__ = IterableDataset
+    dataset._counted = counted
     return dataset
 
 
 def adopt(dataset: Any) -> Any:
     """Makes a dataset of `datasets` one of ours, if it has nothing but rows of ours."""
     rows = dataset._ex_iterable
-    return _counting(dataset, rows if isinstance(rows, ForebayExamplesIterable) else None)
+    return _counting(dataset, rows) if isinstance(rows, ForebayExamplesIterable) else dataset
 
 
 def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_shards: int | None = None) -> Any:

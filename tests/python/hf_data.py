@@ -70,3 +70,8 @@ def shown(value: Any) -> Any:
 
 def multiset(rows: Any) -> list[str]:
     return sorted(repr(shown(row)) for row in rows)
+
+
+def collect(rows: Any, results: Any) -> None:
+    """Puts the ids of all rows into a queue; what a process is started for."""
+    results.put([row["id"] for row in rows])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets.distributed import split_dataset_by_node
-from hf_data import NUM_ROWS, open_rows, shown, write_rows
+from hf_data import NUM_ROWS, collect, open_rows, shown, write_rows
 from rows import ids_of
 from torch.utils.data import DataLoader
 
@@ -372,10 +372,6 @@ def test_a_type_that_datasets_does_not_know_is_named(tmp_path: Path) -> None:
     with pytest.raises(fb.SchemaError, match="column `pairs` of type `map<string, int32>`.*remove_columns"):
         ds.to_hf()
     assert list(ds.remove_columns("pairs").to_hf()) == [{"id": 1}]
-
-
-def collect(ds: datasets.IterableDataset, results: Any) -> None:
-    results.put([row["id"] for row in ds])
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])

@@ -235,6 +235,13 @@ class DatasetDict(dict[str, "Dataset"]):
         """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
         _save_manifest([*self.items()], uri, storage_options)
 
+    def to_hf(self, **settings: Any) -> Any:
+        """Hands all splits to Hugging Face `datasets`, as an `IterableDatasetDict`; see `Dataset.to_hf`."""
+        from forebay.hf.versions import import_datasets
+
+        made = {name: dataset.to_hf(**{"split": name} | settings) for name, dataset in self.items()}
+        return import_datasets("`to_hf`").IterableDatasetDict(made)
+
 
 class Dataset:
     """Rows and columns of Parquet objects, as a query keeps them. Immutable; every method returns a new one.

@@ -337,6 +337,18 @@ def test_the_info_tells_the_split_and_its_rows_where_they_are_known(rows: fb.Dat
     assert rows.to_hf().split is None
 
 
+def test_splits_become_a_dict_of_splits(paths: list[str]) -> None:
+    splits = fb.DatasetDict({"train": open_rows(paths[:2]), "test": open_rows(paths[2:]).shuffle(1)})
+    ours = splits.to_hf(num_shards=6)
+    assert isinstance(ours, datasets.IterableDatasetDict)
+    assert {name: (str(ds.split), len(ds), ds.num_shards) for name, ds in ours.items()} == {
+        "train": ("train", 80, 6),
+        "test": ("test", 40, 6),
+    }
+    doubled = ours.map(double)
+    assert [row["id2"] for row in doubled["train"]] == list(range(0, 160, 2))
+
+
 def test_the_format_of_the_dataset_comes_along(rows: fb.Dataset) -> None:
     for name in ("numpy", "torch", "arrow", "pandas", "polars"):
         numbers = rows.remove_columns("at")
@@ -363,6 +375,11 @@ def test_an_empty_dataset_yields_nothing(rows: fb.Dataset) -> None:
     empty = rows.filter("id < 0").to_hf()
     assert (len(empty), list(empty), list(empty.iter(3)), list(empty.shard(2, 1))) == (0, [], [], [])
     assert list(DataLoader(empty, batch_size=2, num_workers=2)) == []
+
+
+def test_rows_without_columns_are_rows(rows: fb.Dataset) -> None:
+    bare = rows.filter("id < 7").select_columns([]).to_hf()
+    assert (len(bare), list(bare)) == (7, [{}] * 7)
 
 
 def test_a_type_that_datasets_does_not_know_is_named(tmp_path: Path) -> None:

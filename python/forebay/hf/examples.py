@@ -158,7 +158,9 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         formatter = self._decoder or PythonFormatter()
         for start, table in self._tables():
-            for row, example in enumerate(_batch_to_examples(formatter.format_batch(table)), start):
+            # A table without columns has rows all the same.
+            examples = _batch_to_examples(formatter.format_batch(table)) if table.num_columns else [{}] * len(table)
+            for row, example in enumerate(examples, start):
                 if self._state_dict:
                     self._state_dict["rows"] = row + 1
                 yield row, example

@@ -40,6 +40,9 @@ ROWS: dict[str, Callable[[datasets.IterableDataset], datasets.IterableDataset]] 
     "all": lambda ds: ds,
     "selected columns": lambda ds: ds.select_columns(["text", "id"]),
     "selected twice": lambda ds: ds.select_columns(["text", "id", "score"]).select_columns(["score", "id"]),
+    "removed columns": lambda ds: ds.remove_columns(["text", "at"]).remove_columns("id"),
+    "removed of selected": lambda ds: ds.select_columns(["text", "id", "at"]).remove_columns("id"),
+    "selected of others": lambda ds: ds.remove_columns("at").select_columns(["text", "id"]),
     "a shard": lambda ds: ds.shard(3, 1),
 }
 
@@ -101,6 +104,9 @@ STEPS: dict[str, Callable[[datasets.IterableDataset], Any]] = {
     "map": lambda ds: ds.map(lambda row: row),
     "filter": lambda ds: ds.filter(lambda row: bool(row)),
     "shuffle": lambda ds: ds.shuffle(1),
+    "batch": lambda ds: ds.batch(3),
+    "rename_columns": lambda ds: ds.rename_column("id", "number").remove_columns("text"),
+    "add_column": lambda ds: ds.add_column("extra", list(range(1000))),
     "take": lambda ds: ds.take(3),
     "skip": lambda ds: ds.skip(3),
     "repeat": lambda ds: ds.repeat(2),
@@ -135,7 +141,7 @@ def test_steps_on_what_to_hf_made_are_named(paths: list[str]) -> None:
         (lambda paths: streamed(paths, on_bad_files="skip"), "on_bad_files: expected 'error', got 'skip'"),
         (
             lambda paths: streamed(paths).cast_column("id", datasets.Value("string")),
-            "`map` was called on it|column `id` is `int64` in the files, expected `string`",
+            "column `id` is `int64` in the files, expected `string`",
         ),
     ],
 )

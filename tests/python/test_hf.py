@@ -292,6 +292,12 @@ def test_shards_divide_the_rows_in_equal_parts(configured: fb.Dataset, num_shard
         assert sorted(chain.from_iterable(rows)) == sorted(ids_of(configured.batches(32)))
 
 
+@pytest.mark.parametrize(("num_shards", "index"), [(2, 2), (2, -1), (0, 0)])
+def test_a_shard_that_is_none_is_refused(rows: fb.Dataset, num_shards: int, index: int) -> None:
+    with pytest.raises(fb.SettingError, match=f"index: expected 0 to {num_shards - 1}.*got {index}"):
+        rows.to_hf().shard(num_shards, index)
+
+
 def test_nodes_get_the_rows_of_the_ranks_of_a_stream(rows: fb.Dataset) -> None:
     shuffled = rows.shuffle(4, num_lanes=6, window_rows=5)
     for rank in range(3):

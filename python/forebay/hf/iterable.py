@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -62,20 +63,26 @@ class IterableDataset(ResumableDataset):
             seed = int((copy.deepcopy(generator) or np.random.default_rng()).integers(1 << 63))
         if not 0 <= seed <= MOST_SEED:
             raise SettingError(f"seed: expected 0 to {MOST_SEED}, got {seed}")
-        return self._of(plain.with_source(plain.source.shuffled(seed)))
+        return self._of(plain.with_source(plain.source.shuffled(operator.index(seed))))
 
     def skip(self, n: int) -> Any:
         """Leaves out the first `n` rows, without reading them."""
         plain = self._undivided()
-        return super().skip(n) if plain is None else self._of(plain.with_part(plain.part.skip(max(n, 0))))
+        return (
+            super().skip(n) if plain is None else self._of(plain.with_part(plain.part.skip(max(operator.index(n), 0))))
+        )
 
     def take(self, n: int) -> Any:
         """Keeps the first `n` rows."""
         plain = self._undivided()
-        return super().take(n) if plain is None else self._of(plain.with_part(plain.part.take(max(n, 0))))
+        return (
+            super().take(n) if plain is None else self._of(plain.with_part(plain.part.take(max(operator.index(n), 0))))
+        )
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most."""
+        if not 0 <= index < num_shards:
+            raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")
         sharded = super().shard(num_shards, index, contiguous)
         return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
 

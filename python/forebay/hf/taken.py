@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import SettingError
@@ -31,11 +31,19 @@ STEPS = {
 }
 """What a user called to get an examples iterable of `datasets`."""
 
+MAPS = {
+    "_batch_fn": "batch",
+    "_rename_columns_fn": "rename_columns",
+    "add_column_fn": "add_column",
+}
+"""What a user called to map one of the functions of `datasets`."""
+
 INSTEAD = {
     "filter": "then filter in SQL: `fb.from_hf(ds).filter(\"lang = 'de'\")`",
     "shuffle": "then shuffle it: `fb.from_hf(ds).shuffle(seed)`",
     "take": "then select rows: `fb.from_hf(ds).select(range(n))`",
     "skip": "then select rows: `fb.from_hf(ds).select(range(n, m))`",
+    "rename_columns": "then rename them in SQL: `fb.from_hf(ds).sql('SELECT id AS number FROM dataset')`",
     "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
 }
 """What to do about a step, where something does."""
@@ -89,27 +97,50 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Datas
     """Returns the rows and columns of a dataset, if nothing was done to them but leaving columns out."""
     from forebay.hf.examples import ForebayExamplesIterable
 
-    rows, columns = dataset._ex_iterable, None
-    while type(rows).__name__ == "SelectColumnsIterable":
-        columns = columns or rows.column_names
-        rows = rows.ex_iterable
+    rows, columns, removed = dataset._ex_iterable, None, set[str]()
+    while (left := _left_columns(rows)) is not None:
+        if left == "selected":
+            columns = columns or rows.column_names
+        else:
+            removed.update(rows.remove_columns)
+        rows = _below(rows)
     if isinstance(rows, ForebayExamplesIterable):
         if not rows.part.is_whole:
             raise _refusal("take" if rows.part.is_fixed else "shard")
         taken = rows.source.dataset
     else:
-        builder = _builder_of(rows)
-        taken = open_files(builder, rows.kwargs, storage_options)
-        if dataset.features is not None and columns is None:
-            check_types(taken, dataset.features)
-    return taken if columns is None else taken.select_columns(columns)
+        taken = open_files(_builder_of(rows), rows.kwargs, storage_options)
+        check_types(taken, dataset.features)
+    kept = columns or taken.column_names
+    return taken.select_columns([name for name in kept if name not in removed])
+
+
+def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
+    """Says how an examples iterable leaves columns out, if it does nothing else."""
+    if type(rows).__name__ == "SelectColumnsIterable":
+        return "selected"
+    is_map = type(rows).__name__ == "MappedExamplesIterable"
+    return "removed" if is_map and _name_of(rows.function) == "identity_func" and rows.remove_columns else None
+
+
+def _below(rows: Any) -> Any:
+    """Returns what an examples iterable that leaves columns out is made on, past what `datasets` puts between."""
+    rows = rows.ex_iterable
+    while type(rows).__name__ in ("FormattedExamplesIterable", "RebatchedArrowExamplesIterable"):
+        rows = rows.ex_iterable
+    return rows
+
+
+def _name_of(function: Any) -> str:
+    """Returns the name of a function, also of one with some arguments bound."""
+    return getattr(getattr(function, "func", function), "__name__", "")
 
 
 def _builder_of(rows: Any) -> Any:
     """Returns the builder of Parquet that made an examples iterable, or says what else made it."""
     step = STEPS.get(type(rows).__name__)
     if step is not None:
-        raise _refusal(step)
+        raise _refusal(MAPS.get(_name_of(getattr(rows, "function", None)), step))
     builder = getattr(getattr(rows, "generate_tables_fn", None), "__self__", None)
     parquet = importlib.import_module("datasets.packaged_modules.parquet.parquet").Parquet
     if not isinstance(builder, parquet):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import SettingError
-from forebay.formats import make_format
 from forebay.hf.versions import import_datasets
 
 if TYPE_CHECKING:
@@ -90,7 +89,8 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, str] | None = None) -
     if dataset._distributed is not None:
         raise _refusal("split_dataset_by_node", "streams find their rank themselves")
     taken = _take_rows(dataset, storage_options)
-    return taken if dataset._formatting is None else _formatted(taken, dataset._formatting.format_type)
+    name = dataset._formatting and dataset._formatting.format_type
+    return taken.with_format(None if name == "python" else name)
 
 
 def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Dataset:
@@ -175,7 +175,7 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
         raise SettingError(f"data_files: the names of files of one split say {names}; load each of these as a split")
     (taken,) = opened.values()
     if config.filters is not None:
-        taken = taken.filter(_sql_of(config.filters))
+        taken = taken.filter(config.filters)
     if config.columns is not None:
         # `datasets` keeps the order of the files.
         taken = taken.select_columns([name for name in taken.column_names if name in config.columns])
@@ -227,20 +227,3 @@ def _store_options(options: Mapping[str, Any]) -> dict[str, str]:
             f"storage_options: Forebay does not know {named} of `fsspec`; pass `storage_options` of its own"
         )
     return {S3_OPTIONS[key]: str(value) for key, value in flat.items() if value is not None}
-
-
-def _sql_of(filters: Any) -> str:
-    """Returns what `filters=` of `datasets` says, in SQL."""
-    try:
-        translate = importlib.import_module("forebay.filters").to_sql
-    except ImportError:
-        raise SettingError(
-            f"filters: {filters!r} cannot be taken over; load the dataset without them and filter it in SQL"
-        ) from None
-    sql: str = translate(filters)
-    return sql
-
-
-def _formatted(taken: Dataset, name: str) -> Dataset:
-    names = {None: None, "python": None}
-    return Dataset(taken._native, taken._shuffle, make_format(names.get(name, name)))

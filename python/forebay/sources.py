@@ -179,6 +179,9 @@ def _find_elsewhere(request: Request) -> _Found | None:
     """Returns the files of a local folder with a card, or of splits that the user names."""
     wanted = request.wanted
     source = request.sources[0]
+    if request.token is not None and source.endswith(".forebay"):
+        # The objects of a manifest may be on the Hub.
+        request.options.setdefault("hf_token", request.token if isinstance(request.token, str) else "")
     if len(request.sources) > 1:
         if wanted != Wanted():
             raise SettingError(

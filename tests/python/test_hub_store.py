@@ -272,6 +272,12 @@ def test_a_manifest_opens_without_the_api(hub, tmp_path):
     assert ids(saved) == list(range(NUM_ROWS))
     assert hub.count("api") == 0
     assert saved.batches(8).state_dict()["commit"] == hub.repos["org/data"].sha
+    hub.repos["org/data"].private = True
+    hub.expire_urls()
+    mine = fb.load_dataset(tmp_path / "data.forebay", split="train", token=TOKEN)
+    assert ids(mine) == list(range(NUM_ROWS))
+    with pytest.raises(fb.AccessDeniedError, match="train/0.parquet"):
+        ids(fb.load_dataset(tmp_path / "data.forebay", split="train", token=False))
 
 
 def test_footers_are_kept_by_the_digests_of_files(hub, tmp_path, monkeypatch):

@@ -128,3 +128,20 @@ def test_a_slice_is_shuffled_resumed_and_pickled_like_any_other(folder):
         fb.load_dataset(folder, split="train[500:601]+test[:7]").shuffle(3).batches(10).load_state_dict(
             stream.state_dict()
         )
+
+
+def test_files_in_a_bucket_are_chosen_by_patterns_and_cut(bucket, folder):
+    url = bucket.upload(folder, "d/")
+    options = bucket.storage_options
+
+    def ids(path, **arguments):
+        return [row["id"] for row in fb.load_dataset(path, storage_options=options, **arguments).iter()]
+
+    assert ids(url, split="train[:3]+test[:1]") == [0, 1, 2, 1234]
+    assert ids(url, data_files={"a": "tes*.parquet", "b": "train.parquet"}, split="a[-1:]+b[:1]") == [1310, 0]
+    assert ids(bucket.url, data_dir="d", split="test[:1]") == [1234]
+    assert ids("parquet", data_files=[f"{url}test.parquet"], split="train[:1]") == [1234]
+    with pytest.raises(fb.NotFoundError, match=r"d/no\*"):
+        ids(url, data_files="no*", split="train")
+    with pytest.raises(fb.SettingError, match="no split `c`"):
+        ids(url, data_files={"a": "tes*.parquet"}, split="c")

@@ -70,7 +70,7 @@ def open_sources(request: Request) -> Opened:
         wanted = [(name, [(name, _once(files, name, where))]) for name, files in found.splits.items()]
     else:
         names = splits.names(parts, list(found.splits), where)
-        wanted = [(str(request.split), [(name, _once(found.splits[name], name, where)) for name in names])]
+        wanted = [("+".join(names), [(name, _once(found.splits[name], name, where)) for name in names])]
         parts = _of_all(parts, names)
     opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
     return Opened(_cut(opened, parts, str(request.split)), found.info)

@@ -142,6 +142,8 @@ def ranges(parts: Sequence[Part], sizes: Sequence[tuple[str, int]], text: str) -
         end += num_rows
     found: list[tuple[int, int]] = []
     for part in parts:
+        if part.name not in starts:
+            raise unknown(part.name, [name for name, _ in sizes], text)
         first, num_rows = starts[part.name]
         start, stop = (first + row for row in part.rows(num_rows))
         if start == stop:

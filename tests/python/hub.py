@@ -102,6 +102,7 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.buckets: dict[str, Repo] = {}
         self.faults: list[Fault] = []
+        self.revoked: set[str] = set()
         self.page_size = PAGE_SIZE
         self.url_lifetime = 3600.0
         self.latency = 0.0
@@ -150,6 +151,7 @@ class Hub:
         """Forgets what was asked, and what was to go wrong."""
         self.log.clear()
         self.faults.clear()
+        self.revoked.clear()
 
     def count(self, kind: str, path: str = "") -> int:
         """Returns how many requests of a kind there were."""
@@ -362,7 +364,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _repo(self, name: str, *, for_files: bool = True, is_bucket: bool = False) -> Repo:
         repo = (self.hub.buckets if is_bucket else self.hub.repos).get(name)
         token = self._token()
-        if token not in (None, TOKEN, STRANGER):
+        if token not in (None, TOKEN, STRANGER) or token in self.hub.revoked:
             raise _RefusedError(401, "", "Invalid credentials in Authorization header")
         if repo is None or (repo.private and token != TOKEN):
             raise _RefusedError(401 if token is None else 404, "RepoNotFound", "Repository not found")

@@ -338,3 +338,31 @@ loaded = {name.split(".")[0] for name in sys.modules} & {"datasets", "huggingfac
 assert not loaded, loaded
 """
     run_python(program, environment=hub.environment(tmp_path) | {"FOREBAY_CACHE": "0"})
+
+
+def test_a_token_that_expires_in_mid_epoch_is_an_error_and_another_goes_on_exactly(hub):
+    hub.repos["org/data"].private = True
+    stream = open_train(token=TOKEN).shuffle(4).batches(50)
+    whole = rows_of(open_train(token=TOKEN).shuffle(4).batches(50))
+    batches = iter(stream)
+    first = [pa.record_batch(next(batches))["id"].to_pylist() for _ in range(7)]
+    state = stream.state_dict()
+    resumed = open_train(token=TOKEN)
+    hub.expire_urls()
+    hub.revoked.add(TOKEN)
+    with pytest.raises(fb.AccessDeniedError, match=r"train/\d.parquet.*401"):
+        rows_of(resumed.shuffle(4).batches(50))
+    hub.revoked.clear()
+    rest = open_train(token=TOKEN).shuffle(4).batches(50)
+    rest.load_state_dict(state)
+    assert [row for batch in first for row in batch] + rows_of(rest) == whole
+
+
+def rows_of(stream: fb.Stream) -> list[int]:
+    return [row for batch in stream for row in pa.record_batch(batch)["id"].to_pylist()]
+
+
+def test_names_that_urls_have_to_quote_are_read(hub):
+    names = ["data dir/tr[a]in 1.parquet", "ü/x&y=z.parquet", "a%20b/c#1.parquet", "q?/~+.parquet"]
+    hub.create("org/names", {name: ids_file(n * 10, n * 10 + 10) for n, name in enumerate(sorted(names))})
+    assert ids(fb.load_dataset("org/names", split="train")) == [*range(40)]

@@ -145,3 +145,15 @@ def test_files_in_a_bucket_are_chosen_by_patterns_and_cut(bucket, folder):
         ids(url, data_files="no*", split="train")
     with pytest.raises(fb.SettingError, match="no split `c`"):
         ids(url, data_files={"a": "tes*.parquet"}, split="c")
+
+
+def test_a_manifest_of_several_splits_is_opened_by_their_names_together(folder, tmp_path):
+    both = fb.load_dataset(folder, split="train+test")
+    both.save_manifest(tmp_path / "both.forebay")
+    assert list(fb.load_dataset(tmp_path / "both.forebay")) == ["train+test"]
+    assert fb.load_dataset(tmp_path / "both.forebay", split="train+test").num_rows == 1311
+    with pytest.raises(fb.SettingError, match="no split `train`"):
+        fb.load_dataset(tmp_path / "both.forebay", split="train[:5]+test")
+    # Of a slice, the objects that it is of.
+    fb.load_dataset(folder, split="test[:5]").save_manifest(tmp_path / "test.forebay")
+    assert fb.load_dataset(tmp_path / "test.forebay", split="test").num_rows == 77

@@ -118,17 +118,14 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
 def _find(request: Request) -> _Found | None:
     """Returns the files of splits; `None` where the core finds them."""
     sources, wanted = request.sources, request.wanted
-    found = [places.parse(source) for source in sources] if len(sources) == 1 else [_uri(source) for source in sources]
-    if found == [None] or not any(found):
-        if request.revision is not None:
+    place = places.parse(sources[0]) if len(sources) == 1 else None
+    if place is not None:
+        resolution = resolve(place.at(request.revision), wanted, _client(request))
+        return _Found(resolution.splits, resolution.chosen.info, resolution.commit)
+    if len(sources) == 1 or not any(map(_uri, sources)):
+        if request.revision is not None and wanted.data_files is None:
             raise SettingError(f"revision: `{', '.join(sources)}` is not on the Hub; only its datasets have revisions")
         return _find_elsewhere(request)
-    if len(sources) == 1:
-        (place,) = found
-        assert place is not None  # noqa: S101 - one that is none was handled above
-        client = _client(request)
-        resolution = resolve(place.at(request.revision), wanted, client)
-        return _Found(resolution.splits, resolution.chosen.info, resolution.commit)
     if wanted != Wanted():
         raise SettingError(
             "name, data_files, data_dir: they choose among the files of one dataset, and a list names files"
@@ -179,9 +176,10 @@ def _find_elsewhere(request: Request) -> _Found | None:
     """Returns the files of a local folder with a card, or of splits that the user names."""
     wanted = request.wanted
     source = request.sources[0]
-    if request.token is not None and source.endswith(".forebay"):
+    token = "" if request.token is False else request.token
+    if isinstance(token, str) and source.endswith(".forebay"):
         # The objects of a manifest may be on the Hub.
-        request.options.setdefault("hf_token", request.token if isinstance(request.token, str) else "")
+        request.options.setdefault("hf_token", token)
     if len(request.sources) > 1:
         if wanted != Wanted():
             raise SettingError(

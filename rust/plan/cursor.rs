@@ -230,4 +230,22 @@ mod tests {
         let got = State { order: OrderState::Sequential, ..shuffled() };
         assert_eq!(got.differences(&shuffled()), ["order: expected `shuffled`, got `sequential`"]);
     }
+
+    #[test]
+    fn another_commit_is_named_in_the_place_of_what_follows_from_it() {
+        let at = |commit: &str, fingerprint: &str| State {
+            commit: Some(commit.to_owned()),
+            fingerprint: fingerprint.to_owned(),
+            ..shuffled()
+        };
+        let json = at("0a1b", "77").to_json();
+        assert!(json.contains(r#""fingerprint":"77","commit":"0a1b","query""#), "{json}");
+        assert_eq!(State::from_json(&json), Ok(at("0a1b", "77")));
+        assert_eq!(
+            at("0a1b", "77").differences(&at("2c3d", "5f3a")),
+            ["commit: expected `2c3d`, got `0a1b`; open that one by `revision=\"0a1b\"`"]
+        );
+        // Of the same commit, other files of it.
+        assert_eq!(at("0a1b", "77").differences(&at("0a1b", "5f3a")), ["fingerprint: expected `5f3a`, got `77`"]);
+    }
 }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::evaluate::Evaluator;
 use super::scan::{self, Limits};
-use super::{Filter, Report, RowSet, SetOperation};
+use super::{Filter, Report, RowSet, Selection, SetOperation};
 use crate::dataset::{RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
@@ -45,6 +45,22 @@ fn parquet(batch: &RecordBatch, properties: WriterPropertiesBuilder) -> Vec<u8> 
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
     writer.write(batch).unwrap();
     writer.into_inner().unwrap()
+}
+
+proptest! {
+    #[test]
+    fn ranges_keep_the_rows_whose_numbers_they_hold(
+        sizes in prop::collection::vec(1_u32..50, 0..9), bounds in prop::collection::btree_set(0_u64..500, 0..8),
+    ) {
+        let bounds: Vec<u64> = bounds.into_iter().collect();
+        let ranges: Vec<_> = bounds.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
+        let snapshot = Snapshot::of_sizes(&sizes);
+        let found = Arc::new(Selection::of_ranges(&snapshot, &ranges));
+        let is_kept = |row: &u64| ranges.iter().any(|range| range.contains(row));
+        let expected: Vec<u64> = (0..snapshot.num_rows).filter(is_kept).collect();
+        prop_assert_eq!(found.row_numbers(&snapshot).collect::<Vec<_>>(), expected.clone());
+        prop_assert_eq!(found.num_rows(), expected.len() as u64);
+    }
 }
 
 /// Files in a store that records what is asked of it.

@@ -66,8 +66,10 @@ def test_several_splits_and_rows_of_them_are_opened(hub):
     assert ids(
         fb.load_dataset(f"hf://datasets/org/data@{hub.repos['org/data'].sha}/train/1.parquet", split="train")
     ) == [*range(1000, 2000)]
+    hub.clear()
     both = fb.load_dataset(["hf://datasets/org/data/train/2.parquet", "hf://datasets/org/data/train/0*"], split="train")
     assert ids(both) == [*range(2000, 3000), *range(1000)]
+    assert hub.count("api") == 2
 
 
 def test_a_bucket_and_small_files_that_the_hub_sends_itself_are_read(hub):

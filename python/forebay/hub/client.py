@@ -55,6 +55,8 @@ class Client:
     def __init__(self, settings: Settings, patience: float = PATIENCE) -> None:
         self.settings = settings
         self.patience = patience
+        self.known: dict[tuple[str | None, ...], Any] = {}
+        """What was looked up before: many files may be named one by one."""
 
     def get(self, path: str, what: str) -> Answer:
         """Returns the answer for a path, or a whole URL; `what` is the dataset, for messages.

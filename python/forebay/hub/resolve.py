@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,10 @@ def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
         SettingError: no such configuration, or arguments that do not go together.
         DataError: the card is broken, or the files are not Parquet.
     """
-    repository = look_up(place, client)
+    key = (place.kind, place.id, place.revision, place.path if place.kind == "buckets" else "")
+    if key not in client.known:
+        client.known[key] = look_up(place, client)
+    repository = replace(client.known[key], place=place)
     chosen = _choose(repository, wanted)
     splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
     if client.settings.is_offline:

@@ -110,7 +110,7 @@ fn extended(field: &FieldRef) -> FieldRef {
 /// Returns the features of a schema as a JSON object.
 pub(crate) fn text_of(schema: &Schema) -> Option<&str> {
     let info = member(schema.metadata().get(SCHEMA_KEY)?, "info")?;
-    member(info, "features")
+    member(info, "features").filter(|features| features.starts_with('{'))
 }
 
 /// Returns the names of a field's classes, if it is a `ClassLabel`.

@@ -75,7 +75,7 @@ def test_formats_are_those_of_datasets(library: Any, column: str, ds: fb.Dataset
         assert same(outcome(lambda size=size: ours.batches(size)), batches), size
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars", "arrow", "jax"])
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
 def test_other_formats_are_those_of_datasets(library: Any, ds: fb.Dataset, path: Path) -> None:
     columns = ["int16", "float64", "string", "label", "list", "struct"]
     theirs = next(iter(feature_data.streamed(path, columns=columns).with_format(library).iter(5)))

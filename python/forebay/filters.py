@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
-from forebay.substrait import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +45,8 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
         SettingError: it is none of these, or says what SQL does not say.
     """
     if is_expression(filters):
+        from forebay.substrait import translate
+
         return translate(filters, schema)
     values = Values()
     alternatives = _alternatives(filters)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
+from forebay.filters import Values, field_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,8 +70,6 @@ class _Translation:
     """One expression on its way to SQL."""
 
     def __init__(self, plan: bytes, schema: Any) -> None:
-        from forebay.filters import Values
-
         self._message = read_message(plan)
         self._schema = schema
         self._values = Values()
@@ -102,8 +101,6 @@ class _Translation:
 
     def _reference(self, message: Message) -> str:
         """Returns a column, or a field of structs, by their places."""
-        from forebay.filters import field_text
-
         place = read_message(read_message(message[1][0])[2][0])
         names, fields = [], self._schema
         while True:

@@ -35,19 +35,20 @@ class DatasetsFormat:
     def __init__(self, name: str | None) -> None:
         if datasets_module() is None:
             raise SettingError("compat: 'datasets' needs the package `datasets`")
-        self._name = name
+        self.name = name
+        """What `datasets` calls it."""
         self._schema: Any = None
         self._formatter: Any = None
         self._target: Any = None
 
     def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches say what they are
         """Returns a format of its own for one stream."""
-        return DatasetsFormat(self._name)
+        return DatasetsFormat(self.name)
 
     def __call__(self, batch: _lib.Batch) -> Any:
         """Returns the batch as `IterableDataset.iter` yields it."""
         table = self._table(batch)
-        if self._name != "torch":
+        if self.name != "torch":
             return self._format("format_batch", table)
         quick = {name: tensor for name in table.column_names if (tensor := _quick_tensor(table[name])) is not None}
         slow = [name for name in table.column_names if name not in quick]
@@ -69,7 +70,7 @@ class DatasetsFormat:
         table = pa.Table.from_batches([pa.record_batch(batch)])
         try:
             table = table_cast(table, self._target)
-            return with_plain_arrays(table) if self._name is None else table
+            return with_plain_arrays(table) if self.name is None else table
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"a batch does not fit its features {features}: {error}") from error
 
@@ -81,7 +82,7 @@ class DatasetsFormat:
         schema = pa.schema(batch)
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
             features = read_features(batch)
-            self._formatter = get_formatter(self._name, features=features)
+            self._formatter = get_formatter(self.name, features=features)
             self._target, self._schema = features.arrow_schema, schema
         return self._formatter.features
 
@@ -114,10 +115,10 @@ class DatasetsFormat:
             ) from error
 
     def __repr__(self) -> str:
-        return "decode()" if self._name is None else f"with_format({self._name!r}, compat='datasets')"
+        return "decode()" if self.name is None else f"with_format({self.name!r}, compat='datasets')"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DatasetsFormat, (self._name,)
+        return DatasetsFormat, (self.name,)
 
 
 def _quick_tensor(column: Any) -> Any:

@@ -46,7 +46,7 @@ def write_rows(folder: Path, num_rows: int = NUM_ROWS, num_files: int = NUM_FILE
 
 
 def open_rows(paths: list[str]) -> fb.Dataset:
-    return fb.load_dataset(paths, "train")
+    return fb.load_dataset(paths, split="train")
 
 
 def shown(value: Any) -> Any:

@@ -391,7 +391,7 @@ def test_rows_without_columns_are_rows(rows: fb.Dataset) -> None:
 def test_a_type_that_datasets_does_not_know_is_named(tmp_path: Path) -> None:
     kind = pa.map_(pa.string(), pa.int32())
     pq.write_table(pa.table({"id": [1], "pairs": pa.array([[("a", 1)]], kind)}), tmp_path / "map.parquet")
-    ds = fb.load_dataset(tmp_path, "train")
+    ds = fb.load_dataset(tmp_path, split="train")
     with pytest.raises(fb.SchemaError, match="column `pairs` of type `map<string, int32>`.*remove_columns"):
         ds.to_hf()
     assert list(ds.remove_columns("pairs").to_hf()) == [{"id": 1}]
@@ -418,7 +418,7 @@ def test_a_pickled_dataset_is_the_same(configured: fb.Dataset) -> None:
 def written(folder: Path, features: datasets.Features, rows: dict[str, Any]) -> tuple[Any, Any]:
     """Writes rows of some features; returns them as we stream them, and as `datasets` does."""
     datasets.Dataset.from_dict(rows, features=features).to_parquet(str(folder / "rows.parquet"))
-    ours, theirs = fb.load_dataset(folder, "train").to_hf(), streamed([str(folder / "rows.parquet")])
+    ours, theirs = fb.load_dataset(folder, split="train").to_hf(), streamed([str(folder / "rows.parquet")])
     assert ours.features == theirs.features == features
     return ours, theirs
 

@@ -74,7 +74,7 @@ def test_a_part_has_memory_in_proportion_but_not_too_little(tmp_path, monkeypatc
 
     monkeypatch.setattr(fb.Dataset, "_make_reader", noting)
     for limit in (8 << 30, 64 << 20):
-        source = Source(fb.load_dataset(tmp_path, "train"), ReadOptions(memory_limit=limit))
+        source = Source(fb.load_dataset(tmp_path, split="train"), ReadOptions(memory_limit=limit))
         for part in (Part(), Part().shard(4, 1, in_runs=True), Part().shard(192, 1, in_runs=False)):
             source.reader(part)
             source.reader(part)

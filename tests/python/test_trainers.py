@@ -112,7 +112,7 @@ def tokens(tmp_path: Path) -> fb.Dataset:
 
     ids = [[i, *([7] * (i % 5 + 1))] for i in range(10, 50)]
     pq.write_table(pa.table({"input_ids": pa.array(ids, pa.list_(pa.int64()))}), tmp_path / "tokens.parquet")
-    return fb.load_dataset(tmp_path, "train").shuffle(1)
+    return fb.load_dataset(tmp_path, split="train").shuffle(1)
 
 
 def test_trl_fine_tunes_on_a_stream(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ from test_trainers import BATCH_SIZE, Model, trained
 
 join()
 rank, world_size = dist.get_rank(), dist.get_world_size()
-rows = fb.load_dataset(sys.argv[1], "train").select_columns("id").shuffle(3, num_lanes=6, window_rows=5)
+rows = fb.load_dataset(sys.argv[1], split="train").select_columns("id").shuffle(3, num_lanes=6, window_rows=5)
 seen = {}
 
 

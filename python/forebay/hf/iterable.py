@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import numpy as np
 
+from forebay.compat import DatasetsFormat
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.hf.examples import ForebayExamplesIterable, Source
-from forebay.hf.features import features_of
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import ResumableDataset
 
@@ -180,7 +180,7 @@ def adopt(dataset: Any) -> Any:
 
 def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_shards: int | None = None) -> Any:
     """Returns `dataset` as a `datasets.IterableDataset`."""
-    features = features_of(dataset)
+    features = dataset.features
     part = Part(num_shards or _num_shards(dataset))
     rows = ForebayExamplesIterable(Source(dataset, read), features, part)
     info = datasets.DatasetInfo(features=features)
@@ -198,7 +198,9 @@ def _num_shards(dataset: Dataset) -> int:
     return num_lanes * -(-DEFAULT_NUM_SHARDS // num_lanes)
 
 
-def _format_name(format: Format) -> str:
+def _format_name(format: Format) -> str | None:
+    if isinstance(format, DatasetsFormat):
+        return format.name
     if isinstance(format, TensorFormat) and format._requests:
         raise SettingError(f"forms: `datasets` has none, got {format._requests}; call `with_format` without them")
     if isinstance(format, TensorFormat | FrameFormat):

@@ -169,7 +169,7 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
     if config.on_bad_files != "error":
         raise SettingError(f"on_bad_files: expected 'error', got {config.on_bad_files!r}; Forebay leaves no file out")
     options = _store_options(builder.storage_options or {}) | dict(storage_options or {})
-    opened = load_dataset([_uri(file) for file in files], storage_options=options)
+    opened = load_dataset([_uri(file) for file in files], token=builder.token, storage_options=options)
     if len(opened) != 1:
         names = ", ".join(opened)
         raise SettingError(f"data_files: the names of files of one split say {names}; load each of these as a split")

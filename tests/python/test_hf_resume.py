@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import pyarrow as pa
 import pytest
+from data import ids_table, write_fragments
 from datasets.distributed import split_dataset_by_node
 from hf_data import open_rows, write_rows
 from hypothesis import given, settings
@@ -136,6 +138,29 @@ def test_batches_are_resumed_exactly(rows: fb.Dataset, batch_size: int) -> None:
         assert before + [batch["id"].tolist() for batch in later.iter(batch_size)] == whole
 
 
+NUM_ROWS_SHUFFLED = 15_000
+
+
+def test_a_shuffled_resume_loses_no_row_where_that_of_datasets_loses_thousands(tmp_path: Path) -> None:
+    table = ids_table(NUM_ROWS_SHUFFLED).select(["id"])
+    files = [str(path) for path in write_fragments(tmp_path, table, num_fragments=3, row_group_rows=500)]
+
+    def failures(make: Callable[[], Any], cut: int) -> tuple[int, int]:
+        """Returns how many rows are lost and doubled by stopping after some and going on from the state."""
+        before, state = stopped(make(), cut)
+        seen = Counter(before + ids(loaded(make(), state)))
+        return NUM_ROWS_SHUFFLED - len(seen), seen.total() - len(seen)
+
+    def theirs() -> Any:
+        streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        return streamed.shuffle(seed=42, buffer_size=5000)
+
+    ds = fb.load_dataset(files, split="train").shuffle(42, num_lanes=12, window_rows=200)
+    assert failures(theirs, 5000)[0] > 1000, "the check is one"
+    for cut in (5000, 14_999):
+        assert failures(ds.to_hf, cut) == (0, 0)
+
+
 @pytest.mark.parametrize("step", ["rows", "mapped", "mapped in batches", "filtered", "repeated"])
 def test_a_state_holds_for_one_loop(rows: fb.Dataset, step: str) -> None:
     def make() -> Any:
@@ -220,6 +245,26 @@ def test_a_stateful_loader_goes_on_where_it_was(
     assert before + [batch["id"].tolist() for batch in third] == whole
     # The state was used up.
     assert [batch["id"].tolist() for batch in third] == whole
+
+
+def test_persistent_workers_go_on_from_a_state_once(rows: fb.Dataset) -> None:
+    def loader() -> StatefulDataLoader:
+        ordered = ORDERS["shuffled"](rows).select_columns("id")
+        return StatefulDataLoader(ordered.to_hf(), batch_size=8, num_workers=2, persistent_workers=True)
+
+    first = loader()
+    whole = [batch["id"].tolist() for batch in first]
+    first.dataset.set_epoch(1)
+    other = [batch["id"].tolist() for batch in first]
+    assert other != whole
+    taken = iter(first)
+    before = [next(taken)["id"].tolist() for _ in range(5)]
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert before + [batch["id"].tolist() for batch in second] == other
+    assert [batch["id"].tolist() for batch in second] == other
+    second.dataset.set_epoch(0)
+    assert [batch["id"].tolist() for batch in second] == whole
 
 
 def test_persistent_workers_deliver_the_epochs_that_are_set(rows: fb.Dataset) -> None:

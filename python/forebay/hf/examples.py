@@ -26,7 +26,7 @@ from datasets.iterable_dataset import _BaseExamplesIterable, _batch_to_examples 
 from datasets.table import cast_table_to_features  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from forebay import _lib
     from forebay.dataset import Dataset
@@ -82,6 +82,17 @@ class Source:
         return self  # nothing of it changes
 
 
+class PythonRows:
+    """Makes rows of Python objects of a table, decoded where there are features."""
+
+    def __init__(self, features: Any = None, token_per_repo_id: dict[str, Any] | None = None) -> None:
+        self._formatter = PythonFormatter(features=features, token_per_repo_id=token_per_repo_id)
+
+    def __call__(self, table: pa.Table) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a table."""
+        yield from _batch_to_examples(self._formatter.format_batch(table))
+
+
 class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
     """The rows of a part of a dataset, in its order, with a position that can be saved."""
 
@@ -91,19 +102,19 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
         self.part = part
         self.own_features = features
         self.epoch = epoch
-        self._decoder: PythonFormatter | None = None
+        self._to_rows: Callable[[pa.Table], Iterable[dict[str, Any]]] | None = None
         # What `datasets` waits for are the threads of pyarrow.
         self._sleep_on_threads_shutdown = False
 
     @property
     def features(self) -> Any:
         """None, as of what `datasets` reads itself: it then applies the features, which `cast` may change."""
-        return None if self._decoder is None else self.own_features
+        return None if self._to_rows is None else self.own_features
 
-    def decoding(self, token_per_repo_id: dict[str, Any]) -> ForebayExamplesIterable:
+    def finished(self, to_rows: Callable[[pa.Table], Iterable[dict[str, Any]]]) -> ForebayExamplesIterable:
         """Returns the same, with rows as users get them: what saves `datasets` going through them one by one."""
         other = copy.copy(self)
-        other._decoder = PythonFormatter(features=self.own_features, token_per_repo_id=token_per_repo_id)
+        other._to_rows = to_rows
         return other
 
     @property
@@ -156,19 +167,18 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
         return state
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        formatter = self._decoder or PythonFormatter()
+        to_rows = self._to_rows or PythonRows()
         for start, table in self._tables():
             # A table without columns has rows all the same.
-            examples = _batch_to_examples(formatter.format_batch(table)) if table.num_columns else [{}] * len(table)
-            for row, example in enumerate(examples, start):
+            for row, example in enumerate(to_rows(table) if table.num_columns else [{}] * len(table), start):
                 if self._state_dict:
                     self._state_dict["rows"] = row + 1
                 yield row, example
 
     @property
-    def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]]:
+    def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]] | None:
         """How `datasets` gets tables, which it prefers to rows."""
-        return self._iter_arrow
+        return self._iter_arrow if self._to_rows is None else None
 
     def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
         for start, table in self._tables():

@@ -12,9 +12,10 @@ import numpy as np
 from forebay.compat import DatasetsFormat
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
-from forebay.hf.examples import ForebayExamplesIterable, Source
+from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
-from forebay.hf.resumable import ResumableDataset
+from forebay.hf.resumable import BY_ROWS, ResumableDataset
+from forebay.hf.tensors import TorchRows
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -32,6 +33,7 @@ class IterableDataset(ResumableDataset):
     """
 
     _ex_iterable: Any
+    _formatting: Any
     _counted: ForebayExamplesIterable
     """What has as many rows."""
 
@@ -147,18 +149,25 @@ class IterableDataset(ResumableDataset):
         )
         return adopt(made)
 
-    def _prepare_ex_iterable_for_iteration(self, batch_size: int = 1, drop_last_batch: bool = False) -> Any:
-        rows = self._ex_iterable
-        if (
-            self._formatting is None
-            and isinstance(rows, ForebayExamplesIterable)
-            and rows.own_features == self.features
-        ):
-            self._ex_iterable = rows.decoding(self._token_per_repo_id)
+    def _prepare_ex_iterable_for_iteration(self, batch_size: int = BY_ROWS, drop_last_batch: bool = False) -> Any:
+        rows, formatting = self._ex_iterable, self._formatting
+        to_rows = self._to_rows(batch_size)
+        if to_rows is not None:
+            self._ex_iterable, self._formatting = rows.finished(to_rows), None
         try:
-            return super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
+            return super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
         finally:
-            self._ex_iterable = rows
+            self._ex_iterable, self._formatting = rows, formatting
+
+    def _to_rows(self, batch_size: int) -> PythonRows | TorchRows | None:
+        """Returns what makes rows of whole tables, where that is all there is to do."""
+        rows = self._ex_iterable
+        if not isinstance(rows, ForebayExamplesIterable) or rows.own_features != self.features:
+            return None
+        if self._formatting is None:
+            return PythonRows(self.features, self._token_per_repo_id)
+        is_torch = self._formatting.format_type == "torch" and batch_size == BY_ROWS
+        return TorchRows(self.features, self._token_per_repo_id) if is_torch else None
 
 
 def _names(column_names: str | list[str]) -> list[str]:

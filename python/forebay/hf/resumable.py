@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
+BY_ROWS = 0
+"""The size of the batches of a loop over rows."""
+
+
 def _step(name: str) -> Callable[..., Any]:
     """Returns a method of `datasets` whose result is one of ours, too."""
     step = getattr(datasets.IterableDataset, name)
@@ -52,17 +56,17 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]
     with_format = _step("with_format")
 
     def __iter__(self) -> Iterator[Any]:
-        return self._from_state(super().__iter__())
+        return self._from_state(super().__iter__(), BY_ROWS)
 
     def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
         """Yields batches, in the dataset's format."""
-        return self._from_state(super().iter(batch_size, drop_last_batch))
+        return self._from_state(super().iter(batch_size, drop_last_batch), batch_size)
 
-    def _from_state(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _from_state(self, items: Iterator[Any], batch_size: int) -> Iterator[Any]:
         """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
         if self._starting_state_dict is None:
             # Until the first item, the state is not any more that of the loop before.
-            self._prepare_ex_iterable_for_iteration()
+            self._prepare_ex_iterable_for_iteration(batch_size)
         return self._forgetting(items)
 
     def _forgetting(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -85,8 +89,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
         self.set_epoch(int(state_dict["epoch"]))
 
-    def _prepare_ex_iterable_for_iteration(self, batch_size: int = 1, drop_last_batch: bool = False) -> Any:
-        prepared = super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
+    def _prepare_ex_iterable_for_iteration(self, batch_size: int = BY_ROWS, drop_last_batch: bool = False) -> Any:
+        prepared = super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
         # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
         return prepared

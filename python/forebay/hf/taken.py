@@ -100,7 +100,7 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Datas
     rows, columns, removed = dataset._ex_iterable, None, set[str]()
     while (left := _left_columns(rows)) is not None:
         if left == "selected":
-            columns = columns or rows.column_names
+            columns = rows.column_names if columns is None else columns
         else:
             removed.update(rows.remove_columns)
         rows = _below(rows)
@@ -111,7 +111,7 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Datas
     else:
         taken = open_files(_builder_of(rows), rows.kwargs, storage_options)
         check_types(taken, dataset.features)
-    kept = columns or taken.column_names
+    kept = taken.column_names if columns is None else columns
     return taken.select_columns([name for name in kept if name not in removed])
 
 

@@ -18,12 +18,12 @@ from forebay.options import ShuffleOptions
 
 import_datasets("this module")
 
-import numpy as np  # noqa: E402 - `datasets` brings them
-import pyarrow as pa  # noqa: E402
-from datasets import Features  # noqa: E402
-from datasets.formatting import PythonFormatter  # noqa: E402
-from datasets.iterable_dataset import _BaseExamplesIterable, _batch_to_examples  # noqa: E402
-from datasets.table import cast_table_to_features  # noqa: E402
+import numpy as np  # noqa: E402 - once the version of `datasets`, which brings them, is known
+import pyarrow as pa  # noqa: E402 - as above
+from datasets import Features  # noqa: E402 - as above
+from datasets.formatting import PythonFormatter  # noqa: E402 - as above
+from datasets.iterable_dataset import _BaseExamplesIterable, _batch_to_examples  # noqa: E402 - as above
+from datasets.table import cast_table_to_features  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,7 +93,7 @@ class PythonRows:
         yield from _batch_to_examples(self._formatter.format_batch(table))
 
 
-class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
+class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # it has no types
     """The rows of a part of a dataset, in its order, with a position that can be saved."""
 
     def __init__(self, source: Source, features: Any, part: Part, epoch: int = 0) -> None:
@@ -152,7 +152,12 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]
         """
         return self if self.part.is_fixed else self._with(epoch=_epoch_of(generator))
 
-    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> ForebayExamplesIterable:  # noqa: ARG002
+    def shard_data_sources(
+        self,
+        num_shards: int,
+        index: int,
+        contiguous: bool = True,  # noqa: ARG002 - the order says what a share is
+    ) -> ForebayExamplesIterable:
         """Keeps one of several shares."""
         return self.with_part(self.part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
 

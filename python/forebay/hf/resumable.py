@@ -10,7 +10,7 @@ from forebay.hf.versions import import_datasets
 
 import_datasets("this module")
 
-import datasets  # noqa: E402
+import datasets  # noqa: E402 - once its version is known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ def _step(name: str) -> Callable[..., Any]:
     return method
 
 
-class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]
+class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it has no types
     """A `datasets.IterableDataset` of Forebay's rows, whatever was done to them since."""
 
     _starting_state_dict: dict[str, Any] | None

@@ -73,7 +73,7 @@ def _parquet() -> Any:
 
 
 def _ours(method: Callable[..., Any]) -> Callable[..., Any]:
-    method._is_forebay = True  # type: ignore[attr-defined]
+    method._is_forebay = True  # type: ignore[attr-defined]  # how it is known again
     return method
 
 

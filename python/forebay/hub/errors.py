@@ -46,16 +46,20 @@ def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
 def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:
     """Returns the class that is also the one of `datasets`, if that is imported: who catches it has imported it."""
     module = sys.modules.get("datasets.exceptions")
-    theirs = getattr(module, "DatasetNotFoundError", None)
-    return kind if theirs is None else _both(kind, theirs)  # type: ignore[arg-type]
+    theirs: Any = getattr(module, "DatasetNotFoundError", None)
+    return kind if theirs is None else _both(kind, theirs)
 
 
 @cache
 def _both(kind: type[DatasetNotFoundError], theirs: type[Exception]) -> type[DatasetNotFoundError]:
     def reduce(self: DatasetNotFoundError) -> tuple[Any, ...]:
-        # Another process may not have imported `datasets`.
-        _, *rest = kind.__reduce__(self)
-        return (kind, *rest)
+        _, arguments, attributes = kind.__reduce__(self)
+        return _made, (kind, *arguments), attributes
 
     names = {"__reduce__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind, theirs), names)
+
+
+def _made(kind: type[DatasetNotFoundError], *arguments: Any) -> DatasetNotFoundError:
+    """Returns an exception that was pickled in a process that had imported `datasets`: this one may not have."""
+    return as_datasets(kind)(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from posixpath import basename
 from typing import Any
 
@@ -156,7 +157,7 @@ def resolve(listing: Listing, patterns: Sequence[str], folder: str = "", *, only
     """
     found = []
     for pattern in patterns:
-        paths = _found(lambda pattern=pattern: listing.find(pattern, folder))  # type: ignore[misc]
+        paths = _found(partial(listing.find, pattern, folder))
         if only_data:
             paths = [path for path in paths if holds_data(path)]
         if not paths and not globs.has_magic(pattern):

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::seed::{Key, Purpose};
 use super::span::Span;
-use super::window::Window;
+use super::window::{self, Window};
 use super::{PieceId, RowRef};
 
 /// The spans of an epoch in the order dealt, and the lanes cut from them.
@@ -64,6 +64,17 @@ impl Deal {
         let (start, end) = (self.starts[turn as usize], self.starts[turn as usize + 1]);
         let within = |row: u64| u32::try_from(row.clamp(start, end) - start).unwrap_or(u32::MAX);
         within(lane.start)..within(lane.end)
+    }
+
+    /// Returns the keys by which some kept rows of a span leave the lane that holds them.
+    pub(super) fn keys(&self, id: PieceId, kept: Range<u32>) -> impl Iterator<Item = f64> {
+        let turn = self.turns.get(id.span as usize).map_or(0, |&turn| turn as usize);
+        let dealt = self.starts[turn] + u64::from(kept.start);
+        let first = dealt.saturating_sub(self.lane(u64::from(id.lane)).start);
+        let mut draws = self.places.draws(u64::from(id.lane));
+        draws.seek(first);
+        let window_rows = self.window_rows as f64;
+        (first..).zip(kept).map(move |(row, _)| window::key(row, draws.next_uniform(), window_rows))
     }
 
     /// Prepares to walk a lane.

@@ -20,6 +20,7 @@
 pub mod cursor;
 mod given;
 mod lane;
+mod leaving;
 pub mod resolve;
 pub mod seed;
 pub mod share;
@@ -34,6 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use cursor::{OrderState, State, VERSION as STATE_VERSION};
+pub use leaving::Leaving;
 pub use resolve::Mixing;
 pub use share::{BatchSlice, Remainder, Share, ShareError};
 pub use span::{Page, RowGroupLayout, Span, cut};

@@ -41,6 +41,11 @@ impl Keyed {
     }
 }
 
+/// Returns the key of a row, of the number that was drawn for it.
+pub(super) fn key(row: u64, uniform: f64, window_rows: f64) -> f64 {
+    row as f64 + (uniform - 0.5) * window_rows
+}
+
 /// The rows of one lane in the order in which they leave.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
@@ -168,7 +173,7 @@ impl Window {
     /// Draws the key of the next row and puts the row into its bin.
     fn draw(&mut self) {
         let row = self.undrawn;
-        let key = row as f64 + (self.draws.next_uniform() - 0.5) * self.window_rows;
+        let key = key(row, self.draws.next_uniform(), self.window_rows);
         let bin = usize::try_from(self.bin(key).saturating_sub(self.first_bin)).unwrap_or(usize::MAX);
         if self.bins.len() <= bin {
             self.bins.resize_with(bin + 1, Vec::new);

@@ -7,6 +7,10 @@ use arrow_schema::ArrowError;
 
 use super::gather::SourceRow;
 
+/// How many values ahead of the one at hand memory is asked for, and how many ranges.
+const VALUES_AHEAD: usize = 64;
+const RANGES_AHEAD: usize = 2;
+
 /// A range of values: which source, and which of its values.
 pub(super) type SourceRange = (u32, Range<usize>);
 
@@ -34,18 +38,66 @@ pub(super) fn copy_fixed<'a>(values: impl Iterator<Item = &'a [u8]>, rows: &[Sou
 fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow]) -> Buffer {
     let values: Vec<&[[u8; N]]> = values.iter().map(|source| source.as_chunks::<N>().0).collect();
     let mut out = MutableBuffer::from_len_zeroed(rows.len() * N);
-    for (slot, &(source, row)) in out.as_slice_mut().as_chunks_mut::<N>().0.iter_mut().zip(rows) {
+    for (place, slot) in out.as_slice_mut().as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
+            prefetch(values[source as usize], row as usize);
+        }
+        let (source, row) = rows[place];
         *slot = values[source as usize][row as usize];
     }
     out.into()
 }
 
+/// Has the processor read the memory of a value before it is needed: which it will be, only we know.
+#[inline]
+pub(super) fn prefetch<T>(values: &[T], place: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(value) = values.get(place) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        #[expect(unsafe_code, reason = "a hint to the processor takes a pointer")]
+        // SAFETY: every processor of this architecture has the instruction; it reads nothing that a program sees, and the
+        // address is that of a value.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, place);
+}
+
+/// The bits of a source, from its row 0 on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bits<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    /// Of the number of a byte; 0 where one byte stands for all.
+    mask: usize,
+}
+
+impl<'a> Bits<'a> {
+    /// A source whose bits are all set.
+    pub(super) const ALL_SET: Self = Self { bytes: &[0xff], offset: 0, mask: 0 };
+
+    /// Returns the bits of `bytes` after the first `offset`.
+    pub(super) fn new(bytes: &'a [u8], offset: usize) -> Self {
+        Self { bytes, offset, mask: usize::MAX }
+    }
+
+    #[inline]
+    fn get(&self, row: u32) -> u64 {
+        let place = self.offset + row as usize;
+        u64::from((self.bytes[(place / 8) & self.mask] >> (place % 8)) & 1)
+    }
+}
+
 /// Returns one bit for each row.
-pub(super) fn copy_bits(bits: &[BooleanBuffer], rows: &[SourceRow]) -> BooleanBuffer {
-    BooleanBuffer::collect_bool(rows.len(), |index| {
-        let (source, row) = rows[index];
-        bits[source as usize].value(row as usize)
-    })
+pub(super) fn copy_bits(bits: &[Bits<'_>], rows: &[SourceRow]) -> BooleanBuffer {
+    let mut out = MutableBuffer::from_len_zeroed(rows.len().div_ceil(64) * size_of::<u64>());
+    for (word, rows) in out.as_slice_mut().as_chunks_mut().0.iter_mut().zip(rows.chunks(64)) {
+        let of_row = |(place, &(source, row)): (usize, &SourceRow)| bits[source as usize].get(row) << place;
+        *word = rows.iter().enumerate().map(of_row).fold(0, |word, bit| word | bit).to_le_bytes();
+    }
+    BooleanBuffer::new(out.into(), 0, rows.len())
 }
 
 /// Returns the new offsets, and for each row the source and the range of its values there.
@@ -80,7 +132,10 @@ fn max_offset<O>() -> usize {
 pub(super) fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     let total: usize = ranges.iter().map(|(_, range)| range.len() * width).sum();
     let mut out = MutableBuffer::with_capacity(total);
-    for (source, range) in ranges {
+    for (place, (source, range)) in ranges.iter().enumerate() {
+        if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
+            prefetch(values[*source as usize], ahead.start * width);
+        }
         out.extend_from_slice(&values[*source as usize][range.start * width..range.end * width]);
     }
     out.into()

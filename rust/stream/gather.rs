@@ -7,16 +7,32 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, NullBuffer};
 use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
-use super::copies::{SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of};
+use super::copies::{Bits, SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of};
 use super::dictionary::{has_dictionary, with_unique_values};
+use super::runs::Runs;
 
 /// One row: which source, and which row of it.
 pub(crate) type SourceRow = (u32, u32);
+
+/// Rows to gather.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) each: &'a [SourceRow],
+    /// The same in runs, where these are long.
+    pub(super) runs: Option<&'a Runs>,
+}
+
+impl<'a> Rows<'a> {
+    /// Returns rows of which nothing else is known.
+    pub(super) fn new(each: &'a [SourceRow]) -> Self {
+        Self { each, runs: None }
+    }
+}
 
 /// Returns `rows` of `sources` as one batch of `schema`.
 ///
@@ -30,88 +46,92 @@ pub(crate) fn gather(
     sources: &[RecordBatch],
     rows: &[SourceRow],
 ) -> Result<RecordBatch, ArrowError> {
-    let columns = (0..schema.fields().len()).map(|column| {
+    gather_columns(schema, rows.len(), |column| {
         let arrays: Vec<ArrayData> = sources.iter().map(|source| source.column(column).to_data()).collect();
-        gather_array(&arrays, rows).map(make_array).map_err(|error| {
-            let name = schema.field(column).name();
-            ArrowError::ComputeError(format!("column `{name}`: {error}"))
-        })
+        gather_array(&arrays.iter().collect::<Vec<_>>(), Rows::new(rows))
+    })
+}
+
+/// Returns the columns that `gather` makes as one batch of `schema`.
+pub(super) fn gather_columns(
+    schema: &SchemaRef,
+    num_rows: usize,
+    gather: impl Fn(usize) -> Result<ArrayData, ArrowError>,
+) -> Result<RecordBatch, ArrowError> {
+    let columns = schema.fields().iter().enumerate().map(|(column, field)| {
+        let named = |error| ArrowError::ComputeError(format!("column `{}`: {error}", field.name()));
+        gather(column).map(make_array).map_err(named)
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
 }
 
-/// Returns `rows` of `sources` as a view, where they follow each other in one source: nothing is copied.
-///
-/// Dictionaries are left to [`gather`], which drops the values that no row has.
-pub(super) fn view(schema: &SchemaRef, sources: &[RecordBatch], rows: &[SourceRow]) -> Option<RecordBatch> {
-    let &(place, first) = rows.first()?;
-    let follow = |(row, index): (&SourceRow, u32)| *row == (place, first + index);
-    if !rows.iter().zip(0..).all(follow) || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
-        return None;
-    }
-    let slice = sources.get(place as usize)?.slice(first as usize, rows.len());
-    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-    RecordBatch::try_new_with_options(Arc::clone(schema), slice.columns().to_vec(), &options).ok()
-}
-
-/// Returns the rows `keep` of `batch`.
-pub(super) fn compact(batch: &RecordBatch, keep: &[u32]) -> Result<RecordBatch, ArrowError> {
-    let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();
-    gather(&batch.schema(), std::slice::from_ref(batch), &rows)
-}
-
 /// Returns `rows` of arrays of one type.
-fn gather_array(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
+pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<ArrayData, ArrowError> {
     let Some(first) = sources.first() else {
         return Err(ArrowError::InvalidArgumentError("no sources to gather from".into()));
     };
     let data_type = first.data_type();
     if has_dictionary(data_type) {
-        return interleaved(sources, rows);
+        return interleaved(sources, rows.each);
     }
     let values = match data_type {
         DataType::Boolean => {
-            let bits: Vec<_> = sources.iter().map(bits_of).collect();
-            Some(ArrayData::builder(data_type.clone()).add_buffer(copy_bits(&bits, rows).into_inner()))
+            let bits: Vec<_> = sources.iter().map(|source| bits_of(source)).collect();
+            Some(ArrayData::builder(data_type.clone()).add_buffer(copy_bits(&bits, rows.each).into_inner()))
         }
         DataType::FixedSizeBinary(len) => Some(fixed_width(sources, rows, usize::try_from(*len).unwrap_or(0))),
-        DataType::FixedSizeList(_, len) => fixed_size_lists(sources, rows, usize::try_from(*len).unwrap_or(0))?,
-        DataType::Utf8 | DataType::Binary => Some(bytes::<i32>(sources, rows)?),
-        DataType::LargeUtf8 | DataType::LargeBinary => Some(bytes::<i64>(sources, rows)?),
-        DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows)?,
-        DataType::LargeList(_) => lists::<i64>(sources, rows)?,
+        DataType::FixedSizeList(_, len) => fixed_size_lists(sources, rows.each, usize::try_from(*len).unwrap_or(0))?,
+        DataType::Utf8 | DataType::Binary => Some(bytes::<i32>(sources, rows.each)?),
+        DataType::LargeUtf8 | DataType::LargeBinary => Some(bytes::<i64>(sources, rows.each)?),
+        DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows.each)?,
+        DataType::LargeList(_) => lists::<i64>(sources, rows.each)?,
         DataType::Struct(fields) => Some(structs(sources, rows, fields.len())?),
         other => other.primitive_width().map(|width| fixed_width(sources, rows, width)),
     };
-    let Some(values) = values else { return generic(sources, rows) };
-    Ok(trusted(values.len(rows.len()).nulls(validity(sources, rows))))
+    let Some(values) = values else { return generic(sources, rows.each) };
+    Ok(trusted(values.len(rows.each.len()).nulls(validity(sources, rows))))
 }
 
 /// Returns which of the rows are not NULL, if any is.
-fn validity(sources: &[ArrayData], rows: &[SourceRow]) -> Option<NullBuffer> {
+fn validity(sources: &[&ArrayData], rows: Rows<'_>) -> Option<NullBuffer> {
     if sources.iter().all(|source| source.null_count() == 0) {
         return None;
     }
-    let all_valid = |source: &ArrayData| BooleanBuffer::new_set(source.len());
-    let bits = |source: &ArrayData| source.nulls().map_or_else(|| all_valid(source), |nulls| nulls.inner().clone());
-    let valid = NullBuffer::new(copy_bits(&sources.iter().map(bits).collect::<Vec<_>>(), rows));
+    let bits = sources.iter().map(|source| source.nulls().map(|nulls| (nulls.buffer().as_slice(), nulls.offset())));
+    let valid = match rows.runs {
+        Some(runs) => runs.copy_bits(&bits.collect::<Vec<_>>()),
+        None => {
+            let bits = bits.map(|bits| bits.map_or(Bits::ALL_SET, |(bytes, offset)| Bits::new(bytes, offset)));
+            copy_bits(&bits.collect::<Vec<_>>(), rows.each)
+        }
+    };
+    let valid = NullBuffer::new(valid);
     (valid.null_count() > 0).then_some(valid)
 }
 
-fn bits_of(source: &ArrayData) -> BooleanBuffer {
-    BooleanBuffer::new(source.buffers()[0].clone(), source.offset(), source.len())
+fn bits_of(source: &ArrayData) -> Bits<'_> {
+    Bits::new(source.buffers()[0].as_slice(), source.offset())
 }
 
-fn fixed_width(sources: &[ArrayData], rows: &[SourceRow], width: usize) -> ArrayDataBuilder {
+fn fixed_width(sources: &[&ArrayData], rows: Rows<'_>, width: usize) -> ArrayDataBuilder {
     let values = sources.iter().map(|source| &source.buffers()[0].as_slice()[source.offset() * width..]);
-    ArrayData::builder(sources[0].data_type().clone()).add_buffer(copy_fixed(values, rows, width))
+    let buffer = match rows.runs {
+        Some(runs) if width == 4 => runs.copy_words(&chunks::<4>(values)),
+        Some(runs) if width == 8 => runs.copy_words(&chunks::<8>(values)),
+        _ => copy_fixed(values, rows.each, width),
+    };
+    ArrayData::builder(sources[0].data_type().clone()).add_buffer(buffer)
+}
+
+fn chunks<'a, const N: usize>(values: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [[u8; N]]> {
+    values.map(|source| source.as_chunks().0).collect()
 }
 
 /// Gathers lists of `len` items each; those of numbers in one copy a row.
 fn fixed_size_lists(
-    sources: &[ArrayData],
+    sources: &[&ArrayData],
     rows: &[SourceRow],
     len: usize,
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
@@ -136,7 +156,7 @@ fn fixed_size_lists(
 }
 
 /// Gathers strings or binary.
-fn bytes<O: ArrowNativeType>(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayDataBuilder, ArrowError> {
+fn bytes<O: ArrowNativeType>(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayDataBuilder, ArrowError> {
     let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
     let (offsets, ranges) = offsets_of(&offsets, rows, 1)?;
     let values: Vec<&[u8]> = sources.iter().map(|source| source.buffers()[1].as_slice()).collect();
@@ -146,7 +166,7 @@ fn bytes<O: ArrowNativeType>(sources: &[ArrayData], rows: &[SourceRow]) -> Resul
 
 /// Gathers lists and maps.
 fn lists<O: ArrowNativeType>(
-    sources: &[ArrayData],
+    sources: &[&ArrayData],
     rows: &[SourceRow],
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
     let items: Vec<ArrayData> = sources.iter().map(|source| source.child_data()[0].clone()).collect();
@@ -173,14 +193,15 @@ fn gather_items(items: &[ArrayData], ranges: &[SourceRange]) -> Result<Option<Ar
         range.clone().map(move |row| (source, u32::try_from(row).unwrap_or(u32::MAX)))
     };
     let rows: Vec<SourceRow> = ranges.iter().flat_map(rows_of).collect();
-    gather_array(items, &rows).map(Some)
+    gather_array(&items.iter().collect::<Vec<_>>(), Rows::new(&rows)).map(Some)
 }
 
-fn structs(sources: &[ArrayData], rows: &[SourceRow], num_fields: usize) -> Result<ArrayDataBuilder, ArrowError> {
+fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<ArrayDataBuilder, ArrowError> {
     let mut builder = ArrayData::builder(sources[0].data_type().clone());
     for field in 0..num_fields {
-        let of_field = |source: &ArrayData| source.child_data()[field].slice(source.offset(), source.len());
-        builder = builder.add_child_data(gather_array(&sources.iter().map(of_field).collect::<Vec<_>>(), rows)?);
+        let of_field = |source: &&ArrayData| source.child_data()[field].slice(source.offset(), source.len());
+        let children: Vec<ArrayData> = sources.iter().map(of_field).collect();
+        builder = builder.add_child_data(gather_array(&children.iter().collect::<Vec<_>>(), rows)?);
     }
     Ok(builder)
 }
@@ -194,8 +215,8 @@ fn trusted(builder: ArrayDataBuilder) -> ArrayData {
 }
 
 /// Gathers any type by arrow's own copier, run by run.
-fn generic(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
-    let mut out = MutableArrayData::with_capacities(sources.iter().collect(), true, Capacities::Array(rows.len()));
+fn generic(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
+    let mut out = MutableArrayData::with_capacities(sources.to_vec(), true, Capacities::Array(rows.len()));
     let mut rows = rows.iter().copied().peekable();
     while let Some((source, start)) = rows.next() {
         let mut end = start + 1;
@@ -210,8 +231,8 @@ fn generic(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, Arrow
 /// Gathers types whose sources have value tables of their own, which `interleave` merges.
 ///
 /// [`MutableArrayData`] would append the tables of all sources, until the index overflows.
-fn interleaved(sources: &[ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
-    let arrays: Vec<ArrayRef> = sources.iter().map(|source| make_array(source.clone())).collect();
+fn interleaved(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
+    let arrays: Vec<ArrayRef> = sources.iter().map(|source| make_array((*source).clone())).collect();
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
     let indices: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
     let gathered = arrow_select::interleave::interleave(&arrays, &indices)?.to_data();
@@ -312,7 +333,7 @@ mod tests {
                 (u32::try_from(source).unwrap(), u32::try_from(row.index(sources[source].len())).unwrap())
             }).collect();
             let data: Vec<ArrayData> = sources.iter().map(|source| source.to_data()).collect();
-            let gathered = gather_array(&data, &rows).unwrap();
+            let gathered = gather_array(&data.iter().collect::<Vec<_>>(), Rows::new(&rows)).unwrap();
             gathered.validate_full().unwrap();
             let arrays: Vec<&dyn Array> = sources.iter().map(AsRef::as_ref).collect();
             let picked: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();

@@ -6,15 +6,17 @@
 //!     └──────────────────── memory given back ◄─────────────────┘
 //! ```
 //!
-//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`gather`] copies rows, and the threads
-//! here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
+//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] stores
+//! decoded rows, [`gather`] copies them, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
 //! process's IO runtime. Nothing outlives the stream.
 
 mod budget;
 mod copies;
 mod dictionary;
 mod gather;
+mod held;
 mod piece;
+mod runs;
 mod scheduler;
 mod waiting;
 mod worker;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use bytes::Bytes;
 
+use super::held::Held;
 #[cfg(doc)]
 use super::scheduler::Scheduler;
 use crate::plan::{BatchSlice, PieceId};
@@ -30,15 +31,17 @@ pub(super) enum Task {
     /// Turn bytes into arrays; then [`Scheduler::decoded`].
     Decode { key: PieceKey, fetched: Box<Fetched> },
     /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
-    Compact { key: PieceKey, batch: RecordBatch, keep: Arc<[u32]> },
+    Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
     /// Copy rows (source, row) together; then [`Scheduler::gathered`].
-    Gather { number: u64, sources: Vec<RecordBatch>, rows: Vec<(u32, u32)> },
+    Gather { number: u64, sources: Vec<Held>, rows: Vec<(u32, u32)> },
 }
 
 /// The bytes of a piece, and how to read them.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) read: PartRead,
+    /// The kept rows that are read, where these are all of the part.
+    pub(super) kept: Option<Range<u32>>,
     pub(super) bytes: Vec<Bytes>,
 }
 
@@ -50,7 +53,7 @@ pub(super) enum Stage {
     Fetched(Box<Fetched>),
     Decoding,
     /// All rows of the piece, or those named, sorted.
-    Ready(RecordBatch, Option<Arc<[u32]>>),
+    Ready(Held, Option<Arc<[u32]>>),
 }
 
 /// A part of a piece that planned batches want.

@@ -27,6 +27,7 @@ use arrow_array::RecordBatch;
 use self::planning::planned_bytes;
 use self::row_bytes::RowBytes;
 use super::budget::Budget;
+use super::held::Held;
 use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
@@ -236,13 +237,13 @@ impl Scheduler {
     }
 
     /// Reports the arrays of a part.
-    pub(super) fn decoded(&mut self, key: PieceKey, batch: RecordBatch) {
+    pub(super) fn decoded(&mut self, key: PieceKey, held: Held) {
         self.num_under_way -= 1;
         self.num_decoding -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
-        self.row_bytes.note(batch.num_rows(), memory_bytes(&batch), resident.expected);
+        self.row_bytes.note(held.num_rows(), held.memory_bytes(), resident.expected);
         let (waiting, keep) = (std::mem::take(&mut resident.waiting), resident.keep.take());
-        self.hold(key, batch, keep);
+        self.hold(key, held, keep);
         for number in waiting {
             if let Some(PlannedBatch { progress: Progress::Planned { num_missing, .. }, .. }) =
                 self.batches.get_mut(index_of(number, self.num_delivered))
@@ -253,9 +254,9 @@ impl Scheduler {
     }
 
     /// Reports the arrays of a piece that was ready and keeps fewer rows now.
-    pub(super) fn compacted(&mut self, key: PieceKey, batch: RecordBatch, keep: Arc<[u32]>) {
+    pub(super) fn compacted(&mut self, key: PieceKey, held: Held, keep: Arc<[u32]>) {
         self.num_under_way -= 1;
-        self.hold(key, batch, Some(keep));
+        self.hold(key, held, Some(keep));
     }
 
     /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
@@ -279,12 +280,12 @@ impl Scheduler {
         }
     }
 
-    fn hold(&mut self, key: PieceKey, batch: RecordBatch, keep: Option<Arc<[u32]>>) {
+    fn hold(&mut self, key: PieceKey, held: Held, keep: Option<Arc<[u32]>>) {
         let Some(resident) = self.residents.get_mut(&key) else { return };
         self.budget.release(resident.charge);
-        resident.charge = memory_bytes(&batch);
+        resident.charge = held.memory_bytes();
         self.budget.reserve(resident.charge);
-        resident.stage = Stage::Ready(batch, keep);
+        resident.stage = Stage::Ready(held, keep);
         self.drop_if_unwanted(key);
     }
 
@@ -422,8 +423,8 @@ impl Scheduler {
         let mut sources = Vec::with_capacity(planned.pieces.len());
         let mut kept: Vec<Option<&Arc<[u32]>>> = Vec::with_capacity(planned.pieces.len());
         for key in &planned.pieces {
-            let Some(Resident { stage: Stage::Ready(batch, keep), .. }) = self.residents.get(key) else { return None };
-            sources.push(batch.clone());
+            let Some(Resident { stage: Stage::Ready(held, keep), .. }) = self.residents.get(key) else { return None };
+            sources.push(held.clone());
             kept.push(keep.as_ref());
         }
         for (place, row) in &mut rows {

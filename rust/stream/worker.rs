@@ -1,28 +1,32 @@
 //! The threads of a stream, and what they share.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
-use super::gather::{compact, gather, view};
+use super::held::{self, Held};
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::waiting::Waiting;
 use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::plan::{BatchSlice, Piece, Share};
+use crate::plan::{BatchSlice, EpochPlan, Leaving, Piece, Share};
 use crate::reader::{EpochReader, PartRead};
 use crate::source::{Connection, read_ranges};
 
 /// Everything that a stream's threads, its requests and its consumer share.
 pub(super) struct Shared {
     reader: Arc<EpochReader>,
+    plan: Arc<EpochPlan>,
+    /// Made for the first part that is stored by it.
+    leaving: OnceLock<Leaving>,
     connections: Vec<Connection>,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
@@ -79,9 +83,12 @@ impl Shared {
         let connections = reader.connect(&metrics)?.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let cut = move |piece: &Piece| cut_by.parts_of(piece);
-        let scheduler = Scheduler::new(reader.plan(epoch), share, options.memory_limit, reader.row_bytes(), cut);
+        let plan = reader.plan(epoch);
+        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), cut);
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
+            plan,
+            leaving: OnceLock::new(),
             connections,
             metrics,
             state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
@@ -100,8 +107,14 @@ impl Shared {
         loop {
             state.waiting.note(Instant::now(), None);
             if let Some((batch, slice)) = state.scheduler.deliver() {
+                let is_done = state.scheduler.is_done();
                 drop(state);
-                self.work.notify_all();
+                // Who finds something to do wakes the next one.
+                if is_done {
+                    self.work.notify_all()
+                } else {
+                    self.work.notify_one()
+                }
                 return Ok(Delivered::Batch(batch, slice));
             }
             if let Some(error) = state.error.take() {
@@ -186,13 +199,13 @@ impl Shared {
         self.delivery.notify_all();
     }
 
-    /// Changes the state, then wakes whom that may concern.
+    /// Changes the state, then wakes a worker, which wakes the next one if it finds something to do.
     fn report(&self, change: impl FnOnce(&mut Scheduler)) {
         let mut state = self.lock();
         change(&mut state.scheduler);
         state.still_waits();
         drop(state);
-        self.work.notify_all();
+        self.work.notify_one();
     }
 
     /// Waits for something to do; `None` when the stream has ended, for whatever reason.
@@ -232,27 +245,31 @@ impl Shared {
         match task {
             Task::Fetch { key, kept, wanted, num_ahead } => {
                 let read = self.reader.read_part(key.piece, &kept, wanted.as_deref())?;
-                self.start_fetch(key, read, num_ahead);
+                self.start_fetch(key, read, wanted.is_none().then_some(kept), num_ahead);
                 Ok(())
             }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
-                let Fetched { read, bytes } = *fetched;
+                let Fetched { read, kept, bytes } = *fetched;
                 let batch = read.decode(bytes)?;
+                let order = || self.leaving().order(key.piece, kept?);
+                let held = Held::arranged(batch, order).map_err(|source| EpochReader::gather_error(&source))?;
                 add_elapsed(&self.decoding_nanos, start);
-                self.report(|scheduler| scheduler.decoded(key, batch));
+                self.report(|scheduler| scheduler.decoded(key, held));
                 Ok(())
             }
-            Task::Compact { key, batch, keep } => {
-                let batch = compact(&batch, &keep).map_err(|source| EpochReader::gather_error(&source))?;
-                self.report(|scheduler| scheduler.compacted(key, batch, keep));
+            Task::Compact { key, held, keep } => {
+                let schema = self.reader.schema();
+                let held = held::compact(schema, held, &keep).map_err(|source| EpochReader::gather_error(&source))?;
+                self.report(|scheduler| scheduler.compacted(key, held, keep));
                 Ok(())
             }
             Task::Gather { number, sources, rows } => {
                 let start = Instant::now();
-                let view = view(self.reader.schema(), &sources, &rows);
+                let schema = self.reader.schema();
+                let view = held::view(schema, &sources, &rows);
                 let is_view = view.is_some();
-                let gathered = view.map_or_else(|| gather(self.reader.schema(), &sources, &rows), Ok);
+                let gathered = view.map_or_else(|| held::gather(schema, &sources, &rows), Ok);
                 let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
                 drop(sources);
                 add_elapsed(&self.gathering_nanos, start);
@@ -263,8 +280,12 @@ impl Shared {
         }
     }
 
+    fn leaving(&self) -> &Leaving {
+        self.leaving.get_or_init(|| Leaving::new(&self.plan))
+    }
+
     /// Hands the requests of a part to the IO runtime.
-    fn start_fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, num_ahead: u64) {
+    fn start_fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = self.connections[fragment.store].with_slack(num_ahead);
         let object = fragment.object.clone();
@@ -274,7 +295,7 @@ impl Shared {
             let bytes = AssertUnwindSafe(read_ranges(&connection, &object, read.ranges())).catch_unwind().await;
             let Some(shared) = shared.upgrade() else { return };
             match bytes {
-                Ok(Ok(bytes)) => shared.report(|scheduler| scheduler.fetched(key, Fetched { read, bytes })),
+                Ok(Ok(bytes)) => shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, bytes })),
                 Ok(Err(error)) => shared.fail(error),
                 Err(panic) => shared.fail(Error::internal(panic.as_ref())),
             }

@@ -117,10 +117,10 @@ impl Scheduler {
     pub(super) fn next_compact(&mut self) -> Option<Task> {
         while let Some(key) = self.to_compact.pop() {
             let Some(resident) = self.residents.get_mut(&key) else { continue };
-            let Stage::Ready(batch, None) = &resident.stage else { continue };
-            if let Some(keep) = wanted_rows(&mut resident.wanted, batch.num_rows()) {
+            let Stage::Ready(held, None) = &resident.stage else { continue };
+            if let Some(keep) = wanted_rows(&mut resident.wanted, held.num_rows()) {
                 self.num_under_way += 1;
-                return Some(Task::Compact { key, batch: batch.clone(), keep });
+                return Some(Task::Compact { key, held: held.clone(), keep });
             }
         }
         None

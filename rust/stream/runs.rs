@@ -1,0 +1,160 @@
+//! Gathers rows that lie one after another in their sources, however the batch mixes them.
+//!
+//! Rows that are stored as they leave are taken in runs: of each source the next few. Read run by run, memory is walked as
+//! it lies, and what is written jumps about in the batch, which stays in the cache. Of a run's bits only those that are
+//! not set are looked at.
+
+use arrow_buffer::bit_chunk_iterator::BitChunks;
+use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
+
+use super::copies::prefetch;
+use super::gather::SourceRow;
+
+/// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
+const LEAST_ROWS: usize = 8;
+
+/// Rows of a batch, taken apart into runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Runs {
+    runs: Vec<Run>,
+    /// Where the rows of all runs stand in the batch, run by run.
+    places: Vec<u32>,
+}
+
+/// Rows that follow each other in one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    source: u32,
+    first: u32,
+    len: u32,
+}
+
+impl Runs {
+    /// Takes `rows` of so many sources apart; `None` where the runs would be short.
+    pub(super) fn of(rows: &[SourceRow], num_sources: usize) -> Option<Self> {
+        if rows.len() < num_sources * LEAST_ROWS || u32::try_from(rows.len()).is_err() {
+            return None;
+        }
+        let mut by_source = of_sources(rows, num_sources);
+        let mut runs: Vec<Run> = Vec::new();
+        for (source, rows) in (0..).zip(&mut by_source) {
+            // Already so where each source's rows come as they are stored.
+            rows.sort_unstable();
+            let mut next = None;
+            for &(row, _) in rows.iter() {
+                match runs.last_mut() {
+                    Some(run) if next == Some(row) => run.len += 1,
+                    _ => runs.push(Run { source, first: row, len: 1 }),
+                }
+                next = row.checked_add(1);
+            }
+        }
+        let places = by_source.iter().flatten().map(|(_, place)| *place).collect();
+        (runs.len() * LEAST_ROWS <= rows.len()).then_some(Self { runs, places })
+    }
+
+    /// Visits each run with the places of its rows, and the run after it.
+    fn each(&self, mut visit: impl FnMut(Run, &[u32], Option<&Run>)) {
+        let mut places = &self.places[..];
+        for (index, run) in self.runs.iter().enumerate() {
+            let (of_run, rest) = places.split_at(run.len as usize);
+            places = rest;
+            visit(*run, of_run, self.runs.get(index + 1));
+        }
+    }
+
+    /// Copies `N` bytes for each row; `values` starts at each source's row 0.
+    pub(super) fn copy_words<const N: usize>(&self, values: &[&[[u8; N]]]) -> Buffer {
+        let mut out = MutableBuffer::from_len_zeroed(self.places.len() * N);
+        let slots = out.as_slice_mut().as_chunks_mut::<N>().0;
+        self.each(|run, places, next| {
+            if let Some(next) = next {
+                prefetch(values[next.source as usize], next.first as usize);
+            }
+            let rows = &values[run.source as usize][run.first as usize..][..places.len()];
+            for (&place, value) in places.iter().zip(rows) {
+                slots[place as usize] = *value;
+            }
+        });
+        out.into()
+    }
+
+    /// Returns one bit for each row: those of `bits`, which are bytes and the bits before row 0, and set without any.
+    pub(super) fn copy_bits(&self, bits: &[Option<(&[u8], usize)>]) -> BooleanBuffer {
+        let len = self.places.len();
+        let mut out = MutableBuffer::new(len.div_ceil(8)).with_bitset(len.div_ceil(8), true);
+        let set = out.as_slice_mut();
+        self.each(|run, places, _| {
+            let Some((bytes, before)) = bits[run.source as usize] else { return };
+            let words = BitChunks::new(bytes, before + run.first as usize, places.len());
+            for (places, word) in places.chunks(64).zip(words.iter_padded()) {
+                let mut unset = !word & (u64::MAX >> (64 - places.len()));
+                while unset != 0 {
+                    let place = places[unset.trailing_zeros() as usize];
+                    set[place as usize / 8] &= !(1 << (place % 8));
+                    unset &= unset - 1;
+                }
+            }
+        });
+        BooleanBuffer::new(out.into(), 0, len)
+    }
+}
+
+/// Returns the rows of each source with their places in the batch.
+fn of_sources(rows: &[SourceRow], num_sources: usize) -> Vec<Vec<(u32, u32)>> {
+    let mut counts = vec![0; num_sources];
+    rows.iter().for_each(|&(source, _)| counts[source as usize] += 1);
+    let mut by_source: Vec<_> = counts.into_iter().map(Vec::with_capacity).collect();
+    for (&(source, row), place) in rows.iter().zip(0..) {
+        by_source[source as usize].push((row, place));
+    }
+    by_source
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::copies::{Bits, copy_bits, copy_fixed};
+    use super::*;
+
+    /// Returns rows that are taken from the sources in runs, some of them backwards, mixed by a seed.
+    fn mixed(runs: &[(u32, u32, u32)], seed: u64) -> Vec<SourceRow> {
+        let mut rows: Vec<(u64, SourceRow)> = Vec::new();
+        for (number, &(source, first, len)) in (0..).zip(runs) {
+            let key = |row: u32| seed.wrapping_mul(2 * u64::from(row + number) + 1) >> 20;
+            rows.extend((first..first + len).map(|row| (key(row), (source, row))));
+        }
+        rows.sort_by_key(|(key, _)| *key);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_in_runs_are_those_that_are_gathered_one_by_one(
+            runs in prop::collection::vec((0_u32..3, 0_u32..300, 0_u32..200), 1..8),
+            seed in any::<u64>(), bytes in prop::collection::vec(any::<u8>(), 520), before in 0_usize..9,
+            has_bits in any::<[bool; 3]>(),
+        ) {
+            let rows = mixed(&runs, seed);
+            let Some(runs) = Runs::of(&rows, 3) else { return Ok(()) };
+            prop_assert!(runs.runs.len() * LEAST_ROWS <= rows.len());
+            let sources = [&bytes[..], &bytes[8..], &bytes[16..]];
+            let words = sources.map(|source| source.as_chunks::<1>().0);
+            prop_assert_eq!(runs.copy_words(&words), copy_fixed(sources.into_iter(), &rows, 1));
+            let bits: Vec<_> = sources.iter().zip(has_bits).map(|(source, has)| has.then_some((*source, before))).collect();
+            let one_by_one: Vec<Bits<'_>> =
+                bits.iter().map(|bits| bits.map_or(Bits::ALL_SET, |(bytes, before)| Bits::new(bytes, before))).collect();
+            prop_assert_eq!(runs.copy_bits(&bits), copy_bits(&one_by_one, &rows));
+        }
+    }
+
+    #[test]
+    fn scattered_rows_have_no_runs() {
+        let rows: Vec<SourceRow> = (0..500).map(|row| (0, row * 7 % 500)).collect();
+        assert_eq!(Runs::of(&rows, 1).map(|runs| runs.runs), Some(vec![Run { source: 0, first: 0, len: 500 }]));
+        let rows: Vec<SourceRow> = (0..500).map(|row| (0, row * 2)).collect();
+        assert_eq!(Runs::of(&rows, 1), None);
+        assert_eq!(Runs::of(&rows, 100), None);
+    }
+}

@@ -98,7 +98,8 @@ class TensorFormat:
     def __call__(self, batch: _lib.Batch) -> dict[str, Any]:
         """Returns the columns by name. Tensors share the batch's memory."""
         assert self._forms is not None, "a format is prepared before its first batch"  # noqa: S101
-        return batch.convert(self._forms, self._make_tensor)
+        # torch's function takes capsules, too, and asks them nothing.
+        return batch.convert(self._forms, self._make_tensor, takes_capsules=self._library == "torch")
 
     def rows(self, batch: _lib.Batch) -> Iterator[dict[str, Any]]:
         """Yields dicts of one row of each column; None where it is NULL."""

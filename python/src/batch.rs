@@ -14,7 +14,7 @@ use pyo3_arrow::{PyField, PySchema};
 
 use crate::dlpack;
 use crate::error::to_py;
-use crate::forms::PyForms;
+use crate::forms::{PyForms, TensorMaker};
 
 /// The rows of one step, as one Arrow record batch.
 ///
@@ -63,14 +63,17 @@ impl PyBatch {
         Ok(PyColumn::new(Arc::clone(self.batch.column(index)), Arc::clone(field)))
     }
 
-    /// Columns by name in the forms that were chosen for them, tensors through `make_tensor`.
+    /// Columns by name in the forms that were chosen for them, tensors through `make_tensor`, which is called with a
+    /// `Tensor` or its DLPack capsule.
+    #[pyo3(signature = (forms, make_tensor, *, takes_capsules=false))]
     fn convert<'py>(
         &self,
         py: Python<'py>,
         forms: &PyForms,
         make_tensor: &Bound<'py, PyAny>,
+        takes_capsules: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
-        forms.convert(py, &self.batch, make_tensor)
+        forms.convert(py, &self.batch, &TensorMaker { call: make_tensor, takes_capsules })
     }
 
     fn __len__(&self) -> usize {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
-use forebay::forms::{self, Form, Part, Request, Target};
+use forebay::forms::{self, Form, Part, Request, Target, Tensor, Unit};
 use forebay::{EpochReader, Error};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
+use crate::dlpack;
 use crate::error::to_py;
 use crate::objects::to_list;
 use crate::tensor::PyTensor;
@@ -36,12 +37,12 @@ impl PyForms {
         Ok(Self { forms: choose().map_err(|error| to_py(&error))? })
     }
 
-    /// Returns the columns of `batch` by name, tensors through `make_tensor`.
+    /// Returns the columns of `batch` by name, tensors through `maker`.
     pub(crate) fn convert<'py>(
         &self,
         py: Python<'py>,
         batch: &RecordBatch,
-        make_tensor: &Bound<'py, PyAny>,
+        maker: &TensorMaker<'_, 'py>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let schema = batch.schema();
         if schema.fields().len() != self.forms.len() {
@@ -53,7 +54,7 @@ impl PyForms {
                 .map(|((field, array), form)| Ok((field.name().clone(), forms::convert(field, array, form)?)))
                 .collect::<Result<Vec<_>, Error>>()
         });
-        fields(py, parts.map_err(|error| to_py(&error))?, make_tensor)
+        fields(py, parts.map_err(|error| to_py(&error))?, maker)
     }
 }
 
@@ -72,37 +73,47 @@ impl PyForms {
     }
 }
 
+/// What makes a library's tensors.
+pub(crate) struct TensorMaker<'a, 'py> {
+    /// Called with each tensor.
+    pub(crate) call: &'a Bound<'py, PyAny>,
+    /// Whether it takes a capsule: asking a tensor for one and for its device costs as much as all the rest.
+    pub(crate) takes_capsules: bool,
+}
+
+impl<'py> TensorMaker<'_, 'py> {
+    fn make(&self, py: Python<'py>, tensor: Tensor, unit: Option<Unit>) -> PyResult<Bound<'py, PyAny>> {
+        if self.takes_capsules {
+            return self.call.call1((dlpack::to_capsule(py, tensor, false)?,));
+        }
+        self.call.call1((PyTensor::new(tensor, unit),))
+    }
+}
+
 fn fields<'py>(
     py: Python<'py>,
     parts: Vec<(String, Part)>,
-    make_tensor: &Bound<'py, PyAny>,
+    maker: &TensorMaker<'_, 'py>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (name, part) in parts {
-        dict.set_item(name, value(py, part, make_tensor)?)?;
+        dict.set_item(name, value(py, part, maker)?)?;
     }
     Ok(dict)
 }
 
-fn value<'py>(py: Python<'py>, part: Part, make_tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let tensor = |tensor| make_tensor.call1((PyTensor::new(tensor, None),));
+fn value<'py>(py: Python<'py>, part: Part, maker: &TensorMaker<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = |tensor| maker.make(py, tensor, None);
     match part {
-        Part::Tensor(field, tensor) => {
-            let unit = forms::Unit::of(field.data_type());
-            make_tensor.call1((PyTensor::new(tensor, unit),))
-        }
+        Part::Tensor(field, tensor) => maker.make(py, tensor, Unit::of(field.data_type())),
         Part::Objects(field, array) => Ok(to_list(py, &field, &array)?.into_any()),
-        Part::Ragged(values, offsets) => {
-            pair(py, &RAGGED, "Ragged", (value(py, *values, make_tensor)?, tensor(offsets)?))
-        }
-        Part::Nested(values, offsets) => {
-            pair(py, &NESTED, "nested", (value(py, *values, make_tensor)?, tensor(offsets)?))
-        }
-        Part::Struct(parts) => Ok(fields(py, parts, make_tensor)?.into_any()),
+        Part::Ragged(values, offsets) => pair(py, &RAGGED, "Ragged", (value(py, *values, maker)?, tensor(offsets)?)),
+        Part::Nested(values, offsets) => pair(py, &NESTED, "nested", (value(py, *values, maker)?, tensor(offsets)?)),
+        Part::Struct(parts) => Ok(fields(py, parts, maker)?.into_any()),
         Part::Indices(indices, values) => {
-            pair(py, &INDICES, "DictionaryEncoded", (tensor(indices)?, value(py, *values, make_tensor)?))
+            pair(py, &INDICES, "DictionaryEncoded", (tensor(indices)?, value(py, *values, maker)?))
         }
-        Part::Masked(values, mask) => pair(py, &MASKED, "Masked", (value(py, *values, make_tensor)?, tensor(mask)?)),
+        Part::Masked(values, mask) => pair(py, &MASKED, "Masked", (value(py, *values, maker)?, tensor(mask)?)),
     }
 }
 

@@ -411,8 +411,11 @@ fn decimals(field: &Field, array: &ArrayRef, element: Element) -> Result<Buffer>
 fn check_present(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> Result<()> {
     let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
     let Some(nulls) = nulls else { return Ok(()) };
-    let is_absent = |row: usize| absent.is_some_and(|absent| absent.is_null(row));
-    match (0..nulls.len()).filter(|&row| nulls.is_null(row) && !is_absent(row)).count() {
+    let unexpected = match absent {
+        None => nulls.null_count(),
+        Some(absent) => (absent.inner() & &!nulls.inner()).count_set_bits(),
+    };
+    match unexpected {
         0 => Ok(()),
         count => Err(has_nulls(field, count)),
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int8Type;
 use arrow_array::{Array, ArrayRef};
-use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
+use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,7 @@ impl Tensor {
     pub(super) fn mask(nulls: Option<&NullBuffer>, shape: Vec<i64>) -> Self {
         let num_values = usize::try_from(shape.iter().product::<i64>()).unwrap_or(0);
         let values = match nulls {
-            Some(nulls) => bytes(nulls.iter().map(u8::from)),
+            Some(nulls) => bytes_of(nulls.inner()),
             None => bytes(std::iter::repeat_n(1, num_values)),
         };
         Self::row_major(Element::Bool, shape, values)
@@ -140,10 +140,26 @@ fn bytes(values: impl ExactSizeIterator<Item = u8>) -> Buffer {
     values.collect::<MutableBuffer>().into()
 }
 
+/// Returns bits as bytes, 0 or 1, eight at a time.
+fn bytes_of(bits: &BooleanBuffer) -> Buffer {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // The lowest bit of the first byte, the next one of the second, and so on.
+    const DIAGONAL: u64 = 0x8040_2010_0804_0201;
+    let mut out = MutableBuffer::from_len_zeroed(bits.len().next_multiple_of(64));
+    for (word, slots) in bits.bit_chunks().iter_padded().zip(out.as_slice_mut().as_chunks_mut::<64>().0) {
+        for (byte, slots) in word.to_le_bytes().into_iter().zip(slots.as_chunks_mut().0) {
+            let apart = (u64::from(byte) * EACH) & DIAGONAL;
+            // No byte carries into the next: 0x80 and 0x7f are 0xff.
+            *slots = (((apart + 0x7f * EACH) >> 7) & EACH).to_le_bytes();
+        }
+    }
+    Buffer::from(out).slice_with_length(0, bits.len())
+}
+
 /// Returns the elements of a flat array as they lie in memory; bits of Booleans as bytes.
 pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
     if let Some(bits) = array.as_boolean_opt() {
-        return bytes((0..bits.len()).map(|row| u8::from(bits.value(row))));
+        return bytes_of(bits.values());
     }
     if element == Element::Bool
         && let Some(truths) = array.as_primitive_opt::<Int8Type>()
@@ -160,4 +176,21 @@ pub(super) fn values_of(array: &ArrayRef, element: Element) -> Buffer {
 /// Returns a count as tensors say it.
 pub(super) fn dimension(len: usize) -> i64 {
     i64::try_from(len).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bits_become_bytes(bits in prop::collection::vec(any::<bool>(), 0..400), cut in 0_usize..70) {
+            let cut = cut.min(bits.len());
+            let buffer = BooleanBuffer::from(bits.clone()).slice(cut, bits.len() - cut);
+            let expected: Vec<u8> = bits[cut..].iter().map(|bit| u8::from(*bit)).collect();
+            prop_assert_eq!(bytes_of(&buffer), Buffer::from_vec(expected));
+        }
+    }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from forebay.exceptions import (
     AccessDeniedError,
@@ -47,7 +47,8 @@ def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:
     """Returns the class that is also the one of `datasets`, if that is imported: who catches it has imported it."""
     module = sys.modules.get("datasets.exceptions")
     theirs: Any = getattr(module, "DatasetNotFoundError", None)
-    return kind if theirs is None else _both(kind, theirs)
+    # A class has a hash, which its type does not tell.
+    return kind if theirs is None else _both(cast("Any", kind), theirs)
 
 
 @cache

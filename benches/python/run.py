@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import data
 import harness
+import hub_speed
 import limits
 import memory
 import process
@@ -71,6 +72,7 @@ CASES: dict[str, Case] = {
     "memory": memory.measure,
     "process": process.measure,
     "scan": scan.measure,
+    "hub": hub_speed.measure,
 }
 
 

@@ -7,6 +7,7 @@ Files that end in `.parquet` are large ones, which the Hub resolves to signed UR
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -221,7 +222,7 @@ class Hub:
         return None
 
     def signed(self, repo: Repo, body: bytes) -> str:
-        digest = hashlib.sha256(body).hexdigest()
+        digest = sha256_of(body)
         expires = int(time.time() + self.url_lifetime)
         return f"{self.cdn_url}/{quote(repo.id, '')}/{digest}?Expires={expires}&Signature={self._generation}"
 
@@ -233,7 +234,13 @@ class Hub:
     def body_of(self, digest: str) -> bytes | None:
         every = [*self.repos.values(), *self.buckets.values()]
         bodies = (body for repo in every for files in repo.commits.values() for body in files.values())
-        return next((body for body in bodies if hashlib.sha256(body).hexdigest() == digest), None)
+        return next((body for body in bodies if sha256_of(body) == digest), None)
+
+
+@functools.lru_cache(64)
+def sha256_of(body: bytes) -> str:
+    """Returns the name that the Hub gives to a large file."""
+    return hashlib.sha256(body).hexdigest()
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -482,7 +489,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             # Clients look at the commit of a repository whose card is missing.
             self._send(404, headers | {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}, b"")
         elif path.endswith(".parquet"):
-            linked = {"X-Linked-Size": str(len(body)), "X-Linked-Etag": f'"{hashlib.sha256(body).hexdigest()}"'}
+            linked = {"X-Linked-Size": str(len(body)), "X-Linked-Etag": f'"{sha256_of(body)}"'}
             self._send(302, headers | linked | {"Location": self.hub.signed(repo, body), "Accept-Ranges": "bytes"}, b"")
         else:
             self._send_range(body, headers | {"ETag": f'"{_git_oid(body)}"'})
@@ -500,7 +507,7 @@ def _repo_entry(path: str, body: bytes | None) -> dict[str, Any]:
         return {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
     entry = {"type": "file", "oid": _git_oid(body), "size": len(body), "path": path}
     if path.endswith(".parquet"):
-        entry["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
+        entry["lfs"] = {"oid": sha256_of(body), "size": len(body), "pointerSize": 130}
     return entry
 
 
@@ -508,7 +515,7 @@ def _bucket_entry(path: str, body: bytes | None) -> dict[str, Any]:
     when = "2025-01-01T00:00:00.000Z"
     if body is None:
         return {"type": "directory", "path": path, "uploadedAt": when}
-    digest = hashlib.sha256(body).hexdigest()
+    digest = sha256_of(body)
     return {"type": "file", "path": path, "size": len(body), "xetHash": digest, "mtime": when, "uploadedAt": when}
 
 

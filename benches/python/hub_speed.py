@@ -1,0 +1,179 @@
+"""Datasets of a Hub into torch, shuffled, beside the two loaders that stream the same Parquet from it.
+
+The Hub is that of the tests, on the loopback interface; the URLs that it resolves files to lead to nginx
+(`slow_store`), so neither is what is measured. All answers of both are late by the same. Each reader runs in a process
+of its own, and must deliver the rows of a tiny repository first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import data
+from cases import CASES
+from harness import ROOT, FailedError
+from measuring import Measurement
+from report import Bar, Table, count
+from slow_store import BUCKET, SlowStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from harness import Run
+    from report import Part
+    from results import Log
+
+DELAYS_MS = (0, 50)
+MAX_ROUNDS = 3
+OURS = "forebay"
+READERS = {
+    OURS: ("forebay", 0),
+    "datasets": ("datasets_shuffled", 0),
+    "datasets, 2 workers": ("datasets_shuffled", 2),
+    "litdata": ("litdata_parquet", 0),
+}
+"""The function of `hub_readers`, and its worker processes."""
+
+BARS = {"tokens": {"datasets": 50, "litdata": 3}, "text": {"datasets": 10, "litdata": 3}}
+"""How many times as fast as the best of each Forebay has to be."""
+
+LOADER_SECONDS = 2.0
+
+
+def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds: float) -> Any:
+    """Returns the Hub of the tests, whose large files lie in the store."""
+    sys.path.insert(0, str(ROOT / "tests" / "python"))
+    tested = importlib.import_module("hub")
+    hub = tested.Hub()
+    hub.latency = delay_seconds
+    objects = {}
+    for name, paths in repositories.items():
+        files = {}
+        for index, path in enumerate(paths):
+            files[f"data/train-{index:05}-of-{len(paths):05}.parquet"] = body = path.read_bytes()
+            objects[tested.sha256_of(body)] = path.name
+        hub.create(name, files)
+
+    def signed(_repo: object, body: bytes) -> str:
+        expires = int(time.time() + hub.url_lifetime)
+        return f"{store.endpoint}/{BUCKET}/{objects[tested.sha256_of(body)]}?Expires={expires}"
+
+    hub.signed = signed
+    return hub
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was measured of one reader at one latency."""
+
+    found: list[Measurement]
+    requests: str
+    """Of the Hub: to its API and to resolve."""
+
+    @property
+    def rate(self) -> float:
+        """Rows per second after the first batch, the median."""
+        return statistics.median(measured.rows_per_second for measured in self.found)
+
+    @property
+    def first_batch(self) -> float:
+        """Seconds from the call to the first batch, the median."""
+        return statistics.median(measured.first_batch_seconds for measured in self.found)
+
+
+def measure(run: Run, log: Log) -> list[Part]:
+    """Measures tokens and text."""
+    parts: list[Part] = []
+    for name, bars in BARS.items():
+        rows, kept = [], []
+        for delay_ms in DELAYS_MS:
+            seen = _measure(run, log, name, delay_ms)
+            rows += [_row(delay_ms, reader, one) for reader, one in seen.items()]
+            kept += [_bar(name, delay_ms, rival, least, seen) for rival, least in bars.items()]
+        header = ["first byte after", "reader", "rows/s", "first batch, s", "Hub requests"]
+        parts += [Table(f"From a Hub: {CASES[name].title.lower()}", header, rows), *kept]
+    return parts
+
+
+def _row(delay_ms: int, reader: str, seen: Seen) -> list[str]:
+    return [f"{delay_ms} ms", reader, count(seen.rate), f"{seen.first_batch:.2f}", seen.requests]
+
+
+def _bar(name: str, delay_ms: int, rival: str, least: float, seen: dict[str, Seen]) -> Bar:
+    rivals = [one for reader, one in seen.items() if reader.startswith(rival)]
+    best = max((one.rate for one in rivals), default=float("nan"))
+    ratios = [measured.rows_per_second / best for measured in seen[OURS].found]
+    return Bar.of(f"{name} from a Hub, {delay_ms} ms : {rival}", ratios, least)
+
+
+def _measure(run: Run, log: Log, name: str, delay_ms: int) -> dict[str, Seen]:
+    seen = {}
+    with _hub(run, name, delay_ms / 1000) as hub:
+        for reader in READERS:
+            try:
+                seen[reader] = _rounds(run, log, hub, name, delay_ms, reader)
+            except FailedError as error:
+                if reader == OURS:
+                    raise
+                run.note(f"{name} from a Hub, {reader}", error)
+    return seen
+
+
+@contextmanager
+def _hub(run: Run, name: str, delay_seconds: float) -> Iterator[Any]:
+    """Serves a repository with the rows of a case, and a tiny one."""
+    folder = run.data / f"hub-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    repositories = {}
+    sizes: dict[str, data.Size] = {"tiny": "tiny", "whole": "quick" if run.is_quick else "full"}
+    for label, size in sizes.items():
+        paths = []
+        for path in sorted(data.make(name, run.data, size).glob("*.parquet")):
+            link = folder / f"{size}-{path.name}"
+            if not (link.exists() and link.samefile(path)):
+                link.unlink(missing_ok=True)
+                link.hardlink_to(path)
+            paths.append(link)
+        repositories[f"bench/{name}-{label}"] = paths
+    with SlowStore(folder, delay_seconds) as store, _hub_of(store, repositories, delay_seconds) as hub:
+        yield hub
+
+
+def _rounds(run: Run, log: Log, hub: Any, name: str, delay_ms: int, reader: str) -> Seen:
+    function, num_workers = READERS[reader]
+    found, requests = [], ""
+    for index in range(min(run.num_rounds, MAX_ROUNDS)):
+
+        def once() -> Any:
+            with tempfile.TemporaryDirectory(prefix="forebay-hub-") as home:
+                hub.log.clear()
+                order = {
+                    "function": function,
+                    "case": name,
+                    "num_workers": num_workers,
+                    "num_cores": run.num_cores,
+                    "max_seconds": None if reader == OURS else LOADER_SECONDS,
+                    "environment": hub.environment(Path(home)) | {"XDG_CACHE_HOME": home},
+                }
+                answer = run.program("hub_readers.py", json.dumps(order))
+                asked = f"{hub.count('api', 'whole')} + {hub.count('resolve', 'whole')}"
+            expected = run.program("expected.py", name, data.make(name, run.data, "tiny"))
+            if answer["checked"] != expected:
+                raise FailedError(f"{reader}: other rows than those in the repository: {answer['checked']}")
+            return {"measured": answer["measured"], "requests": asked}
+
+        answer = log.once(f"{delay_ms} ms, {name}, {reader}, round {index + 1}", once)
+        found.append(Measurement(**answer["measured"]))
+        requests = answer["requests"]
+        rate, first = count(found[-1].rows_per_second), found[-1].first_batch_seconds
+        print(f"    {delay_ms} ms, {name}, {reader}: {rate} rows/s, first batch {first:.2f} s", flush=True)
+    return Seen(found, requests)

@@ -11,6 +11,9 @@ use tokio::task::JoinHandle;
 use crate::config;
 use crate::error::{Error, Result};
 
+/// Threads that receive: each copies about a gigabyte a second out of the system's buffers, and decrypts half of that.
+const MAX_IO_THREADS: usize = 8;
+
 /// Threads that may block at the same time: local reads, footers, predicates.
 const MAX_BLOCKING_THREADS: usize = 32;
 
@@ -48,7 +51,7 @@ impl Io {
         {
             return Ok(io);
         }
-        let io = Arc::new(Self::start("forebay-io", 1)?);
+        let io = Arc::new(Self::start("forebay-io", config::num_threads().min(MAX_IO_THREADS))?);
         *current = Some((process, Arc::downgrade(&io)));
         Ok(io)
     }

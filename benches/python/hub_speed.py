@@ -80,9 +80,14 @@ class Seen:
     """Of the Hub: to its API and to resolve."""
 
     @property
+    def rates(self) -> list[float]:
+        """Rows per second: of a whole pass, or after the first batch where it was stopped."""
+        return [one.rows_per_second_of_all if one.is_whole else one.rows_per_second for one in self.found]
+
+    @property
     def rate(self) -> float:
-        """Rows per second after the first batch, the median."""
-        return statistics.median(measured.rows_per_second for measured in self.found)
+        """The median."""
+        return statistics.median(self.rates)
 
     @property
     def first_batch(self) -> float:
@@ -111,7 +116,7 @@ def _row(delay_ms: int, reader: str, seen: Seen) -> list[str]:
 def _bar(name: str, delay_ms: int, rival: str, least: float, seen: dict[str, Seen]) -> Bar:
     rivals = [one for reader, one in seen.items() if reader.startswith(rival)]
     best = max((one.rate for one in rivals), default=float("nan"))
-    ratios = [measured.rows_per_second / best for measured in seen[OURS].found]
+    ratios = [rate / best for rate in seen[OURS].rates]
     return Bar.of(f"{name} from a Hub, {delay_ms} ms : {rival}", ratios, least)
 
 
@@ -174,6 +179,7 @@ def _rounds(run: Run, log: Log, hub: Any, name: str, delay_ms: int, reader: str)
         answer = log.once(f"{delay_ms} ms, {name}, {reader}, round {index + 1}", once)
         found.append(Measurement(**answer["measured"]))
         requests = answer["requests"]
-        rate, first = count(found[-1].rows_per_second), found[-1].first_batch_seconds
-        print(f"    {delay_ms} ms, {name}, {reader}: {rate} rows/s, first batch {first:.2f} s", flush=True)
-    return Seen(found, requests)
+    seen = Seen(found, requests)
+    told = f"{count(seen.rate)} rows/s, first batch {seen.first_batch:.2f} s"
+    print(f"    {delay_ms} ms, {name}, {reader}: {told}", flush=True)
+    return seen

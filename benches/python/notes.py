@@ -19,7 +19,7 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`; data and conversions
 take 45 GB of disk.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
-`process`, `scan`.
+`process`, `scan`, `hub`.
 """
 
 NOTES = """\
@@ -109,4 +109,10 @@ only imported torch.
   the table below. The best *on Parquet* leaves out Lance, which reads a converted copy.
 - **Random rows** are taken from *wide* with pages of 64 KiB by number, in one call: `Dataset.gather`, `take` of Lance,
   `Dataset.take` of pyarrow.
+
+**Hub.** The Hub of the tests, whose URLs lead to nginx, both on the loopback interface and with all answers so much
+later than asked. Each reader opens the repository by its name, in a process of its own with empty caches, and shuffles
+with its defaults. Forebay's rate is of a whole epoch, opening included; the others are stopped after two seconds, and
+only the rate after their first batch counts.
+*Hub requests* are those to its API and those that resolve files, of the last round.
 """

@@ -128,11 +128,12 @@ fn comparison(expr: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     }
 }
 
-/// Returns the name of a column, which may be cast to what it is compared with.
+/// Returns the name of a column, which may be cast to what it is compared with, or have one NaN made of all.
 fn column_of(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::Column(column) => Some(&column.name),
         Expr::Cast(cast) => column_of(&cast.expr),
+        Expr::ScalarFunction(call) if call.name() == "canonical_float" => column_of(call.args.first()?),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@ Files that end in `.parquet` are large ones, which the Hub resolves to signed UR
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -103,6 +104,7 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.buckets: dict[str, Repo] = {}
         self.faults: list[Fault] = []
+        self.uploads: dict[str, bytes] = {}
         self.revoked: set[str] = set()
         self.page_size = PAGE_SIZE
         self.url_lifetime = 3600.0
@@ -277,11 +279,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    do_HEAD = do_POST = do_GET  # noqa: N815 - named by the library
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - named by the library
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        self.form = self.rfile.read(length) if length else b""
+        self.form = self._read_form()
         kind = "cdn" if self.role == "cdn" else "resolve" if "/resolve/" in self.path else "api"
         has_token = "Authorization" in self.headers
         asked = self.headers.get("Range")
@@ -301,6 +302,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(refusal.status, headers, json.dumps({"error": str(refusal)}).encode())
         finally:
             self.request_log.ended = time.monotonic()
+
+    def _read_form(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        form = b""
+        while size := int(self.rfile.readline(), 16):
+            form += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return form
 
     def _cdn(self) -> None:
         # The test of all tests: a token is for the Hub alone.
@@ -494,6 +505,71 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._send_range(body, headers | {"ETag": f'"{_git_oid(body)}"'})
 
+    # What writes: only for the user of the token.
+
+    def _owned(self, name: str) -> Repo:
+        if self._token() != TOKEN:
+            raise _RefusedError(403, "", "You may not write here")
+        return self._repo(name)
+
+    def create(self, _query: dict[str, str]) -> None:
+        asked = json.loads(self.form)
+        name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+        if self._token() != TOKEN:
+            raise _RefusedError(403, "", "You may not write here")
+        if name in self.hub.repos:
+            self._send(409, {}, json.dumps({"url": f"{self.hub.url}/datasets/{name}"}).encode())
+            return
+        self.hub.create(name, {})
+        self._json({"url": f"{self.hub.url}/datasets/{name}", "name": name, "id": name})
+
+    def preupload(self, _query: dict[str, str], name: str, _revision: str) -> None:
+        self._owned(name)
+        files = json.loads(self.form)["files"]
+        modes = [("lfs" if file["path"].endswith(".parquet") else "regular") for file in files]
+        self._json(
+            {
+                "files": [
+                    {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+                    for file, mode in zip(files, modes, strict=True)
+                ]
+            }
+        )
+
+    def validate(self, _query: dict[str, str]) -> None:
+        self._json({"errors": [], "warnings": []})
+
+    def lfs_batch(self, _query: dict[str, str], name: str) -> None:
+        self._owned(name)
+        objects = json.loads(self.form)["objects"]
+        actions = [
+            {**found, "actions": {"upload": {"href": f"{self.hub.url}/lfs/{found['oid']}", "header": {}}}}
+            for found in objects
+        ]
+        self._json({"transfer": "basic", "objects": actions})
+
+    def lfs_upload(self, _query: dict[str, str], digest: str) -> None:
+        if sha256_of(self.form) != digest:
+            raise _RefusedError(400, "", "the bytes are not those of the name")
+        self.hub.uploads[digest] = self.form
+        self._send(200, {}, b"")
+
+    def make_commit(self, _query: dict[str, str], name: str, revision: str) -> None:
+        repo = self._owned(name)
+        _, files = self._files(repo, revision)
+        files = dict(files)
+        for line in self.form.splitlines():
+            said = json.loads(line)
+            value = said["value"]
+            if said["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif said["key"] == "lfsFile":
+                files[value["path"]] = self.hub.uploads[value["oid"]]
+            elif said["key"] == "deletedFile":
+                files.pop(value["path"])
+        sha = repo.commit(files, revision)
+        self._json({"commitUrl": f"{self.hub.url}/datasets/{name}/commit/{sha}", "commitOid": sha, "hookOutput": ""})
+
     def log_message(self, *_arguments: object) -> None:
         """Says nothing."""
 
@@ -555,4 +631,10 @@ _ROUTES: list[tuple[str, Callable[..., None]]] = [
     (rf"/api/buckets/{_ID}/paths-info", _Handler.bucket_paths_info),
     (rf"/datasets/{_ID}/resolve/([^/]+)/(.+)", _Handler.resolve),
     (rf"/buckets/{_ID}/resolve/(.+)", _Handler.resolve_in_bucket),
+    (r"/api/repos/create", _Handler.create),
+    (r"/api/validate-yaml", _Handler.validate),
+    (rf"/api/datasets/{_ID}/preupload/([^/]+)", _Handler.preupload),
+    (rf"/datasets/{_ID}\.git/info/lfs/objects/batch", _Handler.lfs_batch),
+    (r"/lfs/([0-9a-f]+)", _Handler.lfs_upload),
+    (rf"/api/datasets/{_ID}/commit/([^/]+)", _Handler.make_commit),
 ]

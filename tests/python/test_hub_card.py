@@ -74,7 +74,41 @@ def test_a_config_is_chosen_by_name_or_by_the_card(hub):
     both = fb.load_dataset("org/cards", "en", "train+dev")
     assert [row["id"] for row in both.iter()] == [*range(4), *range(5), *range(3)]
     assert hub.count("api") == 2 * 4, "a commit and a listing"
-    assert english["train"]._card["features"] == [{"name": "id", "dtype": "int64"}]
+
+
+LABELS = """---
+dataset_info:
+  features:
+  - name: id
+    dtype:
+      class_label:
+        names:
+          '0': cat
+          '1': dog
+  - name: square
+    dtype: float64
+---
+"""
+
+
+def test_features_are_those_of_the_card_as_in_datasets(hub):
+    import datasets
+
+    hub.create("org/labelled", {"train.parquet": ids_file(0, 2), "README.md": LABELS.encode()})
+    ours = fb.load_dataset("org/labelled", split="train")
+    theirs = datasets.load_dataset("org/labelled", split="train", streaming=True)
+    label = datasets.ClassLabel(names=["cat", "dog"])
+    assert ours.features == theirs.features == {"id": label, "square": datasets.Value("float64")}
+    assert ours.take(9) == list(theirs)
+    assert ours.filter("id = 'dog'").take(9) == [{"id": 1, "square": 1.0}]
+
+
+def test_features_of_the_card_that_no_file_has_are_told(hub):
+    more = LABELS.replace("  - name: id", "  - name: gone\n    dtype: string\n  - name: id")
+    hub.create("org/gone", {"train.parquet": ids_file(0, 2), "README.md": more.encode()})
+    with pytest.warns(UserWarning, match="features of columns that are in no file: `gone`"):
+        ours = fb.load_dataset("org/gone", split="train")
+    assert list(ours.features) == ["id", "square"]
 
 
 def test_what_the_card_does_not_have_is_listed(hub):

@@ -32,6 +32,8 @@ def ds(tmp_path) -> fb.Dataset:
 def test_what_is_handed_over_is_pushed_and_read_back(hub, ds, num_shards):
     wanted = ds.filter("label = 'dog' AND id < 50").shuffle(3)
     wanted.to_hf().push_to_hub("org/pushed", split="train", token=TOKEN, num_shards=num_shards)
+    repo = hub.repos["org/pushed"]
+    assert sum(path.endswith(".parquet") for path in repo.commits[repo.sha]) == num_shards
     back = fb.load_dataset("org/pushed", split="train")
     assert back.features == ds.features
     rows, expected = back.take(100), wanted.take(100)

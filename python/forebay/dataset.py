@@ -151,7 +151,8 @@ def load_dataset(
         token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
         columns: Columns to keep; all by default.
         filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept.
-        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so.
+        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
+            the dataset's card, if it has some.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
             `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...). For the Hub `hf_endpoint`,
             `hf_token`, and `hf_patience`: how long one read goes on asking when the Hub refuses or fails.

@@ -16,7 +16,7 @@ from forebay.casts import cast_query, rename_query
 from forebay.compat import DatasetsFormat
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
-from forebay.exceptions import DataError, PerformanceWarning, SettingError
+from forebay.exceptions import ColumnNotFoundError, DataError, PerformanceWarning, SettingError
 from forebay.explain import Explanation
 from forebay.features import features_from_card, read_features, to_json, with_plain_arrays
 from forebay.filters import is_expression, to_sql
@@ -208,11 +208,24 @@ def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
     if not said:
         return None
     features = features_from_card(said)
-    missing = [name for name in features if name not in dataset.column_names]
-    if missing:
-        named = ", ".join(f"`{name}`" for name in missing)
-        warnings.warn(f"the dataset's card has features of columns that are in no file: {named}", stacklevel=4)
-    return {name: feature for name, feature in features.items() if name not in missing}
+    fitting = {name: feature for name, feature in features.items() if _fits(dataset, name, feature)}
+    if len(fitting) < len(features):
+        named = ", ".join(f"`{name}`" for name in features if name not in fitting)
+        warnings.warn(
+            f"the dataset's card has features that are not those of its files: {named}; these columns are as the files "
+            "have them",
+            stacklevel=4,
+        )
+    return fitting
+
+
+def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
+    """Whether a column is there that can be cast to a feature."""
+    try:
+        dataset.cast({name: feature})
+    except (ColumnNotFoundError, SettingError):
+        return False
+    return True
 
 
 def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:

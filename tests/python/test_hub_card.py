@@ -103,12 +103,18 @@ def test_features_are_those_of_the_card_as_in_datasets(hub):
     assert ours.filter("id = 'dog'").take(9) == [{"id": 1, "square": 1.0}]
 
 
-def test_features_of_the_card_that_no_file_has_are_told(hub):
-    more = LABELS.replace("  - name: id", "  - name: gone\n    dtype: string\n  - name: id")
-    hub.create("org/gone", {"train.parquet": ids_file(0, 2), "README.md": more.encode()})
-    with pytest.warns(UserWarning, match="features of columns that are in no file: `gone`"):
-        ours = fb.load_dataset("org/gone", split="train")
-    assert list(ours.features) == ["id", "square"]
+@pytest.mark.parametrize(
+    "extra",
+    ["  - name: other\n    dtype: string\n", "  - name: square\n    struct:\n    - name: x\n      dtype: string\n"],
+)
+def test_features_of_the_card_that_no_file_has_are_told(hub, extra):
+    name = extra.split()[2]
+    card = LABELS.replace("  - name: square\n    dtype: float64\n", extra)
+    hub.create(f"org/{name}", {"train.parquet": ids_file(0, 2), "README.md": card.encode()})
+    with pytest.warns(UserWarning, match=f"features that are not those of its files: `{name}`"):
+        ours = fb.load_dataset(f"org/{name}", split="train")
+    assert ours.features["id"].names == ["cat", "dog"]
+    assert ours.take(1) == [{"id": 0, "square": 0}]
 
 
 def test_what_the_card_does_not_have_is_listed(hub):

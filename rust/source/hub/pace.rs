@@ -19,6 +19,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A Hub counts whole seconds: one that says zero means less than one.
 const LEAST_REFUSED: Duration = Duration::from_millis(500);
 
+/// A Hub, a URL or a user may name any time; none is waited for so long.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Returns the moment after some time from now.
+pub(super) fn after(time: Duration) -> Instant {
+    Instant::now() + time.min(LONGEST)
+}
+
 /// The requests of this process to one Hub.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -63,7 +71,7 @@ impl Pace {
 
     /// Keeps everybody from asking for a time.
     pub(super) fn hold(&self, time: Duration) {
-        let until = Instant::now() + time;
+        let until = after(time);
         let mut held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
         *held = Some(held.map_or(until, |before| before.max(until)));
     }
@@ -107,12 +115,12 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, until: Instant::now() + limit }
+        Self { limit, until: after(limit) }
     }
 
     /// Refuses a wait that takes too long; `said` is what is waited for.
     pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
-        if Instant::now() + wait > self.until {
+        if after(wait) > self.until {
             return Err(trouble::boxed(Impatient { said: said.to_owned(), limit: self.limit }));
         }
         Ok(())
@@ -167,6 +175,17 @@ mod tests {
             pace.hold(Duration::from_secs(3600));
             let refused = pace.enter(&Patience::new(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("429"), "{refused}");
+        });
+    }
+
+    #[test]
+    fn no_time_is_too_long_for_the_clock() {
+        crate::Io::current().unwrap().block_on(async {
+            let forever = refused_for(&headers(&[("retry-after", "18446744073709551615")])).unwrap();
+            let pace = Pace::current("https://forever.test".into());
+            pace.hold(forever);
+            assert!(pace.enter(&Patience::new(Duration::from_secs(1))).await.is_err());
+            assert!(Patience::new(Duration::MAX).check(Duration::from_secs(9), "").is_ok());
         });
     }
 

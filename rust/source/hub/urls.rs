@@ -152,7 +152,7 @@ fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Reso
     let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
     let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
     let size = text("x-linked-size").and_then(|size| size.parse().ok());
-    let refresh_at = lifetime(&url).map(|left| Instant::now() + left.saturating_sub(MARGIN.min(left / 4)));
+    let refresh_at = lifetime(&url).map(|left| pace::after(left.saturating_sub(MARGIN.min(left / 4))));
     Resolved { url, is_direct, size, tags, refresh_at, number }
 }
 

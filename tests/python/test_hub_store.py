@@ -278,7 +278,7 @@ def test_a_manifest_opens_without_the_api(hub, tmp_path):
     hub.expire_urls()
     mine = fb.load_dataset(tmp_path / "data.forebay", split="train", token=TOKEN)
     assert ids(mine) == list(range(NUM_ROWS))
-    with pytest.raises(fb.AccessDeniedError, match="train/0.parquet"):
+    with pytest.raises(fb.AccessDeniedError, match=r"train/\d.parquet"):
         ids(fb.load_dataset(tmp_path / "data.forebay", split="train", token=False))
 
 
@@ -326,7 +326,7 @@ def test_what_datasets_raises_is_caught_as_such():
         fb.load_dataset("org/missing")
     assert isinstance(caught.value, fb.DatasetNotFoundError)
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert type(copy) is fb.DatasetNotFoundError
+    assert type(copy) is type(caught.value), "of both"
     assert str(copy) == str(caught.value)
     assert not re.search("Traceback", str(caught.value))
 

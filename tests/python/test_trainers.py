@@ -205,6 +205,7 @@ def test_lightning_resumes_a_stateful_loader_exactly(
 
 # Ranks on which several train, one after another, because importing them takes longest.
 RANKS = """
+import os
 import sys
 from pathlib import Path
 
@@ -255,6 +256,9 @@ run("accelerate, to_torch", accelerator.prepare(Model()), rows.to_torch(BATCH_SI
 settings = {"accelerator_config": {"dispatch_batches": False}, "num_train_epochs": 2, "ddp_backend": "gloo"}
 seen["Trainer"] = trained(rows, Path(sys.argv[2]), **settings)
 report(seen)
+dist.barrier()
+# Of processes with DDP over gloo, one in ten or so aborts at its end, after all is done.
+os._exit(0)
 """
 
 

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::config;
 use crate::error::{Error, Result};
 
-/// Threads that receive: each copies about a gigabyte a second out of the system's buffers, and decrypts half of that.
+/// Threads that receive: each copies 0.6 GB a second, or little more, out of the system's buffers.
 const MAX_IO_THREADS: usize = 8;
 
 /// Threads that may block at the same time: local reads, footers, predicates.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hub import Hub
 from hypothesis import settings
 from s3 import S3
 
@@ -29,6 +30,13 @@ settings.register_profile("forebay", deadline=None, derandomize=True, database=N
 # `--hypothesis-profile search` looks for what is not known yet, for as long as that takes.
 settings.register_profile("search", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile("forebay")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Hub]:
+    """A Hub for all tests of a module."""
+    with Hub() as hub:
+        yield hub
 
 
 @pytest.fixture(scope="session")

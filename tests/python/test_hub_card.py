@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from hub import TOKEN, Hub
 from hub_data import ids_file
 
 import forebay as fb
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Hub]:
-    with Hub() as hub:
-        yield hub
 
 
 @pytest.fixture

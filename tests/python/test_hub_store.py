@@ -6,7 +6,6 @@ import pickle
 import re
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -16,17 +15,8 @@ from programs import run_python
 
 import forebay as fb
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 NUM_ROWS = 3000
 ROWS_OF_A_GROUP = 100
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Hub]:
-    with Hub() as hub:
-        yield hub
 
 
 @pytest.fixture

@@ -198,7 +198,8 @@ def _find_elsewhere(request: Request) -> _Found | None:
         return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
     if wanted.name is not None:
         raise SettingError(
-            f"name: `{source}` has no configs; those are of datasets of the Hub, and of folders with a card"
+            f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "
+            f"`split={wanted.name!r}`"
         )
     if wanted == Wanted():
         return None

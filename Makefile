@@ -14,6 +14,12 @@ CARGO_FLAGS := --release --locked
 PYTEST_FLAGS ?=
 # Arguments of benches/python/run.py, as in `make bench BENCH_FLAGS="--only tokens text"`.
 BENCH_FLAGS ?= --write-docs
+# Arguments of benches/python/faults.py, as in `make bench-faults FAULTS_FLAGS="--readers forebay --only 503"`.
+FAULTS_FLAGS ?= --write-docs
+MINUTES ?= 30
+# Seconds for each fuzz target, and which of them: all by default.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 
 BIN := .venv/bin
 REQUIREMENTS := python/requirements
@@ -42,8 +48,8 @@ demo: ext $(CORPUS)/.complete ## Build a corpus from real source files and train
 	@$(BIN)/python examples/demo.py $(CORPUS)
 
 .PHONY: test
-test: ext s3-env datasets-env ## Run all Rust and Python tests, S3 server included
-	$(SAY) "test: Rust and Python, with an S3 server"
+test: ext services datasets-env ## Run all Rust and Python tests, with the servers of `make services`
+	$(SAY) "test: Rust and Python, with the stores' servers"
 	@$(PYTHON) scripts/s3_server.py run -- $(MAKE) --no-print-directory test-rust test-python
 
 .PHONY: test-rust
@@ -53,6 +59,18 @@ test-rust: ## Run the Rust tests alone
 .PHONY: test-python
 test-python: ext ## Run the Python tests alone
 	@$(BIN)/python -m pytest -c python/pyproject.toml --rootdir . tests/python $(PYTEST_FLAGS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz everything that parses foreign bytes, FUZZ_SECONDS each
+	@$(PYTHON) scripts/fuzz.py run --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+.PHONY: asan
+asan: ## Run unit tests of the core and of the allocator with AddressSanitizer
+	@$(PYTHON) scripts/fuzz.py asan
+
+.PHONY: audit
+audit: ## Check what is linked and installed: licences, sources, and known vulnerabilities, which needs a network
+	@$(PYTHON) scripts/audit.py --advisories
 
 # An incremental build is optimised less.
 .PHONY: bench
@@ -64,6 +82,16 @@ bench: .venv/bench .venv-duckdb/done .venv-mosaicml/done ## Measure Forebay besi
 	@$(MAKE) --no-print-directory ext
 	@$(BIN)/python benches/python/run.py $(BENCH_FLAGS)
 
+.PHONY: bench-faults
+bench-faults: ext s3-env .venv/bench .venv-mosaicml/done ## Send Forebay and other readers through faults and write the table of docs/reliability.md
+	$(SAY) "bench-faults: every row once, or what else"
+	@$(BIN)/python benches/python/faults.py $(FAULTS_FLAGS)
+
+.PHONY: soak
+soak: ext s3-env ## Read for MINUTES (30) through random faults and kills, with every row accounted for
+	$(SAY) "soak: $(MINUTES) minutes"
+	@$(BIN)/python benches/python/soak.py --minutes $(MINUTES)
+
 .PHONY: bench-env
 bench-env: .venv/bench .venv-duckdb/done .venv-mosaicml/done ## Install the readers that are measured, and measure nothing
 
@@ -72,6 +100,7 @@ lint: ext ## Check formatting, lints and types of all code
 	$(SAY) "lint: rustfmt and clippy"
 	@cargo fmt --all --check
 	@cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@$(PYTHON) scripts/audit.py
 	$(SAY) "lint: ruff and mypy"
 	@$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --check --config python/pyproject.toml $(PYTHON_SOURCES)
@@ -104,9 +133,18 @@ site: ext .venv/docs ## Build the pages and the Python reference into target/sit
 
 .PHONY: ext
 ext: .venv/dev ## Build the extension into .venv
-	$(SAY) "building the extension (the first time on a machine: DataFusion, a quarter of an hour on two cores)"
+	$(SAY) "building the extension (the first time on a machine: DataFusion, up to half an hour on two cores)"
 	@cd python && PATH="$(CURDIR)/.venv-uv/bin:$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv" \
 		"$(CURDIR)/$(BIN)/maturin" develop --uv $(CARGO_FLAGS)
+
+.PHONY: services
+services: s3-env azure-env ## Install the servers of stores that the tests start: S3, and Azure where there is npm
+	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || echo "make: no nginx: ITS TESTS ARE SKIPPED (apt-get install nginx-light)" >&2
+
+.PHONY: azure-env
+azure-env:
+	@$(PYTHON) scripts/azurite.py install || { \
+		[ -z "$${CI:-}" ] || ! command -v npm >/dev/null || exit 1; echo "make: THE TESTS THAT NEED AZURE ARE SKIPPED" >&2; }
 
 .PHONY: s3-env
 s3-env: .venv/dev ## Install the S3 server of the tests into .venv-s3

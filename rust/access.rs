@@ -199,6 +199,7 @@ impl RowAccess {
         let runs = runs_of(&rows);
         let projection = self.dataset.projection();
         let read = RowGroupRead::try_new(snapshot, row_group, projection, Some(&runs), rows.len())?;
+        let read = read.within(self.memory_bytes);
         let bytes = read.ranges().iter().map(|range| range.end - range.start).sum();
         let has_pages = snapshot.fragment(row_group).has_offset_index(row_group.index);
         if bytes > self.memory_bytes / READS_IN_MEMORY && rows.len() > 1 && has_pages {

@@ -1,5 +1,7 @@
 //! Defaults, named.
 
+use std::time::Duration;
+
 /// Footer bytes asked for at first; one more request where that was not enough.
 pub const FOOTER_BYTES: u64 = 256 << 10;
 
@@ -29,6 +31,9 @@ pub const REQUESTS_IN_FLIGHT: usize = 64;
 
 /// The same of an object store, which spreads them over many machines.
 pub const OBJECT_STORE_REQUESTS_IN_FLIGHT: usize = 128;
+
+/// Calls of somebody else's file system at the same time: each takes a thread of Python's.
+pub const FILE_SYSTEM_CALLS_IN_FLIGHT: usize = 16;
 
 /// Requests to one store at the same time at least, however often it says that these are too many.
 pub const LEAST_REQUESTS_IN_FLIGHT: usize = 4;
@@ -84,6 +89,9 @@ pub const LEAST_READS_IN_MEMORY: u64 = 4;
 /// A row group without a page index costs when it takes more than this part of the memory limit: what is decoded, what
 /// is being read and what comes next do not fit beside each other then.
 pub const UNINDEXED_SHARE: u64 = 4;
+
+/// How long one read goes on without a byte, whatever the store does.
+pub const RETRY_FOR: Duration = Duration::from_secs(300);
 
 /// Returns the number of cores that this process may use.
 pub fn num_threads() -> usize {

@@ -53,7 +53,18 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// The store failed in another way, after its own retries.
+    /// There are no credentials, and nobody to ask for any.
+    #[error(
+        "no credentials for `{url}`; put them into the environment or `storage_options`, or set `skip_signature` to `true` there for a public bucket"
+    )]
+    NoCredentials {
+        /// The object or bucket.
+        url: String,
+        /// What was tried.
+        source: Box<object_store::Error>,
+    },
+
+    /// The store failed in another way.
     #[error("the store failed for `{url}`")]
     Store {
         /// The object or bucket.
@@ -73,21 +84,26 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
-    /// A Hub went on refusing or failing for as long as it may.
+    /// A store went on refusing or failing for as long as it may.
     #[error(
-        "the Hub did not give `{url}` within {} seconds; try again later, or raise `hf_patience` in `storage_options`",
+        "the store did not give {}`{url}` within {} seconds, however often it was asked; try again later, or raise `{option}` in `storage_options`",
+        of_range(.range.as_ref()),
         .limit.as_secs_f64()
     )]
     Impatient {
         /// The object.
         url: String,
+        /// The bytes asked for, if they were some of the object.
+        range: Option<Range<u64>>,
         /// How long it may take.
         limit: Duration,
-        /// What the Hub said last.
+        /// The option that says so.
+        option: &'static str,
+        /// What the store said last.
         source: Box<object_store::Error>,
     },
 
-    /// The store gave up reading a range, after its own retries.
+    /// The store failed to give a range.
     #[error("cannot read bytes {}..{} of `{url}`", .range.start, .range.end)]
     Read {
         /// The object.
@@ -138,6 +154,21 @@ pub enum Error {
         column: Option<String>,
         /// What the decoder said; part of the message because it says what is wrong with the page.
         source: Box<ParquetError>,
+    },
+
+    /// A value cannot be used as it was asked for: an image that is broken, a list that is NULL.
+    #[error("column `{column}`, row {row} of row group {row_group} of `{url}`: {reason}")]
+    Value {
+        /// The object.
+        url: String,
+        /// The row group within the object, from 0.
+        row_group: usize,
+        /// The row within the row group, from 0.
+        row: u64,
+        /// The column.
+        column: String,
+        /// What is wrong with it, and what to do.
+        reason: String,
     },
 
     /// A column's values do not fit the type that all objects agreed on.
@@ -372,6 +403,19 @@ pub enum Error {
         needed_bytes: u64,
     },
 
+    /// More rows could not be read than may be skipped.
+    #[error(
+        "skipped {num_rows} rows that could not be read, more than max_skipped ({max_rows}); the last ones because of this"
+    )]
+    TooManySkipped {
+        /// Rows skipped, those last ones included.
+        num_rows: u64,
+        /// How many may be.
+        max_rows: u64,
+        /// Why the last ones could not be read.
+        source: Box<Error>,
+    },
+
     /// A column's type has no form in the requested format.
     #[error("column `{column}` of type `{data_type}` cannot become a tensor: {hint}")]
     NoTensor {
@@ -405,6 +449,10 @@ pub enum Error {
     },
 }
 
+fn of_range(range: Option<&Range<u64>>) -> String {
+    range.map_or(String::new(), |range| format!("bytes {}..{} of ", range.start, range.end))
+}
+
 fn of_column(column: Option<&str>) -> String {
     column.map_or(String::new(), |column| format!("column `{column}` in "))
 }
@@ -427,7 +475,7 @@ fn near_names(near: &[String], available: &[String], owner: &str) -> String {
 }
 
 impl Error {
-    /// Returns the message with what its causes say, for where nothing shows a chain.
+    /// Returns the message with what its causes say, for where nothing shows a chain; without secrets.
     pub fn describe(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -438,7 +486,23 @@ impl Error {
             }
             cause = source.source();
         }
-        text
+        crate::secrets::redacted(&text)
+    }
+
+    /// Returns whether an object, or its store, is to blame: others may be read all the same.
+    pub(crate) fn is_of_object(&self) -> bool {
+        let is_of_store = matches!(
+            self,
+            Self::NotFound { .. }
+                | Self::PermissionDenied { .. }
+                | Self::Store { .. }
+                | Self::TimedOut { .. }
+                | Self::Impatient { .. }
+                | Self::Read { .. }
+                | Self::ShortRead { .. }
+                | Self::ObjectChanged { .. }
+        );
+        is_of_store || matches!(self, Self::NotParquet { .. } | Self::Decode { .. } | Self::Cast { .. })
     }
 
     /// Returns the error for a panic caught at a thread's end.

@@ -19,13 +19,20 @@ pub mod display;
 mod error;
 mod explain;
 mod features;
+mod finish;
 pub mod forms;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod image;
 mod io;
 pub mod ipc;
 mod metrics;
 #[cfg(test)]
 mod mistakes;
+mod notices;
 mod outputs;
+mod pack;
 mod panics;
 pub mod plan;
 mod process;
@@ -34,6 +41,7 @@ mod reader;
 #[cfg(test)]
 mod requests;
 mod restrict;
+mod secrets;
 mod selection;
 mod source;
 mod sql;
@@ -43,20 +51,29 @@ pub use arrow_schema::SchemaRef;
 
 pub use crate::access::RowAccess;
 pub use crate::cast::Conversion;
+pub use crate::dataset::{
+    Audience, FileRequest, FilesRequest, Fragment, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles,
+};
 #[doc(hidden)]
 pub use crate::dataset::{Decoders, Trial};
-pub use crate::dataset::{
-    FileRequest, FilesRequest, Fragment, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles,
-};
 pub use crate::error::{Error, Result};
 pub use crate::explain::Explanation;
+pub use crate::finish::{Documents, Finish, FinishSettings, Integers, Padding, Side};
+pub use crate::image::{ColorMode, Crop, ImageSettings, Layout, OnError};
 pub use crate::io::Io;
-pub use crate::metrics::{Counted, Metrics, Progress, Stage};
+pub use crate::metrics::{Counted, Metrics, Progress, Recovered, Stage};
+pub use crate::notices::take_notices;
+pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset, Reading};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
+#[doc(hidden)]
+pub use crate::secrets::redacted;
 pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
-pub use crate::source::{Connection, Known, Object, Store, WholeObject};
+pub use crate::source::{
+    Connection, FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, Known, Object,
+    OpenFileSystem, Store, WholeObject, set_file_systems,
+};
 pub use crate::sql::{
     DATAFUSION_VERSION, Function, FunctionBody, QueryStream, Request, Rows, ScalarValue, Table, scalar,
 };

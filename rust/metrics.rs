@@ -58,8 +58,8 @@ pub struct Counted {
     pub bytes_fetched: u64,
     /// Bytes of the ranges that were asked for; what was received beyond them lay in gaps.
     pub bytes_wanted: u64,
-    /// Times that a request was made again because the store refused or failed.
-    pub retries: u64,
+    /// What requests had to be made again for.
+    pub recovered: Recovered,
     /// Ranges that were there already.
     pub hits: u64,
     /// Most requests that had to be made one after another.
@@ -68,6 +68,49 @@ pub struct Counted {
     pub first_bytes: Duration,
     /// Time during which at least one request was waiting or under way.
     pub busy: Duration,
+}
+
+/// What requests to a store went through before they were answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Times that a request was made again because the store said that there are too many (429, 503).
+    pub throttled: u64,
+    /// The same because the store failed (another 5xx), or answered something else than it was asked.
+    pub failed: u64,
+    /// The same because there was no connection, or it broke.
+    pub broken: u64,
+    /// The same because nothing came for too long.
+    pub stalled: u64,
+    /// Bodies that broke off and went on in another answer.
+    pub resumed: u64,
+    /// Second requests for what a first one was slow with.
+    pub hedges: u64,
+    /// Those that were answered first.
+    pub hedges_won: u64,
+}
+
+impl Recovered {
+    /// Returns how often requests were made again, for whatever reason.
+    pub fn retries(&self) -> u64 {
+        self.throttled + self.failed + self.broken + self.stalled
+    }
+
+    /// Returns whether the request was made once, as nearly all are.
+    pub(crate) fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn and(self, then: Self) -> Self {
+        Self {
+            throttled: self.throttled + then.throttled,
+            failed: self.failed + then.failed,
+            broken: self.broken + then.broken,
+            stalled: self.stalled + then.stalled,
+            resumed: self.resumed + then.resumed,
+            hedges: self.hedges + then.hedges,
+            hedges_won: self.hedges_won + then.hedges_won,
+        }
+    }
 }
 
 /// The counts of one stage, and whether it is at work.
@@ -92,7 +135,7 @@ impl Counted {
             requests: self.requests + then.requests,
             bytes_fetched: self.bytes_fetched + then.bytes_fetched,
             bytes_wanted: self.bytes_wanted + then.bytes_wanted,
-            retries: self.retries + then.retries,
+            recovered: self.recovered.and(then.recovered),
             hits: self.hits + then.hits,
             depth: self.depth + then.depth,
             first_bytes: self.first_bytes + then.first_bytes,
@@ -124,9 +167,11 @@ impl Metrics {
         });
     }
 
-    /// Counts the times that a request was made again.
-    pub(crate) fn retry(&self, stage: Stage, num_retries: u64) {
-        self.change(stage, |running| running.counted.retries += num_retries);
+    /// Counts what a request went through.
+    pub(crate) fn recover(&self, stage: Stage, recovered: Recovered) {
+        if !recovered.is_plain() {
+            self.change(stage, |Running { counted, .. }| counted.recovered = counted.recovered.and(recovered));
+        }
     }
 
     /// Counts ranges that need not be asked for.

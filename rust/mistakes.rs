@@ -308,7 +308,13 @@ fn uses() -> Vec<Mistake> {
             "no lanes",
             |folder| prepare(
                 folder,
-                OrderSettings::Shuffled { seed: 1, shuffle_bytes: 1, num_lanes: Some(0), window_rows: None }
+                OrderSettings::Shuffled {
+                    seed: 1,
+                    shuffle_bytes: 1,
+                    num_lanes: Some(0),
+                    window_rows: None,
+                    weights: None
+                }
             ),
             Error::Setting { .. },
             ["num_lanes", "at least 1"]

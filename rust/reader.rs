@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
 use crate::outputs::Outputs;
-use crate::plan::{self, EpochPlan, Order, OrderState, PieceId, Span, State};
+use crate::plan::{self, EpochPlan, Hole, Order, OrderState, PieceId, Span, State, Weights};
 use crate::query::{Answer, Dataset};
 use crate::selection::{RowSet, Selection};
 use crate::source::{Ahead, Connection};
@@ -46,6 +46,10 @@ pub enum OrderSettings {
         num_lanes: Option<u32>,
         /// The rows of a lane's window, instead of those derived.
         window_rows: Option<u64>,
+        /// What the kept rows weigh, where an epoch is drawn from them with replacement.
+        ///
+        /// They belong to the query: states name their digest.
+        weights: Option<Arc<Weights>>,
     },
 }
 
@@ -80,7 +84,7 @@ pub struct EpochReader {
     /// The number of each span's first kept row, among all kept rows, where values are kept with them.
     first_kept: Box<[u64]>,
     settings: OrderSettings,
-    /// What the state says of an order that was given.
+    /// What the state says of an order that was given, or of what is drawn.
     given: Option<String>,
     order: Order,
     spans: Arc<[Span]>,
@@ -150,6 +154,18 @@ impl EpochReader {
         }
         this.spans = spans.into();
         this.row_bytes = decoded_bytes.div_ceil(num_rows.max(1));
+        if let Some(weights) = this.weights() {
+            let (num_weights, num_kept) = (weights.num_rows(), selection.num_rows());
+            if this.answer.order().is_some() {
+                let reason = "the rows have an order of their own; draw from a query without ORDER BY".into();
+                return Err(Error::Setting { name: "weights", reason });
+            }
+            if num_weights != num_kept {
+                let reason = format!("{num_weights} weights for {num_kept} rows");
+                return Err(Error::Setting { name: "weights", reason });
+            }
+            this.given = Some(weights.describe());
+        }
         if let OrderSettings::Given(rows) = &this.settings {
             let plan = EpochPlan::in_order(Arc::clone(&this.spans), rows);
             let plan = plan.map_err(|reason| Error::Setting { name: "order", reason })?;
@@ -195,7 +211,7 @@ impl EpochReader {
     pub fn num_rows(&self) -> u64 {
         match &self.settings {
             OrderSettings::Given(rows) => rows.len() as u64,
-            _ => self.selection.num_rows(),
+            _ => self.weights().map_or(self.selection.num_rows(), |weights| u64::from(weights.num_draws())),
         }
     }
 
@@ -213,6 +229,14 @@ impl EpochReader {
     /// Returns whether functions that came with a query may run as rows are read.
     pub fn brings_functions(&self) -> bool {
         self.dataset.brings_functions()
+    }
+
+    /// Returns the seed of the order; 0 of one that is not shuffled.
+    pub(crate) fn seed(&self) -> u64 {
+        match self.order {
+            Order::Shuffled { seed, .. } => seed,
+            Order::Sequential => 0,
+        }
     }
 
     /// Returns the columns of the batches.
@@ -236,6 +260,7 @@ impl EpochReader {
             order,
             epoch,
             position,
+            holes: Vec::new(),
         }
     }
 
@@ -251,7 +276,24 @@ impl EpochReader {
             let num_rows = self.num_rows();
             differences.push(format!("position: expected at most {num_rows}, got {}", state.position));
         }
+        differences.extend(state.holes.iter().filter_map(|hole| self.refusal(hole)));
         if differences.is_empty() { Ok(state) } else { Err(Error::StateMismatch { differences }) }
+    }
+
+    /// Says what is wrong with a hole that is none of this order.
+    fn refusal(&self, hole: &Hole) -> Option<String> {
+        let &Hole { span, start, end, .. } = hole;
+        let num_kept = self.spans.get(span as usize).map_or(0, |span| span.num_kept);
+        let is_sound = start < end && end <= num_kept;
+        (!is_sound).then(|| format!("holes: expected rows of span {span}, which has {num_kept}, got {start} to {end}"))
+    }
+
+    /// Returns the hole that rows of a piece leave which cannot be read.
+    pub(crate) fn hole(&self, piece: PieceId, kept: &Range<u32>, cause: String) -> Hole {
+        let (_, row_group) = self.row_group_of(piece);
+        let object = self.fragment_of(piece).object.url.clone();
+        let row_group = row_group.index as usize;
+        Hole { span: piece.span, start: kept.start, end: kept.end, object, row_group, cause }
     }
 
     /// Returns how each column leaves in batches for `target`; see [`forms`](crate::forms).
@@ -270,7 +312,7 @@ impl EpochReader {
         // Only tried, and never held while planning: a forked child may find it locked for ever.
         if let Ok(cached) = self.plan.try_lock()
             && let Some((planned, plan)) = &*cached
-            && (*planned == epoch || self.given.is_some())
+            && (*planned == epoch || matches!(self.settings, OrderSettings::Given(_)))
         {
             return Arc::clone(plan);
         }
@@ -288,7 +330,17 @@ impl EpochReader {
         {
             return plan;
         }
-        EpochPlan::new(spans(), self.order, epoch)
+        match self.weights() {
+            Some(weights) => EpochPlan::drawn(&self.spans, self.order, epoch, weights),
+            None => EpochPlan::new(spans(), self.order, epoch),
+        }
+    }
+
+    fn weights(&self) -> Option<&Weights> {
+        match &self.settings {
+            OrderSettings::Shuffled { weights, .. } => weights.as_deref(),
+            _ => None,
+        }
     }
 
     pub(crate) fn connect(&self, metrics: &Arc<Metrics>) -> Result<Vec<Connection>> {
@@ -365,7 +417,8 @@ impl EpochReader {
         let layout = &self.layouts[row_group.fragment as usize];
         let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
         let read =
-            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)?;
+            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)?
+                .within(self.memory_limit);
         let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, finish: None }) };
         let attached = match self.first_kept.get(piece.span as usize) {
             None => None,
@@ -388,6 +441,20 @@ impl EpochReader {
             return Error::BatchMemory { batch_rows, limit_bytes, needed_bytes };
         }
         fragment.memory_error(row_group.index, limit_bytes, needed_bytes)
+    }
+
+    /// Returns the error for a value of the row at a position: says where the row lies.
+    pub(crate) fn value_error(&self, plan: &EpochPlan, position: u64, column: String, reason: String) -> Error {
+        let located = plan.locate(position).and_then(|found| {
+            let (index, row_group) = self.row_group_of(found.piece);
+            let kept = plan.kept_row(found.piece.span, plan.piece(found.piece).kept.start + found.row);
+            let span = self.spans[found.piece.span as usize];
+            let runs = self.selection.rows(index).nth_runs(span.start..span.end, kept..kept + 1);
+            let url = self.dataset.snapshot().fragment(row_group).object.url.clone();
+            Some((url, row_group.index as usize, u64::from(runs.first()?.start)))
+        });
+        let (url, row_group, row) = located.unwrap_or_default();
+        Error::Value { url, row_group, row, column, reason }
     }
 
     pub(crate) fn gather_error(error: &ArrowError) -> Error {
@@ -497,16 +564,21 @@ fn digest(rows: &[u64]) -> String {
 
 /// Derives lanes and window where they are not given.
 fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Result<Order> {
-    let &OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows } = settings else {
+    let OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows, weights } = settings else {
         return Ok(Order::Sequential);
     };
+    let (&seed, &shuffle_bytes, &num_lanes, &window_rows) = (seed, shuffle_bytes, num_lanes, window_rows);
     if num_lanes == Some(0) {
         return Err(Error::Setting { name: "num_lanes", reason: "0 lanes hold no rows; expected at least 1".into() });
     }
     if window_rows == Some(0) {
         return Err(Error::Setting { name: "window_rows", reason: "expected at least 1, got 0".into() });
     }
-    let span_rows = plan::resolve::mean_span_rows(spans);
+    let mut span_rows = plan::resolve::mean_span_rows(spans);
+    if let Some(weights) = weights {
+        let drawn = u128::from(span_rows) * u128::from(weights.num_draws()) / u128::from(weights.num_rows().max(1));
+        span_rows = u64::try_from(drawn).unwrap_or(u64::MAX).max(1);
+    }
     let derived = plan::resolve::resolve(span_rows, dataset.snapshot().row_bytes(), shuffle_bytes);
     Ok(Order::Shuffled {
         seed,

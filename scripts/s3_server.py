@@ -60,7 +60,7 @@ class Server:
 
     def stop(self) -> None:
         """Stops the server and deletes its objects."""
-        _terminate(self.process.pid)
+        terminate(self.process.pid)
         self.process.wait()
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -98,7 +98,7 @@ def start() -> Server:
     if not is_installed():
         raise ServerError("the S3 server is not installed: run `make s3-env`")
     for attempt in range(1, NUM_START_ATTEMPTS + 1):
-        server = _spawn(_free_port())
+        server = _spawn(free_port())
         if _is_ready(server):
             return server
         server.stop()
@@ -148,7 +148,8 @@ def _is_ready(server: Server) -> bool:
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a port of the loopback interface that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -170,7 +171,7 @@ def _find_python() -> str:
     raise ServerError(f"the S3 server needs Python {PYTHON_VERSION}, on PATH or installed by pyenv")
 
 
-def _terminate(pid: int) -> None:
+def terminate(pid: int) -> None:
     """Ends the process group of a server: politely, then not."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -232,7 +233,7 @@ def _stop_in_background() -> None:
     if not STATE.exists():
         return
     state = json.loads(STATE.read_text())
-    _terminate(state["pid"])
+    terminate(state["pid"])
     shutil.rmtree(state["data_dir"], ignore_errors=True)
     STATE.unlink()
 

@@ -15,11 +15,12 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 | `python benches/python/run.py --only tokens --readers polars pyarrow` | the same with some rivals |
 | `python benches/python/run.py --quick` | sees in minutes that everything works; its numbers mean nothing |
 | `python benches/python/run.py --report` | shows what has been measured so far |
+| `scripts/network.py run -- make bench` | measures in a network with latency and losses, see `CONTRIBUTING.md` |
 
 All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`; data and conversions
 take 45 GB of disk.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
-`process`, `scan`, `hub`.
+`process`, `scan`, `hub`, `packing`, `images`, `map`, `training`.
 """
 
 NOTES = """\
@@ -115,4 +116,21 @@ later than asked. Each reader opens the repository by its name, in a process of 
 with its defaults. Forebay's rate is of a whole epoch, opening included; the others are stopped after two seconds, and
 only the rate after their first batch counts.
 *Hub requests* are those to its API and those that resolve files, of the last round.
+
+**Packing.** 60,000 documents of 16 to 20,000 tokens, log-normal lengths, into batches of 16 sequences of 2048. The
+generators append documents to a list and cut it, or pack windows of 4096 documents by best-fit decreasing with a sorted
+list of rooms, over `datasets` streaming in a `DataLoader`, without workers and with one for each core. Rates are those
+after the first batch; every reader must deliver all tokens.
+
+**Images.** 2,000 JPEGs of 240 to 640 pixels a side and their labels, the middle of each resized to 224 by 224, uint8,
+in batches of 64. PIL (`ImageOps.fit`, bilinear) and torchvision (`decode_jpeg`, antialiased resize) decode in one
+`DataLoader` worker for each core, from bytes that are in memory already; WebDataset reads tar files, litdata its own
+chunks and MosaicML MDS, with PIL. Forebay reads Parquet and shuffles.
+
+**Functions and steps.** A function of a millisecond on batches of 32 rows of *tokens*, a shuffled epoch after one
+that starts the workers. *Compute* holds a core and the interpreter's lock, and shares the cores with the loop; *wait*
+sleeps, which shows the cost of handing batches over. `DataLoader` reads in its workers, and runs the function there.
+Training is a thousand steps of 20 ms that sleep, as a process does that waits for a GPU; waiting is the time in `next`
+after the first batch. litdata and MosaicML read what they converted, from the same store, into an empty
+folder of each run.
 """

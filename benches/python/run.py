@@ -26,10 +26,12 @@ import data
 import harness
 import hub_speed
 import limits
+import mapping
 import memory
 import process
 import report
 import scan
+import shaping
 import shuffle
 import throughput
 from cases import CASES as COMPARISONS
@@ -61,6 +63,7 @@ PACKAGES = {
     "polars": "polars",
     "pyarrow": "pyarrow",
     "torch": "torch",
+    "torchvision": "torchvision",
     "webdataset": "webdataset",
 }
 """Module to the package that holds it."""
@@ -73,6 +76,10 @@ CASES: dict[str, Case] = {
     "process": process.measure,
     "scan": scan.measure,
     "hub": hub_speed.measure,
+    "map": mapping.measure_map,
+    "training": mapping.measure_training,
+    "packing": shaping.measure_packing,
+    "images": shaping.measure_images,
 }
 
 

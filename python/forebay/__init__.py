@@ -13,6 +13,7 @@
 from forebay import hf
 from forebay._lib import Batch, __version__
 from forebay.columns import DictionaryEncoded, Masked, Ragged
+from forebay.dataloader import DataLoader
 from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import (
     AccessDeniedError,
@@ -33,16 +34,24 @@ from forebay.exceptions import (
     SchemaError,
     SelectionError,
     SettingError,
+    SkipLimitError,
+    SkippedRowsWarning,
     StateError,
     StoreError,
     StoreTimeoutError,
+    StoreWarning,
     TensorError,
+    TransformError,
+    TransformTimeoutError,
     VersionError,
+    WorkerDiedError,
 )
 from forebay.hf.taken import from_hf
 from forebay.loader import Stream, cursor
-from forebay.options import ReadOptions, ShuffleOptions
+from forebay.options import PoolOptions, ReadOptions, ShuffleOptions
+from forebay.secrets import pickle_with_secrets, unpickle_with
 from forebay.selection import Selection
+from forebay.shaping import Image, Pack, Pad
 from forebay.sql import Function, QueryResult, list_queries, read_query
 
 __all__ = [
@@ -52,6 +61,7 @@ __all__ = [
     "ClosedError",
     "ColumnNotFoundError",
     "DataError",
+    "DataLoader",
     "Dataset",
     "DatasetDict",
     "DatasetNotFoundError",
@@ -60,11 +70,15 @@ __all__ = [
     "Function",
     "GatedDatasetError",
     "HubUnreachableError",
+    "Image",
     "Masked",
     "MemoryLimitError",
     "NotFoundError",
     "ObjectChangedError",
+    "Pack",
+    "Pad",
     "PerformanceWarning",
+    "PoolOptions",
     "QueryError",
     "QueryResult",
     "Ragged",
@@ -75,17 +89,25 @@ __all__ = [
     "SelectionError",
     "SettingError",
     "ShuffleOptions",
+    "SkipLimitError",
+    "SkippedRowsWarning",
     "StateError",
     "StoreError",
     "StoreTimeoutError",
+    "StoreWarning",
     "Stream",
     "TensorError",
+    "TransformError",
+    "TransformTimeoutError",
     "VersionError",
+    "WorkerDiedError",
     "__version__",
     "cursor",
     "from_hf",
     "hf",
     "list_queries",
     "load_dataset",
+    "pickle_with_secrets",
     "read_query",
+    "unpickle_with",
 ]

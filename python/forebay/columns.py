@@ -6,6 +6,7 @@ takes them as they are. Arrays are those of the library the batch was made for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -108,6 +109,25 @@ def rows_of(column: Any, start: int, stop: int) -> Any:
     if isinstance(column, dict):
         return {name: rows_of(child, start, stop) for name, child in column.items()}
     return column[start:stop]
+
+
+def length_of(column: Any) -> int | None:
+    """Returns the number of rows of a column in any form; None of what is no column."""
+    if isinstance(column, Masked):
+        return length_of(column.mask)
+    if isinstance(column, Ragged):
+        found = length_of(column.offsets)
+        return None if found is None else found - 1
+    if isinstance(column, DictionaryEncoded):
+        return length_of(column.indices)
+    if isinstance(column, Mapping):
+        return length_of(next(iter(column.values()))) if column else None
+    if isinstance(column, str | bytes | bytearray | set | frozenset):
+        return None
+    shape = getattr(column, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(column) if hasattr(column, "__len__") else None
 
 
 def nested(values: Any, offsets: Any) -> Any:

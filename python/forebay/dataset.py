@@ -24,8 +24,10 @@ from forebay.formats import make_format
 from forebay.hub.resolve import Wanted
 from forebay.loader import Stream
 from forebay.options import (
+    DEFAULT_MAX_SKIPPED,
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHUFFLE_BYTES,
+    OnError,
     ReadOptions,
     Remainder,
     ShareOptions,
@@ -36,14 +38,20 @@ from forebay.options import (
     check_options,
     check_text,
 )
+from forebay.replicas import share_of
 from forebay.selection import Selection
+from forebay.shaping import chosen
 from forebay.sources import Opened, Request, open_sources
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
+from forebay.weights import make_weights, weighing
 
 if TYPE_CHECKING:
     from forebay.compat import Compat
     from forebay.formats import Format, FormatName
     from forebay.hf.iterable import IterableDataset
+    from forebay.mapped import MappedDataset
+    from forebay.options import PoolOptions
+    from forebay.shaping import Image, Pack, Pad
     from forebay.torch import TorchStream
 
 ROWS_PER_READ = 1024
@@ -76,7 +84,7 @@ def load_dataset(
     columns: Sequence[str] | None = None,
     filters: str | Filters | None = None,
     features: Any = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset: ...
 
 
@@ -93,7 +101,7 @@ def load_dataset(
     columns: Sequence[str] | None = None,
     filters: str | Filters | None = None,
     features: Any = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset: ...
 
 
@@ -110,7 +118,7 @@ def load_dataset(
     columns: Sequence[str] | None = None,
     filters: str | Filters | None = None,
     features: Any = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetDict: ...
 
 
@@ -126,7 +134,7 @@ def load_dataset(
     columns: Sequence[str] | None = None,
     filters: str | Filters | None = None,
     features: Any = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset | DatasetDict:
     """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
 
@@ -154,8 +162,9 @@ def load_dataset(
         features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
             the dataset's card, if it has some.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
-            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...). For the Hub `hf_endpoint`,
-            `hf_token`, and `hf_patience`: how long one read goes on asking when the Hub refuses or fails.
+            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
+            one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
+            For what `fsspec` reads the arguments of its file system, of any type that JSON has.
 
     Returns:
         A `Dataset`; without `split` a `DatasetDict` of all splits.
@@ -245,7 +254,7 @@ class DatasetDict(dict[str, "Dataset"]):
             raise AttributeError(name)
         raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
 
-    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> None:
+    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
         _save_manifest([*self.items()], uri, storage_options)
 
@@ -264,12 +273,22 @@ class Dataset:
     """
 
     def __init__(
-        self, native: _lib.Dataset, shuffle: ShuffleOptions | None = None, format: Format | None = None
+        self,
+        native: _lib.Dataset,
+        shuffle: ShuffleOptions | None = None,
+        format: Format | None = None,
+        num_passes: int | None = 1,
     ) -> None:
         self._native = native
         self._shuffle = shuffle
         self._format = format
+        self._num_passes = num_passes
         self._prepared_format: Format | None = None
+        self._weights: _lib.Weights | None = None
+
+    def _of(self, native: _lib.Dataset) -> Dataset:
+        """Returns a dataset like this one, of other rows or columns."""
+        return Dataset(native, self._shuffle, self._format, self._num_passes)
 
     def filter(self, condition: str | Filters, *, params: Mapping[str, Any] | None = None) -> Dataset:
         """Keeps the rows for which a SQL expression is true, among those kept so far.
@@ -302,7 +321,7 @@ class Dataset:
             got = type(condition).__name__
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", or conditions, got {got}')
         native = self._native.filter(check_text("filter", condition), make_parameters(params))
-        return Dataset(native, self._shuffle, self._format)
+        return self._of(native)
 
     def sql(
         self,
@@ -342,7 +361,7 @@ class Dataset:
             (['path', 'kb'], 4)
         """
         native = self._native.sql(check_text("query", query), *_inputs(params, tables, functions))
-        return Dataset(native, self._shuffle, self._format)
+        return self._of(native)
 
     def query(
         self,
@@ -379,7 +398,7 @@ class Dataset:
         kept = Dataset(rows)
         batch_rows = kept._make_reader(ReadOptions(memory_limit=memory_limit), reads_all=True).fitting_batch_rows
         stream: Stream[Any] = kept.batches(batch_rows, rank=0, world_size=1, memory_limit=memory_limit)
-        return QueryResult(stream.reader.stream(0, stream._native_share(0, 1)))
+        return QueryResult(stream.reader.stream(0, stream._native_share()))
 
     def select_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
@@ -388,7 +407,7 @@ class Dataset:
             ColumnNotFoundError: a name is not in the dataset.
             SettingError: a name is no text, or is given twice.
         """
-        return Dataset(self._native.select_columns(check_names("columns", column_names)), self._shuffle, self._format)
+        return self._of(self._native.select_columns(check_names("columns", column_names)))
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
         """Keeps all columns but the named ones.
@@ -427,7 +446,7 @@ class Dataset:
         old, new = check_names("columns", list(column_mapping)), check_names("columns", list(column_mapping.values()))
         self._native.select_columns(old)
         query = rename_query(self.column_names, dict(zip(old, new, strict=True)))
-        return Dataset(self._native.sql(query, {}, {}, []), self._shuffle, self._format)
+        return self._of(self._native.sql(query, {}, {}, []))
 
     @property
     def features(self) -> Any:
@@ -465,7 +484,7 @@ class Dataset:
         self._native.select_columns(check_names("features", list(described)))
         query = cast_query(self.schema, described)
         native = self._native if query is None else self._native.sql(query, {}, {}, [])
-        return Dataset(native.with_features(json.dumps(described)), self._shuffle, self._format)
+        return self._of(native.with_features(json.dumps(described)))
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
         """Gives one column another feature; see `cast`."""
@@ -483,7 +502,7 @@ class Dataset:
         check_flag("enable", enable)
         if self._format is not None and repr(self._format) != "decode()":
             raise SettingError(f"decode: the dataset has the format {self._format}; use `compat='datasets'` there")
-        return Dataset(self._native, self._shuffle, DatasetsFormat(None) if enable else None)
+        return Dataset(self._native, self._shuffle, DatasetsFormat(None) if enable else None, self._num_passes)
 
     def selection(self) -> Selection:
         """Returns the kept rows as a thing of their own. Evaluates the filters if that has not been done.
@@ -514,8 +533,57 @@ class Dataset:
             {'path': ['src/7.rs', 'src/3.rs', 'src/5.rs']}
         """
         if isinstance(rows, Selection):
-            return Dataset(self._native.select(rows._native), self._shuffle, self._format)
-        return Dataset(self._native.select_rows(self._row_numbers(rows)), None, self._format)
+            return self._of(self._native.select(rows._native))
+        return self._of(self._native.select_rows(self._row_numbers(rows)))
+
+    def skip(self, n: int) -> Dataset:
+        """Leaves out the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
+
+        Evaluates the filters if there are any and that has not been done.
+
+        Raises:
+            SettingError: the dataset is shuffled, and has another first row in each epoch.
+
+        Example:
+            >>> ds.skip(990).select_columns("path").take(1)
+            [{'path': 'src/990.rs'}]
+            >>> len(ds.filter("language = 'rust'").skip(300))
+            34
+        """
+        check_count("n", n, least=0)
+        if self._shuffle is not None:
+            raise SettingError("skip: a shuffled dataset has another order in each epoch; skip before `shuffle`")
+        native = self._native
+        if native.filters or native.restrictions:
+            return self._of(native.select_rows(range(n, self._evaluate())))
+        num_rows = native.num_rows_total
+        return self._of(native.select_ranges([(n, num_rows)] if n < num_rows else []))
+
+    def repeat(self, num_times: int | None = None) -> Dataset:
+        """Makes an epoch go through the rows several times, or without an end; each pass is shuffled anew.
+
+        Passes follow each other in the loop. Each is an epoch of the dataset without `repeat`, with a last batch and a
+        remainder of its own: no batch holds rows of two. Epoch `e` of `ds.repeat(k)` has the orders of the epochs
+        `e * k` to `e * k + k - 1` of `ds`; without an end epoch `e` begins with that of epoch `e`. States name the
+        pass, and so hold for any number of passes. What counts rows (`len`, `ds[i]`, SQL) sees them once.
+
+        Args:
+            num_times: Passes of an epoch; without an end by default. Of a dataset that is repeated already: of each of
+                its passes.
+
+        Raises:
+            SettingError: `num_times` is below 1.
+
+        Example:
+            >>> twice = ds.shuffle(seed=1).repeat(2).batches(100)
+            >>> len(twice), sum(batch.num_rows for batch in twice)
+            (20, 2000)
+        """
+        if num_times is not None:
+            check_count("num_times", num_times)
+        is_endless = num_times is None or self._num_passes is None
+        num_passes = None if is_endless else (num_times or 1) * (self._num_passes or 1)
+        return Dataset(self._native, self._shuffle, self._format, num_passes)
 
     def shard(self, index: int, num_shards: int) -> Dataset:
         """Keeps the row groups of shard `index` of `num_shards`: consecutive ones, of about as many rows in each shard.
@@ -529,7 +597,7 @@ class Dataset:
         """
         check_count("num_shards", num_shards, most=(1 << 31) - 1)
         check_count("index", index, least=0, most=(1 << 31) - 1)
-        return Dataset(self._native.shard(index, num_shards), self._shuffle, self._format)
+        return self._of(self._native.shard(index, num_shards))
 
     def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
         """Returns the rows of these numbers as one Arrow batch: in their order, and as often as each is named.
@@ -613,6 +681,8 @@ class Dataset:
         shuffle_bytes: int = DEFAULT_SHUFFLE_BYTES,
         num_lanes: int | None = None,
         window_rows: int | None = None,
+        weights: str | None = None,
+        num_samples: int | None = None,
     ) -> Dataset:
         """Delivers rows in a seeded order that differs from epoch to epoch.
 
@@ -625,9 +695,100 @@ class Dataset:
                 `1/N` of them.
             num_lanes: Lanes that an epoch is dealt into; derived by default, 192 where that fits.
             window_rows: Rows of a lane's window; derived by default.
+            weights: SQL of what each row weighs: an epoch is then drawn with replacement, in proportion to it. Columns
+                and window functions over the kept rows, so `1.0 / count(*) OVER (PARTITION BY label)` balances classes.
+                Computed once, when rows are first needed; 8 bytes of memory for each row.
+            num_samples: Rows that an epoch draws by `weights`; as many as there are by default.
+
+        Raises:
+            SettingError: a setting that cannot work; when rows are needed: a weight is NULL, below 0 or not finite.
+            QueryError: `weights` does not parse or type-check, or is not one value for each row.
+
+        Example:
+            >>> balanced = ds.shuffle(seed=1, weights="1.0 / count(*) OVER (PARTITION BY language)", num_samples=64)
+            >>> [batch.num_rows for batch in balanced.batches(32)]
+            [32, 32]
         """
-        options = ShuffleOptions(seed=seed, shuffle_bytes=shuffle_bytes, num_lanes=num_lanes, window_rows=window_rows)
-        return Dataset(self._native, options, self._format)
+        options = ShuffleOptions(
+            seed=seed,
+            shuffle_bytes=shuffle_bytes,
+            num_lanes=num_lanes,
+            window_rows=window_rows,
+            weights=weights,
+            num_samples=num_samples,
+            weighed=None if weights is None else self._native,
+        )
+        if weights is not None:
+            weighing(self._native, weights)
+        return Dataset(self._native, options, self._format, self._num_passes)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        *,
+        batched: bool = False,
+        with_indices: bool = False,
+        with_seeds: bool = False,
+        input_columns: str | Sequence[str] | None = None,
+        remove_columns: str | Sequence[str] | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
+        num_proc: int = 0,
+        num_threads: int = 0,
+        pool: PoolOptions | None = None,
+    ) -> MappedDataset:
+        """Has every batch pass through a function on its way to the loop, in other processes or threads if wanted.
+
+        Nothing is computed now, and nothing kept: `to_torch` and `batches` of the result run the function in every
+        epoch, on their batches. Workers read no files. Order, steps, `len` and states are those without `map`, whatever
+        the number of workers; batches that they have in hand do not count. [More](../howto/transforms.md).
+
+        Args:
+            function: Takes what the stream would yield, a dict of tensors and lists (`to_torch`) or a batch in the
+                dataset's [format](#with_format) (`batches`; without a format a dict of lists), and returns a dict of
+                columns with as many rows. They are added to the batch's, or take their place. None changes nothing. A
+                function on tables returns the table.
+            batched: Whether it takes batches; otherwise single rows, whose results are stacked where they have one
+                shape and type.
+            with_indices: Whether it takes the positions of the rows in the order of the epoch after that: in a dataset
+                that is not shuffled, the rows' numbers.
+            with_seeds: Whether it takes random seeds of 64 bits after that, one for each row, as a NumPy array (an
+                integer for a row). They follow from the seed of `shuffle`, the epoch and the row's position, so that
+                workers, batches and ranks do not matter.
+            input_columns: It takes these columns, as arguments of their own.
+            remove_columns: Leaves these columns of the batch out, behind the function.
+            fn_kwargs: Further arguments.
+            num_proc: Processes that run it; 0 for none. They are kept for all epochs of a stream.
+            num_threads: Threads that run it instead, for functions that release the interpreter's lock.
+            pool: More about workers: batches in hand, a time limit.
+
+        Raises:
+            SettingError: an argument cannot work, or the function cannot be sent to a process.
+            ColumnNotFoundError: a column is not in the dataset.
+
+        Example:
+            >>> def shorten(batch):
+            ...     return {"start": [text[:8] for text in batch["text"]]}
+            >>> batch = next(iter(ds.map(shorten, batched=True, remove_columns="text").to_torch(32)))
+            >>> batch["start"][0], "text" in batch
+            ('fn main(', False)
+        """
+        from forebay.mapped import MappedDataset, make_step
+
+        step, workers = make_step(
+            self,
+            function,
+            number=0,
+            batched=batched,
+            with_indices=with_indices,
+            with_seeds=with_seeds,
+            input_columns=input_columns,
+            remove_columns=remove_columns,
+            fn_kwargs=fn_kwargs,
+            num_proc=num_proc,
+            num_threads=num_threads,
+            pool=pool,
+        )
+        return MappedDataset(self, (step,), workers)
 
     def with_format(
         self,
@@ -663,7 +824,7 @@ class Dataset:
             >>> frame.shape
             (8, 11)
         """
-        return Dataset(self._native, self._shuffle, make_format(type, forms, compat))
+        return Dataset(self._native, self._shuffle, make_format(type, forms, compat), self._num_passes)
 
     def batches(
         self,
@@ -673,8 +834,14 @@ class Dataset:
         remainder: Remainder = "drop",
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
+        replicate: int = 1,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
+        on_error: OnError = "raise",
+        max_skipped: float = DEFAULT_MAX_SKIPPED,
+        steps_per_epoch: int | None = None,
+        read_once: bool = False,
     ) -> Stream[Any]:
         """Streams batches in the dataset's [format](#with_format): Arrow batches, which every Arrow library takes.
 
@@ -693,8 +860,10 @@ class Dataset:
             >>> pa.record_batch(batch).num_rows
             32
         """
-        share = _share(batch_size, rank, world_size, remainder, drop_last)
-        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
+        read = ReadOptions(
+            memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
+        )
         return Stream(self, share, read, self._format)
 
     def to_torch(
@@ -707,8 +876,19 @@ class Dataset:
         world_size: int | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
+        on_error: OnError = "raise",
+        max_skipped: float = DEFAULT_MAX_SKIPPED,
         forms: Mapping[str, str] | None = None,
         compat: Compat | None = None,
+        mesh: Any = None,
+        replicate: int = 1,
+        pin_memory: bool = False,
+        device: Any = None,
+        padding: bool | Pad | None = None,
+        pack: Pack | None = None,
+        decode: Mapping[str, Image] | None = None,
+        steps_per_epoch: int | None = None,
+        read_once: bool = False,
     ) -> TorchStream:
         """Streams batches as dicts of tensors and lists by column, into a `torch.utils.data.IterableDataset`.
 
@@ -740,6 +920,11 @@ class Dataset:
             world_size: As `rank`.
             memory_limit: Bytes in flight, decoded and ready, all together. Never changes the order.
             num_threads: Threads that decode and gather; one for each core by default.
+            on_error: What becomes of rows that cannot be read, because an object is damaged, gone or out of reach for
+                longer than the store is given: the stream ends with the error, or `"skip"` leaves them out. Their
+                positions stay [empty](../howto/errors.md#rows-that-cannot-be-read): the other rows keep their
+                order and their ranks. `Stream.holes` lists what was left out, and so does the state.
+            max_skipped: How many rows of an epoch may be left out, as a number, or as a share (a float below 1).
             forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
                 checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
                 tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a
@@ -747,23 +932,44 @@ class Dataset:
                 of that width, as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
             compat: `"datasets"` for exactly the batches of `datasets`' torch format: int64 and float32, lists stacked
                 where those of a batch are of one length, media decoded. [Slower](../howto/features.md#formats).
+            mesh: The `DeviceMesh` over whose ranks batches differ, `mesh["dp"]`, say: ranks of one replica of a model
+                that is split get the same batches.
+            replicate: How many consecutive ranks get the same batches, where there is no mesh.
+            read_once: Has one rank of each replica read for those on the same host, and hand its batches to them by
+                shared memory. [More](../howto/gpus.md#models-that-are-split).
+            pin_memory: Tensors arrive in pinned memory, from which copies to a GPU can overlap with what it computes.
+                Where there is no GPU, batches stay as they are.
+            device: A GPU, `"cuda"`, say, to which batches are copied beside what the loop computes, two batches ahead.
+                With `drop_last` all tensors of a column have one shape. [More](../howto/dataloader.md#gpus).
+            padding: `True`, or [`Pad`](#forebay.Pad): lists of numbers become `(n, length)`, with an `attention_mask`.
+            pack: [`Pack`](#forebay.Pack): lists of tokens become [sequences of one length](../howto/packing.md), of
+                which `batch_size` are a batch. Each rank has a state of its own then.
+            decode: [`Image`](#forebay.Image) by column: encoded images become [pixels](../howto/images.md).
+            steps_per_epoch: Batches of an epoch, on every rank. Epoch `e` begins where epoch `e - 1` ended, with batch
+                `e * steps_per_epoch` of the passes over the dataset, however many; see [`repeat`](#repeat).
 
         Raises:
             TensorError: a column has no form, or not the one asked for; here, not while iterating.
             ColumnNotFoundError: `forms` names a column that is not there.
+            SkipLimitError: while iterating, when more than `max_skipped` rows could not be read.
 
         Example:
             >>> batch = next(iter(ds.select_columns(["tokens", "text"]).to_torch(32)))
             >>> batch["tokens"].shape, len(batch["text"])
             (torch.Size([32, 4]), 32)
         """
+        from forebay.devices import make_stages
         from forebay.torch import TorchStream
 
-        share = _share(batch_size, rank, world_size, remainder, drop_last)
-        read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
+        share = _share(batch_size, rank, world_size, remainder, drop_last, mesh, replicate, steps_per_epoch, read_once)
+        read = ReadOptions(
+            memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
+        )
         form = make_format("torch", forms, compat)
         assert form is not None, "torch is a format"  # noqa: S101
-        return TorchStream(self, share, read, form)
+        return TorchStream(
+            self, share, read, chosen(form, padding, pack, decode, read), make_stages(device, pin_memory=pin_memory)
+        )
 
     def to_hf(
         self,
@@ -797,6 +1003,8 @@ class Dataset:
             >>> next(iter(rows.map(lambda row: {"kb": row["size"] / 1000}).remove_columns("path"))).keys()
             dict_keys(['size', 'kb'])
         """
+        if self._num_passes != 1:
+            raise SettingError("repeat: `datasets` has a `repeat` of its own: `ds.to_hf().repeat(...)`")
         if split is not None:
             check_text("split", split)
         if num_shards is not None:
@@ -820,7 +1028,7 @@ class Dataset:
             {'path': 'src/0.rs', 'size': 0}
         """
         chosen = None if self._format is None else self._format.prepare(self._make_reader(ReadOptions()))
-        batches = Dataset(self._native, self._shuffle).batches(
+        batches = Dataset(self._native, self._shuffle, None, self._num_passes).batches(
             ROWS_PER_READ if batch_size is None else batch_size,
             drop_last=drop_last_batch,
             rank=0,
@@ -908,7 +1116,7 @@ class Dataset:
     def __len__(self) -> int:
         return self.num_rows
 
-    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> None:
+    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Writes the dataset's objects, and what their footers say, to one object, so that opening it reads no footers.
 
         `load_dataset(uri, split=...)` opens it in one request, on any machine that reaches the objects. They are read
@@ -965,6 +1173,12 @@ class Dataset:
         del stats["memory_bytes"], stats["batches_ready"]
         return stats | {"seconds": time.monotonic() - start}
 
+    @property
+    def _epoch_rows(self) -> int:
+        """Rows of an epoch: those that are kept, or as many as are drawn of them."""
+        drawn = None if self._shuffle is None else self._shuffle.num_samples
+        return self.num_rows if drawn is None else drawn
+
     def _order(self) -> dict[str, int]:
         return self._make_reader(ReadOptions()).order()
 
@@ -974,8 +1188,12 @@ class Dataset:
         settings = None
         if shuffle is not None:
             settings = (shuffle.seed, shuffle.shuffle_bytes, shuffle.num_lanes, shuffle.window_rows)
-        self._evaluate(read.memory_limit, reads_all=reads_all)
-        return self._native.reader(settings, read.memory_limit, read.num_threads)
+        is_drawn = shuffle is not None and shuffle.weights is not None
+        num_rows = self._evaluate(read.memory_limit, reads_all=reads_all and not is_drawn)
+        if shuffle is not None and is_drawn and self._weights is None:
+            self._weights = make_weights(self._native, shuffle, num_rows)
+        skippable = read.skippable(num_rows)
+        return self._native.reader(settings, read.memory_limit, read.num_threads, skippable, self._weights)
 
     def __arrow_c_schema__(self) -> object:
         return self._native.__arrow_c_schema__()
@@ -1011,13 +1229,25 @@ class Dataset:
 
 
 def _share(
-    batch_size: int, rank: int | None, world_size: int | None, remainder: Remainder, drop_last: bool
+    batch_size: int,
+    rank: int | None,
+    world_size: int | None,
+    remainder: Remainder,
+    drop_last: bool,
+    mesh: Any,
+    replicate: int,
+    steps_per_epoch: int | None,
+    read_once: bool,
 ) -> ShareOptions:
     if (rank is None) != (world_size is None):
         raise SettingError("rank and world_size: give both or none")
     is_detected = rank is None
     if rank is None or world_size is None:
         rank, world_size = current_world()
+    group = None
+    if mesh is not None or replicate != 1:
+        group = rank, world_size
+        rank, world_size = share_of(rank, world_size, mesh, replicate, is_detected=is_detected)
     return ShareOptions(
         batch_size=batch_size,
         rank=rank,
@@ -1025,6 +1255,9 @@ def _share(
         remainder=remainder,
         drop_last=drop_last,
         is_detected=is_detected,
+        steps_per_epoch=steps_per_epoch,
+        read_once=read_once,
+        group=group,
     )
 
 
@@ -1043,7 +1276,7 @@ def _to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
         raise DataError(f"rows have no form as Python objects: {error}; read `ds.batches(n)`") from error
 
 
-def _sources(source: Any, storage_options: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
+def _sources(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[list[str], dict[str, str]]:
     """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
     options = check_options(storage_options)
     if type(source).__module__.split(".")[0] == "obstore":
@@ -1080,7 +1313,7 @@ def _only_split(source: str) -> Dataset:
 def _save_manifest(
     splits: Sequence[tuple[str | None, Dataset]],
     uri: str | PathLike[str],
-    storage_options: Mapping[str, str] | None,
+    storage_options: Mapping[str, Any] | None,
 ) -> None:
     if not isinstance(uri, str | PathLike):
         raise SettingError(f"uri: expected a path or a URI that ends in `.forebay`, got {uri!r}")

@@ -54,6 +54,8 @@ def _query(dataset: Dataset) -> list[str]:
     lines += [f"select({text})" for text in dataset._native.restrictions]
     if dataset._shuffle is not None:
         lines.append(f"shuffle(seed={dataset._shuffle.seed})")
+    if dataset._num_passes != 1:
+        lines.append(f"repeat({'' if dataset._num_passes is None else dataset._num_passes})")
     if dataset._format is not None:
         lines.append(repr(dataset._format))
     return lines

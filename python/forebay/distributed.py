@@ -64,7 +64,7 @@ def agreeing(distributed: Any, facts: Mapping[str, Fact]) -> Iterator[float]:
         AgreementError: a fact differs, or the ranks could not be asked.
     """
     rank = int(distributed.get_rank())
-    table = yield from _gather(distributed, [_number(fact) for fact in facts.values()])
+    table = yield from gather(distributed, [_number(fact) for fact in facts.values()])
     columns = dict(zip(facts, zip(*table, strict=True), strict=True))
     differing = [name for name, column in columns.items() if len(set(column)) > 1]
     found = [
@@ -90,7 +90,7 @@ def _number(fact: Fact) -> int:
     return int.from_bytes(data, "little", signed=True)
 
 
-def _gather(distributed: Any, numbers: Sequence[int]) -> Generator[float, None, list[list[int]]]:
+def gather(distributed: Any, numbers: Sequence[int]) -> Generator[float, None, list[list[int]]]:
     """Returns the numbers of every rank, and yields pauses meanwhile."""
     torch = sys.modules["torch"]
     mine = torch.tensor(numbers, dtype=torch.int64, device=_device(distributed))

@@ -6,19 +6,34 @@ system said below is the `__cause__`, which is kept when an exception is pickled
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
+
+from forebay._lib import redacted
 
 
 class _ChainedError(Exception):
-    """An exception that takes its causes along when it is pickled or copied."""
+    """An exception that holds no secrets, and takes its causes along when it is pickled or copied."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*(redacted(said) if isinstance(said, str) else said for said in arguments))
 
     def __reduce__(self) -> tuple[Any, ...]:
         reduced: Any = super().__reduce__()
         made, arguments, *state = reduced
         attributes = dict(state[0]) if state and state[0] else {}
         if self.__cause__ is not None:
-            attributes["__cause__"] = self.__cause__
+            attributes["__cause__"] = _portable(self.__cause__)
         return made, arguments, attributes
+
+
+def _portable(cause: BaseException) -> BaseException:
+    """Returns an exception, or what it says where it cannot be pickled: it may be of any library's class."""
+    try:
+        pickle.loads(pickle.dumps(cause))  # noqa: S301 - made here
+    except Exception:  # noqa: BLE001 - classes may raise anything
+        return Cause(f"{type(cause).__name__}: {cause}")
+    return cause
 
 
 class ForebayError(_ChainedError):
@@ -49,11 +64,11 @@ class GatedDatasetError(DatasetNotFoundError, AccessDeniedError):
 
 
 class StoreError(ForebayError, OSError):
-    """The store failed, after retries."""
+    """The store failed in a way that asking again does not change, or gave wrong answers only."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """The store did not answer in time, after retries."""
+    """The store refused, failed or kept silent for longer than `retry_for`."""
 
 
 class HubUnreachableError(StoreError, ConnectionError):
@@ -66,6 +81,10 @@ class ObjectChangedError(StoreError):
 
 class DataError(ForebayError, ValueError):
     """An object is not Parquet, or its bytes cannot be decoded."""
+
+
+class SkipLimitError(DataError):
+    """More rows could not be read than `max_skipped` allows; the `__cause__` is why the last ones could not."""
 
 
 class SchemaError(ForebayError, ValueError):
@@ -112,8 +131,28 @@ class ClosedError(ForebayError, ValueError):
     """A stream was closed, or belongs to another process."""
 
 
+class TransformError(ForebayError, RuntimeError):
+    """A function that runs on batches raised or returned what is none; its own exception is the `__cause__`."""
+
+
+class WorkerDiedError(TransformError):
+    """A process that runs functions on batches ended before its work."""
+
+
+class TransformTimeoutError(TransformError, TimeoutError):
+    """A function that runs on batches took longer than its `timeout`."""
+
+
 class VersionError(ForebayError, ImportError):
     """A library beside Forebay has another version than the one that it works with."""
+
+
+class SkippedRowsWarning(UserWarning):
+    """Rows could not be read and were left out, because of `on_error="skip"`; `Stream.holes` lists them."""
+
+
+class StoreWarning(UserWarning):
+    """A store refuses, fails, breaks connections or stalls, and requests are made again: once for each of these."""
 
 
 class PerformanceWarning(UserWarning):

@@ -82,6 +82,8 @@ def _store(url: str, known: Mapping[str, Any]) -> str:
         parts.append(f"first byte after {_seconds(known['seconds_to_first_byte'])}")
     if "bytes_per_second" in known:
         parts.append(f"{_bytes(known['bytes_per_second'])} a second and connection")
+    if "adapter" in known:
+        parts.append(f"by {known['adapter']}, which is slower")
     return f"{url}: {', '.join(parts)}"
 
 

@@ -7,6 +7,7 @@ library is imported when its format is chosen.
 from __future__ import annotations
 
 import importlib
+import json
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from forebay.columns import row_of
@@ -80,20 +81,41 @@ def check_forms(forms: Mapping[str, str] | None) -> dict[str, str]:
 class TensorFormat:
     """Dicts of tensors, lists, `Masked`, `Ragged` and `DictionaryEncoded`, by column."""
 
-    def __init__(self, library: str, requests: dict[str, str]) -> None:
+    def __init__(self, library: str, requests: dict[str, str], finish: str | None = None) -> None:
         self._library = library
         self._requests = requests
+        self.finish = finish
         self._forms: _lib.Forms | None = None
         self._make_tensor = _tensor_maker(library)
 
     def prepare(self, reader: _lib.Reader) -> TensorFormat:
         """Chooses the form of each column: what has none is refused now, not in step 10 000."""
-        prepared = TensorFormat(self._library, self._requests)
+        prepared = TensorFormat(self._library, self._requests, self.finish)
         target = self._library
         if target == "jax" and not _import("jax", target).config.jax_enable_x64:
             target = "jax32"
-        prepared._forms = reader.forms(self._requests, target)
+        prepared._forms = reader.forms(self._requests, target, self.finish)
         return prepared
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether forms were asked for."""
+        return bool(self._requests)
+
+    @property
+    def decoded(self) -> list[str]:
+        """The columns that the stream decodes."""
+        return [] if self.finish is None else list(json.loads(self.finish).get("images", ()))
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether images that cannot be decoded are left out."""
+        images = {} if self.finish is None else json.loads(self.finish).get("images", {})
+        return any(image["on_error"] == "skip" for image in images.values())
+
+    def finished(self, settings: str) -> TensorFormat:
+        """Returns the format of batches that a stream has made something of, as JSON says; see `forebay.shaping`."""
+        return TensorFormat(self._library, self._requests, settings)
 
     def __call__(self, batch: _lib.Batch) -> dict[str, Any]:
         """Returns the columns by name. Tensors share the batch's memory."""
@@ -112,11 +134,11 @@ class TensorFormat:
         return f"with_format({self._library!r}{forms})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._library, self._requests, self._forms)
+        return _restore, (self._library, self._requests, self.finish, self._forms)
 
 
-def _restore(library: str, requests: dict[str, str], forms: _lib.Forms | None) -> TensorFormat:
-    restored = TensorFormat(library, requests)
+def _restore(library: str, requests: dict[str, str], finish: str | None, forms: _lib.Forms | None) -> TensorFormat:
+    restored = TensorFormat(library, requests, finish)
     restored._forms = forms
     return restored
 

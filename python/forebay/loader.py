@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from forebay import bottleneck, display
 from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
-from forebay.exceptions import PerformanceWarning, StateError
+from forebay.exceptions import PerformanceWarning, SettingError, SkippedRowsWarning, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
+from forebay.passes import Cursor, Passes, Run, check_ends
+from forebay.stages import Alone, Pass, Read, Until
 
 if TYPE_CHECKING:
     from forebay import _lib
     from forebay.dataset import Dataset
     from forebay.distributed import Fact
     from forebay.formats import Format
+    from forebay.stages import Batches, Stage
 
 SECONDS_TO_WAIT = 0.05
 """How long another thread waits for a batch at a time; a cancelled iteration leaves it behind for no longer."""
 
+SECONDS_BETWEEN_LOOKS = 0.001
+"""How often a task of an event loop looks whether a stage has a batch."""
+
 T = TypeVar("T")
+
+Hole = dict[str, Any]
+"""Rows that could not be read, as a state lists them."""
 
 
 class Stream(Generic[T]):
@@ -35,14 +44,28 @@ class Stream(Generic[T]):
     iterator; the position counts batches that the loop has received, not those read ahead.
     """
 
-    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, format: Format | None = None) -> None:
+    has_rows: ClassVar[bool] = True
+    """Whether what is in a batch are rows of the dataset, each with a position."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        share: ShareOptions,
+        read: ReadOptions,
+        format: Format | None = None,
+        stages: tuple[Stage, ...] = (),
+    ) -> None:
         self._dataset = dataset
+        self._stages = stages
         self._share = share
         self._read = read
         self._reader: _lib.Reader | None = None
+        self._passes = Passes(dataset._num_passes, share.steps_per_epoch)
         self._epoch = 0
-        self._start = 0
-        self._position = 0
+        # Where the next iteration begins, and where the running one, or the last, stands.
+        self._start = self._at = Cursor()
+        self._start_holes: list[Hole] = []
+        self._holes: list[Hole] = []
         self._worker: dict[str, Any] | None = None
         self._worker_mark: dict[str, int] | None = None
         self._active: _lib.Stream | None = None
@@ -70,35 +93,59 @@ class Stream(Generic[T]):
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
         check_count("epoch", epoch, least=0)
         if epoch != self._epoch:
-            self._epoch, self._start, self._position = epoch, 0, 0
+            self._start = self._at = self._beginning(epoch)
+            self._epoch = epoch
+            self._start_holes, self._holes = [], []
             self._worker = self._worker_mark = None
 
+    def _beginning(self, epoch: int) -> Cursor:
+        """Returns where an epoch begins."""
+        if self._passes.steps is None:
+            return Cursor(self._passes.first(epoch))
+        return self._after(Cursor(), epoch * self._passes.steps, None)._replace(done=0)
+
     def __len__(self) -> int:
-        """The exact number of batches that the next iteration delivers to this rank."""
-        return self.reader.num_batches(self._native_share(0, 1))
+        """The exact number of batches that the next iteration delivers to this rank.
+
+        Raises:
+            TypeError: it has no end: the dataset is repeated without one.
+        """
+        if self._passes.steps is not None:
+            return max(self._passes.steps - self._start.done, 0)
+        last = self._passes.last(self._epoch)
+        if last is None:
+            raise TypeError("a dataset that is repeated without an end has no number of batches; see `steps_per_epoch`")
+        num_later = last - self._start.epoch
+        return self._num_batches(self._start) + (num_later and num_later * self._num_batches(Cursor(last)))
+
+    def _num_batches(self, start: Cursor) -> int:
+        """Returns how many batches of a pass this rank gets from `start` on."""
+        return self.reader.num_batches(self._native_share(start))
 
     @property
     def num_dropped(self) -> int:
-        """Rows of the epoch that `remainder="drop"` keeps from every rank; fewer than `world_size`."""
-        return self.reader.num_dropped(self._native_share(0, 1))
+        """Rows of an epoch, or of each pass, that `remainder="drop"` keeps from all ranks; fewer than `world_size`."""
+        return self.reader.num_dropped(self._native_share())
 
     def __iter__(self) -> Iterator[T]:
-        return self._deliver(*self._begin(0, 1))
+        return self._deliver(self._begin(0, 1))
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Iterates beside other tasks of a running event loop, which it does not block while it waits."""
-        return self._deliver_async(*self._begin(0, 1))
+        return self._deliver_async(self._begin(0, 1))
 
     def _iterate(self, worker: int, num_workers: int) -> Iterator[T]:
         """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks."""
-        return self._deliver(*self._begin(worker, num_workers), is_alone=False)
+        return self._deliver(self._begin(worker, num_workers), is_alone=False)
 
-    def _begin(self, worker: int, num_workers: int) -> tuple[int, dict[str, Any]]:
-        """Takes the start of the next iteration: its epoch and share.
+    def _begin(self, worker: int, num_workers: int) -> Iterator[Run]:
+        """Takes the start of the next iteration, and returns its passes.
 
         Not when the first batch is asked for: a worker that has not delivered anything yet is asked for its state, too.
         """
         self._share.check_world()
+        if self._share.read_once:
+            self._check_read_once()
         reader = self._made_reader(num_workers)
         if worker == 0:
             warn_of_missing_index(self._dataset._native.fingerprint, reader.unindexed(), self._read.memory_limit)
@@ -110,57 +157,165 @@ class Stream(Generic[T]):
                 f"{got.get('step')} rows, not of {here}; reduce the loader's state with `forebay.cursor(state)` to "
                 "change workers, batch size or world size"
             )
-        share = self._native_share(worker, num_workers)
-        if self._worker is not None:
-            # The state's position is that of the worker's own next batch.
-            share["worker"] = 0
-        self._start, self._worker, self._worker_mark = 0, None, mark
-        self._position = share["position"] if mark is None else self._next_position(share, 0)
-        return self._epoch, share
+        # The position of a worker's state is that of its own next batch.
+        first = worker if self._worker is None else 0
+        start, last = self._start, self._passes.last(self._epoch)
+        share = self._native_share(start, first, num_workers) | {"holes": self._start_holes}
+        self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
+        self._at = start if mark is None else self._after(start, first, last)
+        return self._runs(Run(start, share, last))
 
-    def _deliver(self, epoch: int, share: dict[str, Any], *, is_alone: bool = True) -> Iterator[T]:
-        with self._running(epoch, share) as stream:
-            # Reading ahead has begun meanwhile.
-            for pause in self._agreeing(epoch, share) if is_alone else ():
-                time.sleep(pause)
-            for number in count(1):
-                batch = stream.next()
-                if batch is None:
-                    return
-                yield self._receive(batch, stream, share, number)
+    def _check_read_once(self) -> None:
+        """Refuses to read for other ranks what cannot be handed to them."""
+        if self._read.on_error != "raise" or getattr(self._format, "leaves_rows_out", False):
+            raise SettingError("read_once: which rows could not be read is known where they were; use on_error='raise'")
+        if self._format is None:
+            raise SettingError("read_once: Arrow batches stay in their process; choose a format, or use `to_torch`")
 
-    async def _deliver_async(self, epoch: int, share: dict[str, Any]) -> AsyncIterator[T]:
+    def _runs(self, run: Run) -> Iterator[Run]:
+        """Yields the passes of an iteration, of which `run` is the first.
+
+        Raises:
+            SettingError: there is no end, and no batch.
+        """
+        start, share, last = run
+        steps, num_workers = self._passes.steps, share["num_workers"]
+        while steps is None or start.done + share["worker"] < steps:
+            stood = self._at
+            yield Run(start, share, last)
+            if start.epoch == last:
+                return
+            # How long a pass is decides whose turn the next one begins with; of packed documents nobody knows.
+            is_counted = num_workers > 1 or steps is not None
+            length = self._num_batches(start) if is_counted else int(self._at != stood)
+            if start.position == 0:
+                check_ends(length, last)
+            worker = (share["worker"] - length) % num_workers
+            start = Cursor(start.epoch + 1, 0, 0 if steps is None else start.done + length)
+            share = self._native_share(start, worker, num_workers)
+
+    def _after(self, start: Cursor, number: int, last: int | None) -> Cursor:
+        """Returns where this rank stands `number` batches behind `start`, at most at the end of the pass `last`."""
+        epoch, position, done = start
+        num_left = self._num_batches(start)
+        left = number
+        if left >= num_left and epoch != last:
+            length = self._num_batches(Cursor(epoch + 1))
+            check_ends(length, last)
+            num_passes, left = divmod(left - num_left, length or 1)
+            epoch, position = epoch + 1 + num_passes, 0
+            if last is not None and epoch > last:
+                epoch, left = last, length
+        share = self._native_share(Cursor(epoch, position))
+        dropped = self.reader.num_dropped(share) if share["remainder"] == "drop" else 0
+        end = self.reader.num_rows - dropped
+        return Cursor(epoch, min(position + left * self._step, end), done + number)
+
+    def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Iterator[T]:
+        agrees = is_alone
+        with closing(self._party(is_alone=is_alone)) as party:
+            for run in runs:
+                agreeing = self._agreeing(run) if agrees else iter(())
+                agrees = False
+                for pause in party.meeting(agreeing, run.start):
+                    time.sleep(pause)
+                with party.reading(run) as read:
+                    # Reading ahead has begun meanwhile.
+                    for pause in agreeing:
+                        time.sleep(pause)
+                    with closing(self._staged(read, run, is_alone=is_alone)) as batches:
+                        while (item := next(batches, None)) is not None:
+                            self._at = item.after
+                            yield cast("T", item.value)
+
+    async def _deliver_async(self, runs: Iterator[Run]) -> AsyncIterator[T]:
         """As `_deliver`; only waiting happens in another thread, so that a cancelled wait loses no batch."""
         import asyncio
 
-        with self._running(epoch, share) as stream:
-            for pause in self._agreeing(epoch, share):
+        agrees, party = True, self._party(is_alone=True)
+        for run in runs:
+            agreeing = self._agreeing(run) if agrees else iter(())
+            agrees = False
+            for pause in party.meeting(agreeing, run.start, takes_part=False):
                 await asyncio.sleep(pause)
-            for number in count(1):
-                while not stream.wait(0):
-                    await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
-                batch = stream.next()
-                if batch is None:
-                    return
-                yield self._receive(batch, stream, share, number)
+            with self._running(run) as stream:
+                for pause in agreeing:
+                    await asyncio.sleep(pause)
+                with closing(self._staged(self._read_by(stream, run), run, is_alone=True)) as batches:
+                    while True:
+                        while not batches.is_ready():
+                            if self._stages:
+                                await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+                            else:
+                                await asyncio.to_thread(stream.wait, SECONDS_TO_WAIT)
+                        item = next(batches, None)
+                        if item is None:
+                            break
+                        self._at = item.after
+                        yield cast("T", item.value)
 
     @contextmanager
-    def _running(self, epoch: int, share: dict[str, Any]) -> Iterator[_lib.Stream]:
-        stream = self.reader.stream(epoch, share)
+    def _running(self, run: Run) -> Iterator[_lib.Stream]:
+        # What is made of batches on the threads that read them, where the format says so.
+        stream = self.reader.stream(run.start.epoch, run.share, getattr(self._format, "finish", None))
         self._active = stream
         try:
             yield stream
         finally:
-            self._last_stats = stream.stats()
+            self._last_stats, self._holes = stream.stats(), stream.holes()
             self._active = None
             stream.close()
+        # Not in the place of what ended the loop.
+        if self._holes:
+            warn_of_holes(self._holes, int(self._last_stats["rows_skipped"]))
 
-    def _receive(self, batch: _lib.Batch, stream: _lib.Stream, share: dict[str, Any], number: int) -> T:
-        """Converts the `number`-th batch, counted from 1, and moves the position behind it."""
-        value = cast("T", batch if self._format is None else self._format(batch))
-        is_alone = share["num_workers"] == 1
-        self._position = stream.position() if is_alone else self._next_position(share, number)
-        return value
+    @contextmanager
+    def _reading(self, run: Run) -> Iterator[Batches]:
+        """Reads a pass."""
+        with self._running(run) as stream:
+            yield self._read_by(stream, run)
+
+    def _read_by(self, stream: _lib.Stream, run: Run) -> Batches:
+        """Returns the batches of `stream`, up to the end of the epoch."""
+        steps = self._passes.steps
+        batches = self._first(stream, run)
+        return batches if steps is None else Until(batches, steps, run.share["num_workers"])
+
+    def _party(self, *, is_alone: bool) -> Alone:
+        """Returns what knows whether this rank reads for others, or another one for it."""
+        distributed = process_group()
+        is_asked = self._share.read_once and self._share.is_detected and is_alone and sys.platform == "linux"
+        if distributed is None or not is_asked:
+            return Alone(self._reading)
+        from forebay.sharing import Party
+
+        return Party(self._reading, self._share.rank, distributed)
+
+    def _staged(self, batches: Batches, run: Run, *, is_alone: bool) -> Batches:
+        """Returns what delivers batches through all stages."""
+        shuffle = self._dataset._shuffle
+        seed = 0 if shuffle is None else shuffle.seed
+        this = Pass(run.start.epoch, seed, self._share.rank, self._share.world_size, is_alone)
+        for stage in self._stages:
+            batches = stage.begin(batches, this)
+        return batches
+
+    def _first(self, stream: _lib.Stream, run: Run) -> Batches:
+        """Returns the batches of `stream` as the first stage."""
+        start, share, last = run
+        worker, num_workers, position = share["worker"], share["num_workers"], start.position
+
+        def ends(number: int) -> tuple[int, Cursor]:
+            """Returns where the `number`-th batch begins, counted from 1, and where the stream stands behind it."""
+            nonlocal position
+            if num_workers == 1:
+                first, position = position, stream.position()
+                done = start.done - (start.position - position) // self._step
+                return first + self._share.rank, Cursor(start.epoch, position, done)
+            first = start.position + (worker + (number - 1) * num_workers) * self._step
+            return first + self._share.rank, self._after(start, worker + number * num_workers, last)
+
+        return Read(stream, self._format, ends)
 
     def check_ranks(self) -> None:
         """Compares with the other ranks what the next iteration delivers; every rank must call it.
@@ -172,18 +327,19 @@ class Stream(Generic[T]):
             AgreementError: on every rank, when dataset, query, order, epoch, position, batch size or remainder differ
                 between them; the message says what and where.
         """
-        for pause in self._agreeing(self._epoch, self._native_share(0, 1)):
+        for pause in self._agreeing(Run(self._start, self._native_share(), None)):
             time.sleep(pause)
 
-    def _agreeing(self, epoch: int, share: dict[str, Any]) -> Iterator[float]:
+    def _agreeing(self, run: Run) -> Iterator[float]:
         """Yields pauses until all ranks of the process group have agreed to deliver the same."""
         distributed = process_group()
-        if distributed is not None and self._share.is_detected and self._share.world_size > 1:
-            yield from agreeing(distributed, self._facts(epoch, share))
+        if distributed is not None and self._share.is_detected and self._share.process[1] > 1:
+            yield from agreeing(distributed, self._facts(run))
 
-    def _facts(self, epoch: int, share: dict[str, Any]) -> dict[str, Fact]:
+    def _facts(self, run: Run) -> dict[str, Fact]:
         """Returns what must be the same on every rank."""
-        state = json.loads(self.reader.state(epoch, share["position"]))
+        (epoch, position, done), share, _ = run
+        state = json.loads(self.reader.state(epoch, position))
         order = {"seed": 0, "num_lanes": 0, "window_rows": 0, "shuffle_bytes": 0} | state["order"]
         return {
             "version of Forebay": __version__,
@@ -193,8 +349,13 @@ class Stream(Generic[T]):
             "order": order.pop("kind"),
             **{f"order.{name}": value for name, value in order.items()},
             "epoch": epoch,
-            "position": share["position"],
+            "world size": share["world_size"],
+            "position": position,
             **{name: share[name] for name in ("batch_size", "remainder", "drop_last")},
+            "number of passes": self._passes.number or 0,
+            "steps_per_epoch": self._passes.steps or 0,
+            "step of the epoch": 0 if self._passes.steps is None else done,
+            "read_once": self._share.read_once,
         }
 
     @property
@@ -206,19 +367,15 @@ class Stream(Generic[T]):
         """Returns what tells a worker's state from one that holds for the whole rank."""
         return None if num_workers == 1 else {"index": worker, "num_workers": num_workers, "step": self._step}
 
-    def _next_position(self, share: dict[str, Any], num_batches: int) -> int:
-        """Returns the position of a worker's next batch, or the end of what is delivered."""
-        dropped = self.reader.num_dropped(share) if share["remainder"] == "drop" else 0
-        number = share["worker"] + num_batches * share["num_workers"]
-        return min(int(share["position"] + number * self._step), self.reader.num_rows - dropped)
-
-    def _native_share(self, worker: int, num_workers: int) -> dict[str, Any]:
+    def _native_share(self, start: Cursor | None = None, worker: int = 0, num_workers: int = 1) -> dict[str, Any]:
+        """Returns what of a pass a worker takes, from `start` on; by default from where the next iteration begins."""
         share = self._share
         return {
             "rank": share.rank,
             "world_size": share.world_size,
             "batch_size": share.batch_size,
-            "position": self._start,
+            "position": (start or self._start).position,
+            "holes": self._start_holes if start is None else [],
             "remainder": share.remainder,
             "drop_last": share.drop_last,
             "worker": worker,
@@ -231,7 +388,11 @@ class Stream(Generic[T]):
         Any rank's is enough for all, because ranks step together; it holds for any world size, batch size and number of
         workers. O(1): no rows, no random state.
         """
-        state: dict[str, Any] = json.loads(self.reader.state(self._epoch, self._position))
+        state: dict[str, Any] = json.loads(self.reader.state(self._at.epoch, self._at.position))
+        if self._passes.steps is not None:
+            state["steps"] = {"epoch": self._epoch, "done": self._at.done}
+        if self.holes:
+            state["holes"] = self.holes
         if self._worker_mark is not None:
             state["worker"] = dict(self._worker_mark)
         return state
@@ -243,18 +404,46 @@ class Stream(Generic[T]):
             StateError: `state` is of another dataset version, query or order; the message says what differs.
         """
         try:
-            text = json.dumps({key: value for key, value in state.items() if key != "worker"})
+            text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps")})
         except (TypeError, ValueError, AttributeError) as error:
             raise StateError(f"not a Forebay state: {error}") from error
+        if state.get("holes") and getattr(self._format, "finish", None) is not None:
+            raise StateError(
+                "this state is of a stream that left out rows by `on_error='skip'`; one that pads, packs or decodes "
+                "cannot go on from there"
+            )
         worker = state.get("worker")
         if worker is not None and not isinstance(worker, dict):
             raise StateError(f"not a Forebay state: worker: expected a dict, got {worker!r}")
-        self._epoch, self._start = self.reader.read_state(text)
-        self._position = self._start
+        cursor = Cursor(*self.reader.read_state(text))
+        self._epoch, done = self._read_steps(state, cursor)
+        self._start = self._at = cursor._replace(done=done)
+        self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
         self._worker = self._worker_mark = worker
 
+    def _read_steps(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[int, int]:
+        """Returns the epoch that a state is of, and how many of its steps were done."""
+        if self._passes.steps is None:
+            return self._passes.epoch_of(cursor.epoch), 0
+        steps = state.get("steps")
+        if steps is None:
+            raise StateError("this state is of a stream without `steps_per_epoch`, whose epochs are others")
+        epoch, done = (steps.get(name) if isinstance(steps, dict) else None for name in ("epoch", "done"))
+        if type(epoch) is not int or type(done) is not int or min(epoch, done) < 0:
+            raise StateError(f"not a Forebay state: steps: expected an epoch and the steps done, got {steps!r}")
+        return epoch, done
+
+    @property
+    def holes(self) -> list[Hole]:
+        """What of the epoch could not be read and was left out by `on_error="skip"`, in the order in which it failed.
+
+        Of each: the `object`, the `row_group` in it, the `cause`, and the rows as the state has them, from `start` to
+        `end` of those selected in a `span`. Of this rank alone; `forebay.cursor` joins the states of several.
+        """
+        return list(self._holes) if self._active is None else self._active.holes()
+
     def stats(self) -> dict[str, float]:
-        """Rows, bytes, requests, memory and waiting time of the running iteration, or of the last one."""
+        """Rows, bytes, requests, memory, waiting time of the running iteration, or the last one: of its last pass."""
         return self._active.stats() if self._active is not None else dict(self._last_stats)
 
     def bottleneck(self) -> str:
@@ -275,9 +464,11 @@ class Stream(Generic[T]):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hands the rest of the epoch to an Arrow consumer, which then owns the position."""
         self._share.check_world()
+        if self._passes != Passes():
+            raise SettingError("repeat: one Arrow stream is one pass; iterate the batches, or leave `repeat` out")
         self._made_reader(num_workers=1)
         self.check_ranks()
-        return self.reader.stream(self._epoch, self._native_share(0, 1)).__arrow_c_stream__(requested_schema)
+        return self.reader.stream(self._start.epoch, self._native_share()).__arrow_c_stream__(requested_schema)
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and their memory stay behind; the reader is made again from the pickled selection.
@@ -287,7 +478,7 @@ class Stream(Generic[T]):
         share = self._share
         return (
             f"{type(self).__name__}(rank {share.rank} of {share.world_size}, batch_size={share.batch_size}, "
-            f"epoch={self._epoch}, position={self._position})"
+            f"epoch={self._epoch}, position={self._at.position})"
         )
 
     def _repr_html_(self) -> str:
@@ -314,13 +505,26 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
     )
 
 
-def cursor(loader_state: Mapping[str, Any]) -> dict[str, Any]:
+def warn_of_holes(holes: list[Hole], num_rows: int) -> None:
+    """Says what an iteration left out."""
+    last = holes[-1]
+    warnings.warn(
+        f"{num_rows:,} rows could not be read and were skipped, of row group {last['row_group']} of `{last['object']}` "
+        f"among others; `holes` of the stream lists them. The last cause: {last['cause']}",
+        SkippedRowsWarning,
+        stacklevel=4,
+    )
+
+
+def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Reduces the state of a `torchdata.StatefulDataLoader` to one cursor, valid for any number of workers.
 
-    The cursor is the smallest next batch of the loader's workers, which take batches in turn.
+    The cursor is the smallest next batch of the loader's workers, which take batches in turn. What they
+    could not read is joined.
 
     Args:
-        loader_state: What `StatefulDataLoader.state_dict()` returned. A state of ours comes back as it is.
+        loader_state: What `StatefulDataLoader.state_dict()` returned, or a list of what it did on several ranks. A
+            state of ours comes back as it is.
 
     Raises:
         StateError: there is no state of ours inside, or not one of every worker.
@@ -328,11 +532,14 @@ def cursor(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     states = list(_states_in(loader_state))
     if not states:
         raise StateError("no Forebay state inside; expected what `StatefulDataLoader.state_dict()` returned")
-    first = min(states, key=lambda state: int(state["position"]))
+    first = min(states, key=lambda state: (int(state["epoch"]), int(state["position"])))
     marks = [state["worker"] for state in states if "worker" in state]
     if marks and {mark["index"] for mark in marks} != set(range(marks[0]["num_workers"])):
         raise StateError(f"the state is of {len(marks)} workers, but there were {marks[0]['num_workers']}")
-    return {key: value for key, value in first.items() if key != "worker"}
+    reduced = {key: value for key, value in first.items() if key not in ("worker", "holes")}
+    found = (hole for state in states if state["epoch"] == first["epoch"] for hole in state.get("holes", ()))
+    holes = {(hole["span"], hole["start"], hole["end"]): hole for hole in found}
+    return reduced | {"holes": list(holes.values())} if holes else reduced
 
 
 def _states_in(value: object) -> Iterator[Mapping[str, Any]]:

@@ -1,11 +1,23 @@
 """Settings that travel together, checked when they are made."""
 
+from __future__ import annotations
+
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from forebay.distributed import current_world
 from forebay.exceptions import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay import _lib
+
+OnError = Literal["raise", "skip"]
+"""What becomes of rows that cannot be read; see `Dataset.to_torch`."""
 
 Remainder = Literal["drop", "pad", "keep"]
 """What becomes of the rows that `world_size` does not divide; see `Dataset.to_torch`."""
@@ -20,20 +32,42 @@ DEFAULT_SHUFFLE_BYTES = 1 * GIB
 
 LEAST_MEMORY_LIMIT = 1 << 20
 
+DEFAULT_MAX_SKIPPED = 0.01
+
+AS_JSON = " as JSON"
+"""What ends the name of an option that is passed on as JSON, beside its text: file systems know more than text."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Memory and threads of a stream. Never changes rows or their order."""
+    """Memory and threads of a stream, and its patience. Never changes the order of rows."""
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     """Bytes in flight, decoded and ready, all together, of one process; at least 1 MiB."""
     num_threads: int | None = None
     """Threads that decode and gather, 1 to 1024; one for each core by default."""
+    on_error: OnError = "raise"
+    """Whether rows that cannot be read end the stream, or are left out."""
+    max_skipped: int | float = DEFAULT_MAX_SKIPPED
+    """How many may be left out in an epoch: a number of rows, or a share of them all below 1."""
 
     def __post_init__(self) -> None:
         check_count("memory_limit", self.memory_limit, least=LEAST_MEMORY_LIMIT)
+        if self.on_error not in get_args(OnError):
+            raise SettingError(f"on_error: expected 'raise' or 'skip', got {self.on_error!r}")
+        if isinstance(self.max_skipped, float):
+            if not 0 <= self.max_skipped < 1:
+                raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {self.max_skipped}")
+        else:
+            check_count("max_skipped", self.max_skipped, least=0)
         if self.num_threads is not None:
             check_count("num_threads", self.num_threads, most=1024)
+
+    def skippable(self, num_rows: int) -> int | None:
+        """Returns how many of `num_rows` may be left out; `None` where the first that would be is an error."""
+        if self.on_error == "raise":
+            return None
+        return int(num_rows * self.max_skipped) if isinstance(self.max_skipped, float) else self.max_skipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +82,12 @@ class ShuffleOptions:
     """Lanes that an epoch is dealt into, 1 to 2^20; derived from the footers by default."""
     window_rows: int | None = None
     """Rows of a lane's window, 1 to 2^40; derived from the footers by default."""
+    weights: str | None = None
+    """SQL of what a row weighs, where an epoch is drawn with replacement."""
+    num_samples: int | None = None
+    """Rows that are drawn, 1 to 2^32 - 1; as many as there are by default."""
+    weighed: _lib.Dataset | None = field(default=None, repr=False, compare=False)
+    """The dataset whose columns `weights` names; set by `Dataset.shuffle`."""
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, least=0, most=(1 << 64) - 1)
@@ -56,6 +96,42 @@ class ShuffleOptions:
             check_count("num_lanes", self.num_lanes, most=1 << 20)
         if self.window_rows is not None:
             check_count("window_rows", self.window_rows, most=1 << 40)
+        if self.weights is not None:
+            check_text("weights", self.weights)
+        if self.num_samples is not None:
+            check_count("num_samples", self.num_samples, most=(1 << 32) - 1)
+            if self.weights is None:
+                raise SettingError("num_samples: only an epoch that is drawn by `weights` has it; `take` takes rows")
+
+
+StartMethod = Literal["spawn", "forkserver"]
+"""How worker processes start; never by `fork`, which a process with threads does not survive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions:
+    """How the workers of `Dataset.map` work. Never changes what comes of batches, or their order."""
+
+    prefetch: int = 4
+    """Batches that each worker has in hand or done, 1 to 1024. They are beside the `memory_limit`."""
+    timeout: float | None = None
+    """Seconds that the loop waits for a batch at most; without an end by default."""
+    start_method: StartMethod = "spawn"
+    """How processes start."""
+    worker_init_fn: Callable[[int], Any] | None = None
+    """Called in each process with its number, before the first batch."""
+
+    def __post_init__(self) -> None:
+        check_count("prefetch", self.prefetch, most=1024)
+        seconds: object = self.timeout
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0):
+            raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
+        method: object = self.start_method
+        if method not in get_args(StartMethod):
+            why = "; this process has threads, and a fork of it may wait for ever" if method == "fork" else ""
+            raise SettingError(f"start_method: expected 'spawn' or 'forkserver', got {method!r}{why}")
+        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
+            raise SettingError(f"worker_init_fn: expected a function, got {self.worker_init_fn!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +144,10 @@ class ShareOptions:
     remainder: Remainder = "drop"
     drop_last: bool = False
     is_detected: bool = False
+    steps_per_epoch: int | None = None
+    read_once: bool = False
+    group: tuple[int, int] | None = None
+    """Rank and world size of the process, where several ranks have this share."""
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size, most=(1 << 31) - 1)
@@ -78,13 +158,29 @@ class ShareOptions:
         check_flag("drop_last", self.drop_last)
         if self.remainder not in get_args(Remainder):
             raise SettingError(f"remainder: expected 'drop', 'pad' or 'keep', got {self.remainder!r}")
+        check_flag("read_once", self.read_once)
+        if self.read_once and self.group is None:
+            raise SettingError("read_once: every rank gets batches of its own; pass `mesh` or `replicate`")
+        if self.steps_per_epoch is not None:
+            check_count("steps_per_epoch", self.steps_per_epoch)
+            if self.remainder == "keep" and self.world_size > 1:
+                raise SettingError(
+                    "steps_per_epoch: with remainder 'keep' ranks may have other numbers of batches, so that a step "
+                    "would be in different passes; use 'drop' or 'pad'"
+                )
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """Rank and world size of the process."""
+        return self.group or (self.rank, self.world_size)
 
     def check_world(self) -> None:
         """Refuses to iterate when the process group was initialised after the rank was looked up."""
-        if self.is_detected and current_world() not in ((self.rank, self.world_size), (0, 1)):
+        made = self.process
+        if self.is_detected and current_world() not in (made, (0, 1)):
             rank, world_size = current_world()
             raise SettingError(
-                f"rank: this stream was made as rank {self.rank} of {self.world_size}, but the process is rank {rank} "
+                f"rank: this stream was made as rank {made[0]} of {made[1]}, but the process is rank {rank} "
                 f"of {world_size} now; make it after `init_process_group`, or pass `rank` and `world_size`"
             )
 
@@ -108,8 +204,19 @@ def check_options(storage_options: object) -> dict[str, str]:
         return {}
     if not isinstance(storage_options, Mapping):
         raise SettingError(f"storage_options: expected a dict of text, got {type(storage_options).__name__}")
-    given = {str(key): str(value) for key, value in storage_options.items()}
-    return {check_text("storage_options", key): check_text(key, value) for key, value in given.items()}
+    given = {str(key): value for key, value in storage_options.items()}
+    texts = {key: str(value) for key, value in given.items()}
+    texts |= {f"{key}{AS_JSON}": _json(key, value) for key, value in given.items() if not isinstance(value, str)}
+    return {check_text("storage_options", key): check_text(key, value) for key, value in texts.items()}
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return json.dumps(fspath(value) if isinstance(value, PathLike) else value)
+    except (TypeError, ValueError):
+        # Not the value: it may be a secret.
+        what = f"expected text, a number, a truth value, or lists and dicts of them, got {type(value).__name__}"
+        raise SettingError(f"storage_options: `{name}`: {what}") from None
 
 
 def check_names(name: str, values: object) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay import _lib
 from forebay.exceptions import SettingError
@@ -143,7 +143,7 @@ class Selection:
                 raise SettingError(f"parts: expected selections, got {part!r}")
         return Selection(_lib.Selection.merge([part._native for part in given]))
 
-    def save(self, uri: Uri, *, storage_options: Mapping[str, str] | None = None) -> None:
+    def save(self, uri: Uri, *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Writes the selection to one object, whole or not at all.
 
         Args:
@@ -162,7 +162,7 @@ class Selection:
         self._native.save(*_place(uri, storage_options))
 
     @staticmethod
-    def load(uri: Uri, *, storage_options: Mapping[str, str] | None = None) -> Selection:
+    def load(uri: Uri, *, storage_options: Mapping[str, Any] | None = None) -> Selection:
         """Reads a selection that `save` wrote.
 
         Raises:
@@ -176,7 +176,7 @@ class Selection:
         return f"Selection({self.num_rows:,} of {self._native.num_rows_total:,} rows{part})"
 
 
-def _place(uri: Uri, storage_options: Mapping[str, str] | None) -> tuple[str, dict[str, str]]:
+def _place(uri: Uri, storage_options: Mapping[str, Any] | None) -> tuple[str, dict[str, str]]:
     if not isinstance(uri, str | PathLike):
         raise SettingError(f"uri: expected a path or a URI, got {uri!r}")
     return check_text("uri", fspath(uri)), check_options(storage_options)

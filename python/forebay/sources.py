@@ -64,7 +64,7 @@ def open_sources(request: Request) -> Opened:
     found = _find(request)
     if found is None:
         return _open_listed(request, parts)
-    where = ", ".join(request.sources)
+    where = ", ".join(map(_shown, request.sources))
     options = request.options
     if parts is None:
         wanted = [(name, [(name, _once(files, name, where))]) for name, files in found.splits.items()]
@@ -104,6 +104,11 @@ def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, text:
     return {name: native if ranges is None else native.select_ranges(ranges)}
 
 
+def _shown(source: str) -> str:
+    """Returns a source for messages: what follows the `?` of a URL may be a signature."""
+    return source.split("?", 1)[0] if source.startswith(("http://", "https://")) else source
+
+
 def _once(files: Sequence[File], split: str, where: str) -> list[File]:
     """Returns the files of a split, each once: several patterns may fit one.
 
@@ -124,7 +129,9 @@ def _find(request: Request) -> _Found | None:
         return _Found(resolution.splits, resolution.chosen.info, resolution.commit)
     if len(sources) == 1 or not any(map(_uri, sources)):
         if request.revision is not None and wanted.data_files is None:
-            raise SettingError(f"revision: `{', '.join(sources)}` is not on the Hub; only its datasets have revisions")
+            raise SettingError(
+                f"revision: `{', '.join(map(_shown, sources))}` is not on the Hub; only its datasets have revisions"
+            )
         return _find_elsewhere(request)
     if wanted != Wanted():
         raise SettingError(
@@ -143,7 +150,7 @@ def _client(request: Request) -> Client:
     token = options.get("hf_token") if request.token is None else request.token
     found = settings.current(token, options.get("hf_endpoint"))
     options |= {"hf_endpoint": found.endpoint, "hf_token": found.token or ""}
-    patience = options.get("hf_patience")
+    patience = options.get("hf_patience", options.get("retry_for"))
     return Client(found, PATIENCE if patience is None else _seconds(patience))
 
 

@@ -9,6 +9,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from forebay import display
 from forebay.exceptions import ForebayError
 from forebay.loader import Stream
+from forebay.packing import PackedStream
+from forebay.shaping import Pack
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
     from forebay.formats import Format
     from forebay.options import ReadOptions, ShareOptions
+    from forebay.stages import Stage
 
 T = TypeVar("T")
 
@@ -32,8 +35,19 @@ class TorchStream(IterableDataset[TorchBatch]):
     order.
     """
 
-    def __init__(self, dataset: Dataset, share: ShareOptions, read: ReadOptions, format: Format) -> None:
-        self._stream: Stream[TorchBatch] = Stream(dataset, share, read, format)
+    def __init__(
+        self,
+        dataset: Dataset,
+        share: ShareOptions,
+        read: ReadOptions,
+        format: Format | Pack | None,
+        stages: tuple[Stage, ...] = (),
+    ) -> None:
+        self._stream: Stream[TorchBatch] = (
+            PackedStream(dataset, share, read, format, stages)
+            if isinstance(format, Pack)
+            else Stream(dataset, share, read, format, stages)
+        )
         self._place = Place()
 
     def __iter__(self) -> Iterator[TorchBatch]:

@@ -17,6 +17,7 @@ from multiprocessing import context, reduction
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from forebay.exceptions import SettingError, StateError
+from forebay.passes import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,27 +42,27 @@ class Choice(NamedTuple):
 
     number: int
     epoch: int
-    start: int
+    start: Cursor
 
 
 class Place:
     """Where the next loop over a stream begins, for the process that made the stream and its DataLoader workers.
 
     The choice counts at the moment a loop starts its workers, or starts them again. A position is for one loop: the
-    next loop begins at 0 of the epoch. Workers begin one by one, so the first one notes which loop used the position
+    next loop begins where the epoch does. Workers begin one by one, so the first one notes which loop used the position
     up; loops are told apart by the seed that a DataLoader draws for each.
     """
 
-    _CHOICE = struct.Struct("q2Q")
+    _CHOICE = struct.Struct("q4Q")
     _USE = struct.Struct("qQ")
     _NUM_USES = 64
 
     def __init__(self) -> None:
-        self._share(Choice(1, 0, 0))
+        self._share(Choice(1, 0, Cursor()))
 
     def _share(self, choice: Choice) -> None:
         """Starts sharing with the workers that this process will make."""
-        self._own(_anonymous_file())
+        self._own(anonymous_file())
         self._owner = os.getpid()
         self._chosen = choice
         self._begun = 0
@@ -98,16 +99,20 @@ class Place:
         number, epoch, start = self._chosen
         is_first = not is_shared or (self._use(number, worker.seed - worker.id) and self._begun != number)
         if not self._is_chosen_here:
-            stream._epoch, stream._start = epoch, start if is_first else 0
+            stream._epoch, stream._start = epoch, start if is_first else stream._beginning(epoch)
+            if stream._start == stream._beginning(epoch):
+                stream._start_holes = []
         self._begun, self._is_chosen_here = number, False
 
     def _write(self) -> None:
         with self._locked():
-            os.pwrite(self._file, self._CHOICE.pack(*self._chosen), 0)
+            number, epoch, start = self._chosen
+            os.pwrite(self._file, self._CHOICE.pack(number, epoch, *start), 0)
 
     def _read(self) -> None:
         with self._locked():
-            self._chosen = Choice._make(self._CHOICE.unpack(os.pread(self._file, self._CHOICE.size, 0)))
+            number, epoch, *start = self._CHOICE.unpack(os.pread(self._file, self._CHOICE.size, 0))
+        self._chosen = Choice(number, epoch, Cursor._make(start))
 
     def _use(self, number: int, loop: int) -> bool:
         """Uses a choice for one loop, unless another loop did. Tells whether it is this loop's."""
@@ -119,10 +124,10 @@ class Place:
             return True
 
     def settle(self, stream: Stream[Any]) -> bool:
-        """Moves `stream` to 0 when a loop of workers used its position up. Tells whether there was such a loop."""
+        """Moves `stream` to the beginning of its epoch when a loop of workers used its position up; tells whether."""
         is_used = self._owner == os.getpid() and self._read_use(self._chosen.number)[0] == self._chosen.number
         if is_used:
-            stream._start = 0
+            stream._start = stream._beginning(stream._epoch)
         return is_used
 
     def check_known(self, stream: Stream[Any]) -> None:
@@ -163,7 +168,7 @@ class Place:
             self._own(file.detach())
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
     """Returns a file in memory without a name, which is gone with the last process that has it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("forebay")

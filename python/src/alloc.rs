@@ -256,11 +256,14 @@ fn reuse(len: usize) -> Option<*mut u8> {
 
 /// Returns a block of `len` bytes, and whether it is all zeros.
 fn acquire(len: usize) -> (*mut u8, bool) {
-    USED.fetch_add(len, Ordering::Relaxed);
-    match reuse(len) {
+    let (block, is_zero) = match reuse(len) {
         Some(block) => (block, false),
         None => (map(len), true),
+    };
+    if !block.is_null() {
+        USED.fetch_add(len, Ordering::Relaxed);
     }
+    (block, is_zero)
 }
 
 fn free(block: *mut u8, len: usize) {
@@ -343,5 +346,158 @@ unsafe impl GlobalAlloc for LargeBlocks {
                 moved
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// They share the counters.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn used() -> usize {
+        USED.load(Ordering::Relaxed)
+    }
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 64).unwrap()
+    }
+
+    /// A block, and the byte that all of it is filled with.
+    struct Block {
+        start: *mut u8,
+        size: usize,
+        filled: u8,
+    }
+
+    impl Block {
+        fn new(size: usize, is_zeroed: bool) -> Self {
+            // SAFETY: sizes are not 0.
+            let start = unsafe {
+                if is_zeroed { LargeBlocks.alloc_zeroed(layout(size)) } else { LargeBlocks.alloc(layout(size)) }
+            };
+            assert!(!start.is_null() && start.addr().is_multiple_of(64));
+            let mut block = Self { start, size, filled: 0 };
+            if !is_zeroed {
+                block.fill(1);
+            }
+            block
+        }
+
+        fn bytes(&mut self) -> &mut [u8] {
+            // SAFETY: so many bytes were allocated there, and filled.
+            unsafe { std::slice::from_raw_parts_mut(self.start, self.size) }
+        }
+
+        fn fill(&mut self, value: u8) {
+            // SAFETY: so many bytes were allocated there.
+            unsafe { self.start.write_bytes(value, self.size) };
+            self.filled = value;
+        }
+
+        fn check(&mut self, len: usize) {
+            let filled = self.filled;
+            assert!(self.bytes()[..len].iter().all(|&byte| byte == filled));
+        }
+
+        fn resize(&mut self, size: usize) {
+            let kept = self.size.min(size);
+            // SAFETY: the block is ours, of this layout; the size is not 0.
+            self.start = unsafe { LargeBlocks.realloc(self.start, layout(self.size), size) };
+            assert!(!self.start.is_null());
+            self.size = size;
+            self.check(kept);
+            self.fill(self.filled.wrapping_add(1));
+        }
+
+        fn free(mut self) {
+            self.check(self.size);
+            // SAFETY: the block is ours, of this layout, and not used any more.
+            unsafe { LargeBlocks.dealloc(self.start, layout(self.size)) };
+        }
+    }
+
+    fn sizes() -> impl Strategy<Value = usize> {
+        prop_oneof![1..2 * LARGE_BYTES, LARGE_BYTES - 2..LARGE_BYTES + 2, LARGE_BYTES..8 << 20]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn blocks_hold_what_was_written_and_are_counted_until_they_are_freed(
+            steps in prop::collection::vec((0_u8..6, any::<prop::sample::Index>(), sizes()), 1..60),
+            limit in prop_oneof![Just(0_u64), Just(4 << 20), Just(1 << 30)],
+        ) {
+            let _alone = alone();
+            let (before, stream) = (used(), OfStream::begin(limit));
+            let mut blocks: Vec<Block> = Vec::new();
+            for (number, (step, place, size)) in steps.into_iter().enumerate() {
+                match step {
+                    0..=2 => blocks.push(Block::new(size, step == 0)),
+                    _ if blocks.is_empty() => {}
+                    3 => blocks.swap_remove(place.index(blocks.len())).free(),
+                    4 => {
+                        let place = place.index(blocks.len());
+                        blocks[place].resize(size);
+                    }
+                    _ => {
+                        let place = place.index(blocks.len());
+                        blocks[place].fill(u8::try_from(number % 256).unwrap());
+                    }
+                }
+                let large = blocks.iter().filter(|block| block.size >= LARGE_BYTES);
+                prop_assert_eq!(used() - before, large.map(|block| mapped_len(block.size)).sum::<usize>());
+            }
+            blocks.into_iter().for_each(Block::free);
+            drop(stream);
+            prop_assert_eq!(used(), before);
+            prop_assert!(FREED.lock().unwrap().bytes <= kept_bytes());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_not_counted() {
+        let _alone = alone();
+        // More than there are addresses.
+        let (before, impossible) = (used(), layout(1 << 60));
+        // SAFETY: the size is not 0.
+        assert!(unsafe { LargeBlocks.alloc(impossible) }.is_null());
+        // SAFETY: as above.
+        assert!(unsafe { LargeBlocks.alloc_zeroed(impossible) }.is_null());
+        assert_eq!(used(), before);
+        let block = Block::new(LARGE_BYTES, false);
+        let counted = used();
+        // SAFETY: the block is of this layout, and stays where it is when nothing larger is to be had.
+        assert!(unsafe { LargeBlocks.realloc(block.start, layout(LARGE_BYTES), 1 << 60) }.is_null());
+        assert_eq!(used(), counted);
+        block.free();
+    }
+
+    #[test]
+    fn threads_do_not_get_each_others_blocks() {
+        let _alone = alone();
+        let before = used();
+        std::thread::scope(|scope| {
+            for value in 1..=4 {
+                scope.spawn(move || {
+                    for number in 0..200_usize {
+                        let mut block = Block::new(LARGE_BYTES + number * 997, number % 2 == 0);
+                        block.fill(value);
+                        block.resize(LARGE_BYTES + number * 1499);
+                        block.free();
+                    }
+                });
+            }
+        });
+        // A test that waits for its turn may have taken a block for itself meanwhile, far less than these 800 together.
+        assert!(used() <= before + 16 * LARGE_BYTES, "{before} bytes before, {} after", used());
     }
 }

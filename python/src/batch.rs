@@ -30,6 +30,11 @@ impl PyBatch {
         Self { batch }
     }
 
+    /// Returns the rows.
+    pub(crate) fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
     /// Returns the batch as a consumer asks for it.
     fn converted(&self, py: Python<'_>, requested: Option<&Bound<'_, PyCapsule>>) -> PyResult<RecordBatch> {
         match conversion(&self.batch.schema(), requested)? {

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Dataset, EpochReader, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings, Progress,
-    Reading, RowAccess, Selection, Snapshot, StreamOptions, ipc,
+    Answer, Audience, Dataset, EpochReader, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings,
+    Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -21,6 +21,7 @@ use crate::reader::PyReader;
 use crate::runtime::wait;
 use crate::selection::PySelection;
 use crate::sql::{self, PyFunction, Recipe};
+use crate::weights::PyWeights;
 
 /// A dataset: immutable, lazy.
 #[pyclass(name = "Dataset", module = "forebay._lib", frozen)]
@@ -361,19 +362,22 @@ impl PyDataset {
         shuffle: Option<ShuffleArguments>,
         memory_limit: u64,
         num_threads: Option<usize>,
+        max_skipped: Option<u64>,
+        weights: Option<PyRef<'_, PyWeights>>,
     ) -> PyResult<PyReader> {
+        let weights = weights.map(|weights| Arc::clone(&weights.weights));
         let answer = self.dataset.known_answer().ok_or_else(unknown_selection)?;
         let settings = match shuffle {
             None => OrderSettings::Sequential,
             Some((seed, shuffle_bytes, num_lanes, window_rows)) => {
-                OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows }
+                OrderSettings::Shuffled { seed, shuffle_bytes, num_lanes, window_rows, weights }
             }
         };
         let reader = py
             .detach(|| EpochReader::try_new(&self.dataset, answer, settings, memory_limit))
             .map_err(|error| to_py(&error))?;
         let num_threads = num_threads.unwrap_or_else(forebay::config::num_threads);
-        Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads }))
+        Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads, max_skipped }))
     }
 
     /// Opens what `__reduce__` took apart: the same objects, columns, filters and kept rows.
@@ -387,11 +391,13 @@ impl PyDataset {
         restriction: Option<Vec<u8>>,
         features: Option<String>,
     ) -> PyResult<Self> {
+        let given: Option<BTreeMap<String, String>> =
+            py.import("forebay.secrets")?.call_method0("given_options")?.extract()?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
         let opening = {
             let progress = Arc::clone(&progress);
-            async move { Snapshot::reopen(snapshot, &progress).await }
+            async move { Snapshot::reopen(snapshot, given.as_ref(), &progress).await }
         };
         let snapshot = Arc::new(wait(py, &io, &progress, None, opening)?);
         if !filters.is_empty() {
@@ -444,6 +450,15 @@ impl PyDataset {
         Ok(this)
     }
 
+    /// Itself: it never changes, and a copy that was pickled would be without its secrets.
+    fn __copy__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __deepcopy__(this: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        this
+    }
+
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let (snapshot, class) = (self.dataset.snapshot(), py.get_type::<Self>());
         let answer = self.dataset.known_answer().map(|answer| {
@@ -456,7 +471,9 @@ impl PyDataset {
         });
         let restriction = self.dataset.restriction_bytes().map(|bytes| PyBytes::new(py, &bytes));
         let Some(recipe) = &self.recipe else {
-            let saved = PyBytes::new(py, &snapshot.to_bytes());
+            let has_secrets = py.import("forebay.secrets")?.call_method0("are_pickled")?.extract()?;
+            let audience = if has_secrets { Audience::OurOwn } else { Audience::Strangers };
+            let saved = PyBytes::new(py, &snapshot.to_bytes(audience));
             let features = self.dataset.given_features();
             let arguments = (saved, self.column_names(), self.filters(), answer, restriction, features);
             let arguments = arguments.into_pyobject(py)?;

@@ -7,6 +7,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use crate::file_system::Raised;
+
 /// Returns the Python exception for `error`: the class says what kind, the text says what, where and why.
 pub(crate) fn to_py(error: &Error) -> PyErr {
     Python::attach(|py| {
@@ -16,15 +18,31 @@ pub(crate) fn to_py(error: &Error) -> PyErr {
     })
 }
 
+/// Returns text without secrets: those of stores and of the environment, and those in URLs.
+#[pyfunction]
+pub(crate) fn redacted(text: &str) -> String {
+    forebay::redacted(text)
+}
+
 /// Returns what libraries below us said, and what made them say it, as a chain of exceptions.
 fn cause_to_py(py: Python<'_>, cause: &(dyn std::error::Error + 'static)) -> PyErr {
+    if let Some(raised) = raised_below(cause).and_then(|raised| raised.exception(py)) {
+        return raised;
+    }
     let of_system = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     let raised = match of_system {
         Some(number) => PyErr::from(std::io::Error::from_raw_os_error(number)),
-        None => raise(py, "Cause", cause.to_string()),
+        None => raise(py, "Cause", forebay::redacted(&cause.to_string())),
     };
     raised.set_cause(py, cause.source().map(|below| cause_to_py(py, below)));
     raised
+}
+
+/// Returns the exception of Python's that `cause` is about, if it is.
+fn raised_below<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Raised> {
+    let mut causes =
+        std::iter::successors(Some(cause), |&cause: &&'a (dyn std::error::Error + 'static)| cause.source());
+    causes.find_map(|cause| cause.downcast_ref::<Raised>())
 }
 
 fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
@@ -45,11 +63,12 @@ fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
 fn class_of(error: &Error) -> &'static str {
     match error {
         Error::NotFound { .. } | Error::NoObjects { .. } => "NotFoundError",
-        Error::PermissionDenied { .. } => "AccessDeniedError",
+        Error::PermissionDenied { .. } | Error::NoCredentials { .. } => "AccessDeniedError",
         Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } => "StoreError",
         Error::TimedOut { .. } | Error::Impatient { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
+        Error::Value { .. } => "DataError",
         Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
         Error::UnknownColumn { .. } => "ColumnNotFoundError",
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
@@ -60,6 +79,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::NotASelection { .. } | Error::SelectionMismatch { .. } => "SelectionError",
         Error::StateMismatch { .. } | Error::NotAState { .. } => "StateError",
         Error::MemoryLimit { .. } | Error::BatchMemory { .. } | Error::QueryMemory { .. } => "MemoryLimitError",
+        Error::TooManySkipped { .. } => "SkipLimitError",
         Error::NoTensor { .. } => "TensorError",
         Error::Closed { .. } => "ClosedError",
         _ => "ForebayError",

@@ -82,7 +82,7 @@ fn counted_dict<'py>(py: Python<'py>, counted: &Counted) -> PyResult<Bound<'py, 
     dict.set_item("requests", counted.requests)?;
     dict.set_item("bytes_wanted", counted.bytes_wanted)?;
     dict.set_item("bytes_fetched", counted.bytes_fetched)?;
-    dict.set_item("retries", counted.retries)?;
+    dict.set_item("retries", counted.recovered.retries())?;
     dict.set_item("depth", counted.depth)?;
     dict.set_item("seconds", counted.busy.as_secs_f64())?;
     Ok(dict)
@@ -90,6 +90,9 @@ fn counted_dict<'py>(py: Python<'py>, counted: &Counted) -> PyResult<Bound<'py, 
 
 fn known_dict<'py>(py: Python<'py>, known: &Known) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
+    if known.is_file_system {
+        dict.set_item("adapter", "fsspec")?;
+    }
     dict.set_item("concurrency", known.concurrency)?;
     dict.set_item("gap_bytes", known.gap_bytes)?;
     if let Some(first_byte) = known.first_byte.as_ref().map(Duration::as_secs_f64) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 use forebay::forms::{self, Form, Part, Request, Target, Tensor, Unit};
-use forebay::{EpochReader, Error};
+use forebay::{EpochReader, Error, Finish};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -22,7 +22,12 @@ pub(crate) struct PyForms {
 }
 
 impl PyForms {
-    pub(crate) fn choose(reader: &EpochReader, requests: &BTreeMap<String, String>, target: &str) -> PyResult<Self> {
+    pub(crate) fn choose(
+        reader: &EpochReader,
+        requests: &BTreeMap<String, String>,
+        target: &str,
+        finish: Option<&Finish>,
+    ) -> PyResult<Self> {
         let choose = || {
             let parse = |(path, name): (&String, &String)| Ok((path.clone(), name.parse::<Request>()?));
             let requests = requests.iter().map(parse).collect::<Result<BTreeMap<_, _>, Error>>()?;
@@ -32,7 +37,11 @@ impl PyForms {
                 "jax32" => Target::Jax32,
                 _ => Target::Other,
             };
-            reader.forms(&requests, target)
+            let forms = reader.forms(&requests, target)?;
+            Ok(match finish {
+                Some(finish) => finish.forms(forms, reader.schema(), &requests)?,
+                None => forms,
+            })
         };
         Ok(Self { forms: choose().map_err(|error| to_py(&error))? })
     }
@@ -82,7 +91,7 @@ pub(crate) struct TensorMaker<'a, 'py> {
 }
 
 impl<'py> TensorMaker<'_, 'py> {
-    fn make(&self, py: Python<'py>, tensor: Tensor, unit: Option<Unit>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn make(&self, py: Python<'py>, tensor: Tensor, unit: Option<Unit>) -> PyResult<Bound<'py, PyAny>> {
         if self.takes_capsules {
             return self.call.call1((dlpack::to_capsule(py, tensor, false)?,));
         }

@@ -8,14 +8,17 @@ mod dataset;
 mod dlpack;
 mod error;
 mod explain;
+mod file_system;
 mod forms;
 mod objects;
+mod packer;
 mod reader;
 mod runtime;
 mod selection;
 mod sql;
 mod stream;
 mod tensor;
+mod weights;
 
 use pyo3::prelude::*;
 
@@ -28,8 +31,11 @@ static ALLOCATOR: alloc::LargeBlocks = alloc::LargeBlocks;
 fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DATAFUSION_VERSION", forebay::DATAFUSION_VERSION)?;
+    file_system::register();
+    module.add_class::<file_system::PyReply>()?;
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<reader::PyReader>()?;
+    module.add_class::<weights::PyWeights>()?;
     module.add_class::<selection::PySelection>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_class::<sql::PyTable>()?;
@@ -39,6 +45,9 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::PyColumn>()?;
     module.add_class::<forms::PyForms>()?;
     module.add_class::<tensor::PyTensor>()?;
+    module.add_class::<packer::PyPacker>()?;
+    module.add_class::<packer::PyPackedBatch>()?;
     module.add_function(wrap_pyfunction!(dataset::save_manifest, module)?)?;
+    module.add_function(wrap_pyfunction!(error::redacted, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -61,7 +61,9 @@ fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyL
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let Some(values) = own(py, dictionary.values())? else { return Ok(None) };
-            let keys = dictionary.normalized_keys();
+            // Where there are no values, all rows are NULL, and keys have nothing to be within.
+            let has_values = !dictionary.values().is_empty();
+            let keys = if has_values { dictionary.normalized_keys() } else { Vec::new() };
             let item = |row: usize| {
                 if array.is_null(row) { Ok(py.None()) } else { values.get_item(keys[row]).map(Bound::unbind) }
             };

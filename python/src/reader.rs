@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay::plan::{EpochPlan, Order, Remainder, Share, Span};
-use forebay::{BatchStream, EpochReader, Error, StreamOptions};
+use forebay::plan::{EpochPlan, Hole, Order, Remainder, Share, Span};
+use forebay::{BatchStream, EpochReader, Error, Finish, FinishSettings, StreamOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,6 +24,14 @@ impl PyReader {
     pub(crate) fn new(reader: EpochReader, options: StreamOptions) -> Self {
         Self { reader: Arc::new(reader), options }
     }
+
+    /// Returns what is to be made of batches, from its settings in JSON.
+    fn finish(&self, settings: Option<&str>) -> PyResult<Option<Finish>> {
+        let Some(settings) = settings else { return Ok(None) };
+        let settings: FinishSettings =
+            serde_json::from_str(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Finish::try_new(self.reader.schema(), &settings).map(Some).map_err(|error| to_py(&error))
+    }
 }
 
 /// The part of an epoch that one reader delivers, as Python says it.
@@ -41,6 +49,9 @@ pub(crate) struct ShareArguments {
     /// The position to stop at, where that is before the end of the epoch.
     #[pyo3(default)]
     end: Option<u64>,
+    /// What of the epoch could not be read before.
+    #[pyo3(default)]
+    holes: Vec<HoleArguments>,
 }
 
 impl ShareArguments {
@@ -66,6 +77,25 @@ impl ShareArguments {
             num_workers: self.num_workers,
         })
         .map_err(|error| to_py(&Error::Setting { name: error.name, reason: error.reason }))
+    }
+}
+
+/// Rows that could not be read, as a state lists them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct HoleArguments {
+    span: u32,
+    start: u32,
+    end: u32,
+    object: String,
+    row_group: usize,
+    cause: String,
+}
+
+impl From<HoleArguments> for Hole {
+    fn from(hole: HoleArguments) -> Self {
+        let HoleArguments { span, start, end, object, row_group, cause } = hole;
+        Self { span, start, end, object, row_group, cause }
     }
 }
 
@@ -110,8 +140,17 @@ impl PyReader {
     }
 
     /// How the columns leave in batches for a library; raises for the first that has no form, or not the one asked for.
-    fn forms(&self, py: Python<'_>, requests: BTreeMap<String, String>, target: &str) -> PyResult<PyForms> {
-        py.detach(|| PyForms::choose(&self.reader, &requests, target))
+    /// `finish` says what is made of batches before that, in JSON.
+    #[pyo3(signature = (requests, target, finish=None))]
+    fn forms(
+        &self,
+        py: Python<'_>,
+        requests: BTreeMap<String, String>,
+        target: &str,
+        finish: Option<&str>,
+    ) -> PyResult<PyForms> {
+        let finish = self.finish(finish)?;
+        py.detach(|| PyForms::choose(&self.reader, &requests, target, finish.as_ref()))
     }
 
     fn state(&self, epoch: u64, position: u64) -> String {
@@ -124,11 +163,21 @@ impl PyReader {
         Ok((state.epoch, state.position))
     }
 
-    fn stream(&self, py: Python<'_>, epoch: u64, share: ShareArguments) -> PyResult<PyStream> {
+    #[pyo3(signature = (epoch, share, finish=None))]
+    fn stream(
+        &self,
+        py: Python<'_>,
+        epoch: u64,
+        mut share: ShareArguments,
+        finish: Option<&str>,
+    ) -> PyResult<PyStream> {
+        let finish = self.finish(finish)?.map(Arc::new);
+        let holes = std::mem::take(&mut share.holes).into_iter().map(Hole::from).collect();
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
-        let stream = BatchStream::start(&self.reader, epoch, share, self.options).map_err(|error| to_py(&error))?;
+        let stream = BatchStream::resume(&self.reader, epoch, share, self.options, holes, finish);
+        let stream = stream.map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions(), self.options))
     }
 }

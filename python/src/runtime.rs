@@ -1,11 +1,12 @@
 //! Waits for the core without holding the GIL, so that other threads run and Ctrl-C works.
 
+use std::ffi::CString;
 use std::future::Future;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay::{Error, Io, Progress};
+use forebay::{Error, Io, Progress, take_notices};
 use pyo3::prelude::*;
 
 use crate::error::to_py;
@@ -31,9 +32,12 @@ pub(crate) fn wait<T: Send + 'static>(
     });
     loop {
         match py.detach(|| lock(&receiver).recv_timeout(TICK)) {
-            Ok(result) => return result.map_err(|error| to_py(&error)),
+            Ok(result) => {
+                warn(py)?;
+                return result.map_err(|error| to_py(&error));
+            }
             Err(RecvTimeoutError::Timeout) => {
-                let tick = py.check_signals().and_then(|()| match on_progress {
+                let tick = py.check_signals().and_then(|()| warn(py)).and_then(|()| match on_progress {
                     Some(callback) => callback.call1(py, progress.get()).map(drop),
                     None => Ok(()),
                 });
@@ -47,6 +51,17 @@ pub(crate) fn wait<T: Send + 'static>(
             }
         }
     }
+}
+
+/// Passes on what the core has to say, as warnings.
+pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
+    for text in take_notices() {
+        let class = py.import("forebay.exceptions")?.getattr("StoreWarning")?;
+        // As C text, which ends at a zero.
+        let text = CString::new(text.replace('\0', "\\0"))?;
+        PyErr::warn(py, &class, &text, 2)?;
+    }
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
+use forebay::plan::Hole;
 use forebay::{
     BatchStream, Cause, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
 };
@@ -15,7 +16,7 @@ use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
 use crate::batch::{PyBatch, conversion, struct_array, struct_field};
 use crate::error::to_py;
-use crate::runtime::TICK;
+use crate::runtime::{TICK, warn};
 
 /// Batches in order, with the position of the next one.
 #[pyclass(name = "Stream", module = "forebay._lib", frozen)]
@@ -64,6 +65,20 @@ impl PyStream {
         Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }
 
+    /// Waits for the next batch, without the GIL; `None` at the end.
+    pub(crate) fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        loop {
+            let polled = self.with(py, |stream| stream.poll(TICK))?.map_err(|error| to_py(&error));
+            // First: an error is easier to understand after what led to it.
+            warn(py)?;
+            match polled? {
+                Polled::Batch(batch) => return Ok(Some(batch)),
+                Polled::End => return Ok(None),
+                Polled::Pending => py.check_signals()?,
+            }
+        }
+    }
+
     fn with<T>(&self, py: Python<'_>, call: impl FnOnce(&mut BatchStream) -> T + Send) -> PyResult<T>
     where
         T: Send,
@@ -78,14 +93,7 @@ impl PyStream {
 #[pymethods]
 impl PyStream {
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
-        loop {
-            let polled = self.with(py, |stream| stream.poll(TICK))?.map_err(|error| to_py(&error))?;
-            match polled {
-                Polled::Batch(batch) => return Ok(Some(PyBatch::new(batch))),
-                Polled::End => return Ok(None),
-                Polled::Pending => py.check_signals()?,
-            }
-        }
+        Ok(self.next_batch(py)?.map(PyBatch::new))
     }
 
     /// Waits for something to take; `false` when there is nothing after `seconds`.
@@ -96,6 +104,26 @@ impl PyStream {
 
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |stream| BatchStream::position(stream))
+    }
+
+    /// What could not be read and is left out, as a state lists it.
+    fn holes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        // As `stats`: whoever ends tells nothing of another process's stream.
+        let holes = match self.running.get() {
+            Some(_) => self.with(py, |stream| stream.holes())?,
+            None => Vec::new(),
+        };
+        let as_dict = |hole: &Hole| {
+            let dict = PyDict::new(py);
+            dict.set_item("span", hole.span)?;
+            dict.set_item("start", hole.start)?;
+            dict.set_item("end", hole.end)?;
+            dict.set_item("object", &hole.object)?;
+            dict.set_item("row_group", hole.row_group)?;
+            dict.set_item("cause", &hole.cause)?;
+            Ok(dict)
+        };
+        holes.iter().map(as_dict).collect()
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -110,9 +138,18 @@ impl PyStream {
         dict.set_item("bytes_fetched", stats.bytes_fetched)?;
         dict.set_item("bytes_wanted", stats.bytes_wanted)?;
         dict.set_item("bytes_decoded", stats.bytes_decoded)?;
-        dict.set_item("retries", stats.num_retries)?;
+        dict.set_item("retries", stats.recovered.retries())?;
+        dict.set_item("retries_throttled", stats.recovered.throttled)?;
+        dict.set_item("retries_failed", stats.recovered.failed)?;
+        dict.set_item("retries_broken", stats.recovered.broken)?;
+        dict.set_item("retries_stalled", stats.recovered.stalled)?;
+        dict.set_item("bodies_resumed", stats.recovered.resumed)?;
+        dict.set_item("hedges", stats.recovered.hedges)?;
+        dict.set_item("hedges_won", stats.recovered.hedges_won)?;
         dict.set_item("cache_hits", stats.cache_hits)?;
+        dict.set_item("images_skipped", stats.num_skipped_images)?;
         dict.set_item("rows_evicted", stats.num_evicted_rows)?;
+        dict.set_item("rows_skipped", stats.num_skipped_rows)?;
         dict.set_item("memory_bytes", stats.memory_bytes)?;
         dict.set_item("peak_memory_bytes", stats.peak_memory_bytes)?;
         dict.set_item("batches_ready", stats.num_ready)?;

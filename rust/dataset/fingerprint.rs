@@ -14,10 +14,15 @@ const VERSION: &[u8] = b"forebay fingerprint 1";
 /// Partition columns count as well: the same objects have others, or none, when another folder is opened.
 ///
 /// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
-/// machines; the footer's digest tells other contents apart there.
+/// machines; the footer's digest tells other contents apart there. What file systems of others tell is of that kind.
 ///
 /// The `commit` of a repository stands for the e-tags of all its files, wherever copies of them lie.
-pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: bool, commit: Option<&str>) -> String {
+pub(super) fn fingerprint(
+    fragments: &[Fragment],
+    schema: &Schema,
+    are_tags_times: bool,
+    commit: Option<&str>,
+) -> String {
     let folder = common_folder(fragments.iter().map(|fragment| fragment.object.path.as_ref()));
     let first_partition = fragments.first().map_or(usize::MAX, |fragment| fragment.first_constant);
     let columns = schema.fields().iter().enumerate().skip(first_partition);
@@ -27,7 +32,7 @@ pub(super) fn fingerprint(fragments: &[Fragment], schema: &Schema, is_local: boo
     for fragment in fragments {
         let object = &fragment.object;
         let relative = &object.path.as_ref()[folder..];
-        let tag = object.e_tag.as_deref().filter(|_| !is_local && commit.is_none()).unwrap_or_default();
+        let tag = object.e_tag.as_deref().filter(|_| !are_tags_times && commit.is_none()).unwrap_or_default();
         for text in [relative, tag] {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);

@@ -4,7 +4,6 @@
 //! because its bounds take more memory than everything else together.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +21,7 @@ use super::packed::Tail;
 use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
+use crate::panics;
 use crate::source::{Connection, Object, read_ranges, read_suffix};
 
 /// The least bytes of a Parquet file: two magic numbers and the length of the footer.
@@ -241,7 +241,7 @@ fn decode(
         pushed.map_err(|error| not_parquet(object, error.to_string()))?;
     }
     // Hostile footers make the decoder panic.
-    catch_unwind(AssertUnwindSafe(|| decoder.try_decode()))
+    panics::caught(|| decoder.try_decode())
         .unwrap_or_else(|_| Err(ParquetError::General("its footer is corrupt".into())))
         .map_err(|error| not_parquet(object, footer_reason(&error)))
 }

@@ -23,12 +23,13 @@ use sha2::{Digest, Sha256};
 use super::Snapshot;
 use super::snapshot::Source;
 use crate::error::{Error, Result};
+use crate::secrets;
 use crate::source::{self, Location, Object, Store, StoreKey};
 
 /// The end of a manifest's name.
 const EXTENSION: &str = ".forebay";
 
-const MAGIC: &[u8; 8] = b"FBSNAP\0\x01";
+pub(super) const MAGIC: &[u8; 8] = b"FBSNAP\0\x01";
 
 /// The most bytes of a header: that of some ten million objects.
 const MAX_HEADER_BYTES: u64 = 1 << 30;
@@ -46,6 +47,20 @@ struct Header {
     /// Of each split, where it is of a repository.
     #[serde(default)]
     commits: Vec<Option<String>>,
+    /// Of each store, the names of the options that were left out because they are secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    withheld: Vec<Vec<String>>,
+}
+
+/// Who is to read what is written, and so which options of the stores are in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever finds it: none.
+    Anybody,
+    /// Another process, nobody knows whose: all but secrets, whose names are written.
+    Strangers,
+    /// A process that this one starts: all.
+    OurOwn,
 }
 
 /// Store, key, size, e-tag, path below what was listed, bytes of the packed footer.
@@ -62,16 +77,17 @@ pub(super) struct Saved {
     pub(super) splits: Vec<(String, Vec<usize>)>,
     pub(super) fingerprints: Vec<String>,
     pub(super) commits: Vec<Option<String>>,
+    /// For each store, the names of options that it had and that are secrets.
+    pub(super) withheld: Vec<Vec<String>>,
 }
 
-/// Returns snapshots, one for each split, as bytes; with the stores' options, which may be secrets, if `has_options`.
-pub(super) fn encode(splits: &[(&str, &Snapshot)], has_options: bool) -> Vec<u8> {
+/// Returns snapshots, one for each split, as bytes.
+pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8> {
     let mut header = Header::default();
     let mut footers: Vec<&[u8]> = Vec::new();
     for (name, snapshot) in splits {
         let first = header.objects.len();
-        let stores: Vec<usize> =
-            snapshot.stores.iter().map(|store| place_of(&mut header, store, has_options)).collect();
+        let stores: Vec<usize> = snapshot.stores.iter().map(|store| place_of(&mut header, store, audience)).collect();
         for fragment in &snapshot.fragments {
             let Object { path, size_bytes, e_tag, .. } = &fragment.object;
             let store = stores[fragment.store];
@@ -92,12 +108,16 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], has_options: bool) -> Vec<u8>
 }
 
 /// Returns the place of `store` in the header, which gets it if it has it not.
-fn place_of(header: &mut Header, store: &Store, has_options: bool) -> usize {
+fn place_of(header: &mut Header, store: &Store, audience: Audience) -> usize {
     if let Some(place) = header.stores.iter().position(|(key, _)| key == store.key()) {
         return place;
     }
-    let options = if has_options { veiled(store.options()) } else { BTreeMap::new() };
-    header.stores.push((store.key().clone(), options));
+    let mut options = if audience == Audience::Anybody { BTreeMap::new() } else { store.options().clone() };
+    if audience == Audience::Strangers {
+        let secrets = options.extract_if(.., |name, value| secrets::is_secret(name, value));
+        header.withheld.push(secrets.map(|(name, _)| name).collect());
+    }
+    header.stores.push((store.key().clone(), veiled(&options)));
     header.stores.len() - 1
 }
 
@@ -146,9 +166,10 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
         packed.push(footers.slice(place..place + len));
         place += len;
     }
-    let Header { stores, splits, fingerprints, commits, .. } = header;
+    let Header { stores, splits, fingerprints, commits, mut withheld, .. } = header;
+    withheld.resize_with(stores.len(), Vec::new);
     let stores = stores.into_iter().map(|(key, options)| (key, unveiled(options))).collect();
-    Ok(Saved { stores, sources, packed, splits, fingerprints, commits })
+    Ok(Saved { stores, sources, packed, splits, fingerprints, commits, withheld })
 }
 
 /// Refuses numbers that point nowhere, and stores that are none.
@@ -201,7 +222,7 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
     let location = Location::parse(uri)?;
     if !is_manifest(&location) {
         let reason = format!("expected the name of an object that ends in `{EXTENSION}`, not a folder or a pattern");
-        return Err(Error::Uri { uri: uri.into(), reason });
+        return Err(Error::Uri { uri: location.text, reason });
     }
     let stores = splits.iter().flat_map(|(_, snapshot)| &snapshot.stores);
     let same = stores.filter(|_| options.is_empty()).find(|store| *store.key() == location.store);
@@ -209,15 +230,17 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
         Some(store) => store.connect()?,
         None => store_of(&location, options)?.connect()?,
     };
-    let payload = PutPayload::from(encode(splits, false));
+    let payload = PutPayload::from(encode(splits, Audience::Anybody));
     let put = connection.client.put(&location.path, payload).await;
-    put.map(drop).map_err(|source| source::error(uri, source))
+    put.map(drop).map_err(|source| source::error(&location.text, source))
 }
 
 /// Returns the store of a manifest; options are of the objects' stores as well, so they may mean nothing to a local one.
 fn store_of(location: &Location, options: &BTreeMap<String, String>) -> Result<Store> {
     let is_local = location.store == StoreKey::Local;
-    Store::try_new(location.store.clone(), if is_local { const { &BTreeMap::new() } } else { options })
+    let options = if is_local { const { &BTreeMap::new() } } else { options };
+    let options = Store::options_with_queries(&location.store, std::slice::from_ref(location), options);
+    Store::try_new(location.store.clone(), &options)
 }
 
 #[cfg(test)]

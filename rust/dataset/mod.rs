@@ -4,6 +4,8 @@ mod cost;
 mod fingerprint;
 mod footer;
 mod fragment;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod kept;
 mod manifest;
 mod open;
@@ -25,6 +27,7 @@ mod types;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::fragment::Fragment;
+pub use self::manifest::Audience;
 pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;

@@ -5,7 +5,7 @@ use std::mem;
 use arrow_array::{Array, ArrayRef};
 
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
-use crate::decode::{Column, ColumnPlan, Scratch};
+use crate::decode::{Column, ColumnPlan, Misfit, Scratch};
 use crate::error::Result;
 use crate::panics;
 
@@ -31,7 +31,8 @@ enum State {
 impl OwnColumn {
     /// Returns the object's root column `root`, of which `fetched` holds what was planned.
     pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
-        let state = State::Own(plan.open(rows.runs.as_deref(), fetched.bytes.clone(), scratch));
+        let column = plan.open(rows.runs.as_ref(), fetched.bytes.clone(), rows.memory_bytes, scratch);
+        let state = State::Own(column);
         Self { root, rows, fetched, num_read: 0, state }
     }
 
@@ -44,11 +45,15 @@ impl OwnColumn {
     pub(super) fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
         if let State::Own(column) = &mut self.state {
             // What a decoder finds wrong is for the other one to say, a panic included.
-            if let Ok(Ok(array)) = panics::caught(|| column.read(num_rows)) {
+            let read = panics::caught(|| column.read(num_rows));
+            if let Ok(Ok(array)) = read {
                 self.num_read += num_rows;
                 return Ok(array);
             }
             self.state = State::Failed;
+            if let Ok(Err(Misfit::TOO_LARGE)) = read {
+                return Err(self.rows.too_large(self.root, "values"));
+            }
             self.state = State::Foreign(Box::new(self.reopen()?), Vec::new());
         }
         let State::Foreign(reader, pending) = &mut self.state else {
@@ -88,11 +93,16 @@ fn take(
     remaining_rows: usize,
 ) -> Result<Result<ArrayRef, arrow_schema::ArrowError>> {
     let mut taken: Vec<ArrayRef> = Vec::new();
-    let mut missing = num_rows;
+    let (mut missing, mut num_bytes) = (num_rows, 0);
     while missing > 0 {
         if pending.is_empty() {
             let left = remaining_rows.saturating_sub(num_rows - missing);
-            *pending = reader.next_batch(left)?.into_parts().1;
+            let batch = reader.next_batch(left)?;
+            num_bytes += batch.get_array_memory_size() as u64;
+            if !taken.is_empty() {
+                reader.check_bytes(num_bytes)?;
+            }
+            *pending = batch.into_parts().1;
         }
         for array in mem::take(pending) {
             let len = array.len().min(missing);

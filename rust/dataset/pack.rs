@@ -152,6 +152,14 @@ fn encode(entries: &HashMap<Id, Entry>) -> Vec<u8> {
     bytes
 }
 
+/// Reads any bytes: what is accepted is written and read again as the same.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Some(entries) = decode(&Bytes::copy_from_slice(bytes)) {
+        assert_eq!(decode(&encode(&entries).into()), Some(entries));
+    }
+}
+
 /// Returns what [`encode`] wrote; `None` for other bytes.
 fn decode(bytes: &Bytes) -> Option<HashMap<Id, Entry>> {
     let mut entries = HashMap::new();

@@ -148,6 +148,16 @@ impl<'a> ColumnIndex<'a> {
     }
 }
 
+/// Reads any bytes as an index of each type.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some(index) = ColumnIndex::parse(bytes) else { return };
+    for physical_type in [PhysicalType::BOOLEAN, PhysicalType::INT32, PhysicalType::INT96, PhysicalType::BYTE_ARRAY] {
+        let bounds = index.bounds(physical_type);
+        assert!(bounds.is_none_or(|bounds| bounds.num_pages() == index.null_pages.len() as u64));
+    }
+}
+
 fn binaries<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
     list(reader, |kind| kind == kind::BINARY, Reader::binary)
 }

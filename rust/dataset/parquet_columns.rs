@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
@@ -13,8 +13,12 @@ use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder
 use parquet::errors::ParquetError;
 
 use super::{RowGroupRef, Snapshot};
+use crate::decode::Claims;
 use crate::error::{Error, Result};
 use crate::panics;
+
+/// A batch of what dictionaries repeat takes at most this part of the memory.
+const BATCHES_IN_MEMORY: u64 = 4;
 
 /// The rows of a row group to read, in batches of at most `batch_rows`.
 #[derive(Debug, Clone)]
@@ -25,10 +29,12 @@ pub(super) struct WantedRows {
     pub(super) runs: Option<Arc<[Range<u32>]>>,
     pub(super) num_rows: usize,
     pub(super) batch_rows: usize,
+    /// Bytes that pages out of their compression may take at once, and the values of a column.
+    pub(super) memory_bytes: u64,
 }
 
 impl WantedRows {
-    /// Returns the rows `runs` (`None`: all) of a row group.
+    /// Returns the rows `runs` (`None`: all) of a row group, whose pages may take any memory.
     pub(super) fn new(
         snapshot: &Arc<Snapshot>,
         row_group: RowGroupRef,
@@ -38,7 +44,7 @@ impl WantedRows {
         let num_rows = runs
             .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
         let (snapshot, batch_rows) = (Arc::clone(snapshot), batch_rows.max(1));
-        Self { snapshot, row_group, runs: runs.map(Arc::from), num_rows, batch_rows }
+        Self { snapshot, row_group, runs: runs.map(Arc::from), num_rows, batch_rows, memory_bytes: u64::MAX }
     }
 
     /// Returns these rows without the first ones.
@@ -81,6 +87,47 @@ impl WantedRows {
         }
     }
 
+    /// Returns the error for what a root column holds.
+    pub(super) fn column_error(&self, root: usize, source: ParquetError) -> Error {
+        let column = self.snapshot.fragment(self.row_group).reader.schema().field(root).name().clone();
+        self.error(Some(column), source)
+    }
+
+    /// Returns the error for a root column that takes more memory than there is.
+    pub(super) fn too_large(&self, root: usize, what: &str) -> Error {
+        let source = format!("{what} take more than the memory limit of {} bytes", self.memory_bytes);
+        self.column_error(root, ParquetError::General(source))
+    }
+
+    /// Refuses what the pages of root columns claim that are decoded together, before anybody decodes them; shows the claims
+    /// of each leaf to `each`, with its root.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`] for what cannot be, and for pages that take more memory than there is.
+    pub(super) fn check_pages(
+        &self,
+        roots: &[usize],
+        fetched: &Fetched,
+        mut each: impl FnMut(usize, &Claims<'_>),
+    ) -> Result<()> {
+        let fragment = self.snapshot.fragment(self.row_group);
+        let mut unpacked_bytes = 0_u64;
+        for &root in roots {
+            for leaf in fragment.leaves(root) {
+                let fetched = fetched.ranges.iter().zip(&fetched.bytes);
+                let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, self.memory_bytes);
+                let claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
+                unpacked_bytes = unpacked_bytes.saturating_add(claims.unpacked_bytes());
+                if unpacked_bytes > self.memory_bytes {
+                    return Err(self.too_large(root, "pages out of their compression"));
+                }
+                each(root, &claims);
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses ranges outside of the object, which a corrupt offset index may claim.
     pub(super) fn check_inside(&self, ranges: &[Range<u64>]) -> Result<()> {
         let size = self.snapshot.fragment(self.row_group).object.size_bytes.unwrap_or(u64::MAX);
@@ -116,8 +163,22 @@ impl ParquetColumns {
     }
 
     /// Takes what was fetched.
-    pub(super) fn open(self, rows: WantedRows, fetched: Fetched) -> Result<ParquetReader> {
+    pub(super) fn open(self, mut rows: WantedRows, fetched: Fetched) -> Result<ParquetReader> {
         let Self { mut decoder, roots } = self;
+        let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
+        let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
+        rows.check_pages(&roots, &fetched, |root, claims| {
+            // As a dictionary it stays as small as it is.
+            if !matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
+                row_bytes = row_bytes.saturating_add(claims.text_bytes(num_rows));
+            }
+        })?;
+        if row_bytes.saturating_mul(rows.num_rows.min(rows.batch_rows) as u64) > rows.memory_bytes {
+            // What comes of dictionaries is seen as it comes: little by little.
+            let batch_rows = rows.memory_bytes / BATCHES_IN_MEMORY / row_bytes;
+            rows.batch_rows = usize::try_from(batch_rows).unwrap_or(usize::MAX).clamp(1, rows.batch_rows);
+            decoder = Self::try_new(&rows, roots.clone())?.0.decoder;
+        }
         let mut this = ParquetReader { rows, roots, fetched, reader: None };
         let Fetched { ranges, bytes } = this.fetched.clone();
         let opened =
@@ -177,10 +238,14 @@ impl ParquetReader {
     /// Returns the columns of all rows, without a copy where they come in one batch.
     pub(super) fn read_to_end(&mut self) -> Result<Vec<ArrayRef>> {
         let mut batches: Vec<RecordBatch> = Vec::new();
-        let mut num_rows = 0;
+        let (mut num_rows, mut num_bytes) = (0, 0);
         while num_rows < self.rows.num_rows {
             let batch = self.next_batch(self.rows.num_rows - num_rows)?;
             num_rows += batch.num_rows();
+            num_bytes += batch.get_array_memory_size() as u64;
+            if !batches.is_empty() {
+                self.check_bytes(num_bytes)?;
+            }
             batches.push(batch);
         }
         if batches.len() == 1 {
@@ -191,15 +256,20 @@ impl ParquetReader {
         Ok(batch.map_err(|source| self.failed(source.into()))?.into_parts().1)
     }
 
+    /// Refuses batches that take more than the memory together.
+    pub(super) fn check_bytes(&self, num_bytes: u64) -> Result<()> {
+        match self.roots.first() {
+            Some(&root) if num_bytes > self.rows.memory_bytes => Err(self.rows.too_large(root, "values")),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the error for `source`, with the column that is to blame.
     fn failed(&self, source: ParquetError) -> Error {
-        let fragment = self.rows.snapshot.fragment(self.rows.row_group);
-        let blamed = self.roots.iter().find_map(|&root| Some((root, self.error_of(root)?)));
-        let (column, source) = match blamed {
-            Some((root, own)) => (Some(fragment.reader.schema().field(root).name().clone()), own),
-            None => (None, source),
-        };
-        self.rows.error(column, source)
+        match self.roots.iter().find_map(|&root| Some((root, self.error_of(root)?))) {
+            Some((root, own)) => self.rows.column_error(root, own),
+            None => self.rows.error(None, source),
+        }
     }
 
     /// Decodes one root column alone, of what was fetched; returns why that fails.

@@ -19,6 +19,9 @@ use crate::decode::{self, ColumnPlan, Scratch};
 use crate::error::Result;
 use crate::panics;
 
+/// What pages may take, however small the memory limit is: it bounds what is held, and one page may be larger.
+const LEAST_MEMORY_BYTES: u64 = 16 << 20;
+
 /// Who decodes columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoders {
@@ -97,10 +100,9 @@ impl RowGroupRead {
         groups: Vec<Vec<usize>>,
         decoders: Decoders,
     ) -> Result<Self> {
-        let selection = rows.selection();
         let fragment = rows.snapshot.fragment(rows.row_group);
         let own_plan = |root: usize| match decoders {
-            Decoders::Own => decode::plan(fragment, rows.row_group.index, root, selection.as_ref()),
+            Decoders::Own => decode::plan(fragment, rows.row_group.index, root, rows.runs.as_deref()),
             Decoders::Parquet => None,
         };
         let mut planned = Vec::new();
@@ -131,6 +133,13 @@ impl RowGroupRead {
         Ok(Self { projection, rows, groups: planned, ranges: all_ranges })
     }
 
+    /// Returns the read with a bound on what pages out of their compression take at once, and the values of a column: what
+    /// is above it, and more than usual pages take, is refused.
+    pub(crate) fn within(mut self, memory_bytes: u64) -> Self {
+        self.rows.memory_bytes = memory_bytes.max(LEAST_MEMORY_BYTES);
+        self
+    }
+
     /// Returns the byte ranges to fetch, in the order in which [`Self::decode`] wants them.
     pub(crate) fn ranges(&self) -> &[Range<u64>] {
         &self.ranges
@@ -147,7 +156,7 @@ impl RowGroupRead {
         let fetched = std::mem::take(&mut self.ranges).into_iter().zip(bytes);
         let (own, parquet) = match self.groups.pop() {
             Some(group) => {
-                let (parts, of_parquet) = group.share(&mut fetched.into_iter());
+                let (parts, of_parquet) = group.share(&self.rows, &mut fetched.into_iter())?;
                 let own = group.own.into_iter().zip(parts);
                 let own = own.map(|((root, plan), part)| self.own_column(root, plan, part, Scratch::default()));
                 let parquet = group.parquet.map(|columns| columns.open(self.rows.clone(), of_parquet)).transpose()?;
@@ -169,7 +178,7 @@ impl RowGroupRead {
         let mut scratch = Scratch::default();
         let mut columns: Vec<(usize, ArrayRef)> = Vec::new();
         for group in std::mem::take(&mut self.groups) {
-            let (parts, of_parquet) = group.share(&mut fetched);
+            let (parts, of_parquet) = group.share(&self.rows, &mut fetched)?;
             for ((root, plan), part) in group.own.into_iter().zip(parts) {
                 let mut column = self.own_column(root, plan, part, std::mem::take(&mut scratch));
                 columns.push((root, column.read(self.rows.num_rows)?));
@@ -213,14 +222,25 @@ impl RowGroupRead {
 
 impl ColumnGroup {
     /// Takes what was fetched of the group: for each of its own columns, and for the others.
-    fn share(&self, fetched: &mut impl Iterator<Item = (Range<u64>, Bytes)>) -> (Vec<Fetched>, Fetched) {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`](crate::Error::Decode) for pages that claim what cannot be, or more memory than there is.
+    fn share(
+        &self,
+        rows: &WantedRows,
+        fetched: &mut impl Iterator<Item = (Range<u64>, Bytes)>,
+    ) -> Result<(Vec<Fetched>, Fetched)> {
         let mut parts = vec![Fetched::default(); self.own.len() + 1];
         for (&owner, (range, bytes)) in self.owners.iter().zip(fetched) {
             parts[owner].ranges.push(range);
             parts[owner].bytes.push(bytes);
         }
         let of_parquet = parts.pop().unwrap_or_default();
-        (parts, of_parquet)
+        for ((root, _), part) in self.own.iter().zip(&parts) {
+            rows.check_pages(&[*root], part, |_, _| {})?;
+        }
+        Ok((parts, of_parquet))
     }
 }
 

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 
-use super::manifest::{self, Saved};
+use super::manifest::{self, Audience, Saved};
 use super::open::{Opened, Unopened};
 use super::{Fragment, fingerprint, pack, schema};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::metrics::{Counted, Progress};
+use crate::secrets;
 use crate::source::{Listed, Location, Object, Preset, Store, StoreKey, infer_splits, list};
 
 /// Names all splits, where none has this name.
@@ -204,19 +205,24 @@ impl Snapshot {
         manifest::save(&splits, uri, storage_options).await
     }
 
-    /// Returns what [`Self::reopen`] needs in another process. It holds the stores' options.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        manifest::encode(&[(self.split_name(), self)], true)
+    /// Returns what [`Self::reopen`] needs in another process, with the stores' options that `audience` may have.
+    pub fn to_bytes(&self, audience: Audience) -> Vec<u8> {
+        manifest::encode(&[(self.split_name(), self)], audience)
     }
 
-    /// Opens the very same objects again, without any request.
+    /// Opens the very same objects again, without any request. Options that were left out come from `given`, or else
+    /// from the environment.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAState`] for other bytes, [`Error::StateMismatch`] when the dataset is another one by now.
-    pub async fn reopen(bytes: Vec<u8>, progress: &Progress) -> Result<Self> {
+    /// [`Error::NotAState`] for other bytes, [`Error::StateMismatch`] when the dataset is another one by now,
+    /// [`Error::Setting`] for secrets that are nowhere.
+    pub async fn reopen(bytes: Vec<u8>, given: Option<&BTreeMap<String, String>>, progress: &Progress) -> Result<Self> {
         let saved = manifest::decode(&bytes.into()).map_err(|reason| Error::NotAState { reason })?;
-        let stores = saved.stores.iter().map(|(key, options)| Store::try_new(key.clone(), options));
+        let stores = saved.stores.iter().zip(&saved.withheld);
+        let stores = stores.map(|((key, options), withheld)| {
+            Store::try_new(key.clone(), &with_secrets(key, options, withheld, given)?)
+        });
         let (stores, fingerprint) = (stores.collect::<Result<_>>()?, saved.fingerprints.join(", "));
         let found = Found::of_saved(stores, saved);
         let wanted = found.each_split();
@@ -263,10 +269,15 @@ impl Snapshot {
         found.open(wanted, None, progress).await
     }
 
-    fn of_fragments(stores: Vec<Store>, mut fragments: Vec<Fragment>, commit: Option<String>) -> Result<Self> {
+    pub(super) fn of_fragments(
+        stores: Vec<Store>,
+        mut fragments: Vec<Fragment>,
+        commit: Option<String>,
+    ) -> Result<Self> {
         let schema = Arc::new(schema::unify(&mut fragments)?);
-        let is_local = stores.iter().all(|store| *store.key() == StoreKey::Local);
-        let fingerprint = fingerprint::fingerprint(&fragments, &schema, is_local, commit.as_deref());
+        let has_times = |store: &Store| matches!(store.key(), StoreKey::Local | StoreKey::FileSystem(_));
+        let are_tags_times = stores.iter().all(has_times);
+        let fingerprint = fingerprint::fingerprint(&fragments, &schema, are_tags_times, commit.as_deref());
         let row_groups = row_groups(&fragments);
         let num_rows: u64 = row_groups.iter().map(|row_group| u64::from(row_group.num_rows)).sum();
         let decoded = |row_group: &RowGroupRef| fragments[row_group.fragment as usize].decoded_bytes(row_group.index);
@@ -333,6 +344,33 @@ impl Snapshot {
     pub(crate) fn row_bytes(&self) -> u64 {
         self.row_bytes
     }
+}
+
+/// Returns options with what was left out of them.
+fn with_secrets(
+    key: &StoreKey,
+    options: &BTreeMap<String, String>,
+    withheld: &[String],
+    given: Option<&BTreeMap<String, String>>,
+) -> Result<BTreeMap<String, String>> {
+    let mut options = options.clone();
+    match given {
+        Some(_) if *key == StoreKey::Local => {}
+        Some(given) => options.extend(given.clone()),
+        None => {
+            let missing: Vec<String> =
+                withheld.iter().filter(|name| !secrets::is_in_environment(key, name)).cloned().collect();
+            if !missing.is_empty() {
+                let (names, root) = (missing.join("`, `"), key.root());
+                let reason = format!(
+                    "secrets are not pickled, and `{names}` of `{root}` is not in the environment here; unpickle within \
+                     `forebay.unpickle_with(storage_options)`, or pickle within `forebay.pickle_with_secrets()`"
+                );
+                return Err(Error::Setting { name: "storage_options", reason });
+            }
+        }
+    }
+    Ok(options)
 }
 
 /// Returns the process's cache of footers.
@@ -438,7 +476,7 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
     for location in locations {
-        let store = store_of(location, &mut stores, &request.storage_options)?;
+        let store = store_of(location, locations, &mut stores, &request.storage_options)?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone())) {
@@ -457,12 +495,19 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
 async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
     let FilesRequest { splits, commit, storage_options } = request;
     let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    let files = splits.iter().flat_map(|(_, of)| of).flat_map(|(_, files)| files);
+    let locations = files.map(|file| Location::parse(&file.uri)).collect::<Result<Vec<_>>>()?;
+    let mut of_files = locations.iter();
     for (name, of) in splits {
         let mut parts = Vec::new();
         for (part, files) in of {
             let first = sources.len();
-            for file in files {
-                sources.extend(find_file(file, &mut stores, &storage_options).await?);
+            for (file, location) in files.into_iter().zip(&mut of_files) {
+                // What is meant for the others means nothing to local files.
+                let is_local = location.store == StoreKey::Local;
+                let options = if is_local { const { &BTreeMap::new() } } else { &storage_options };
+                let store = store_of(location, &locations, &mut stores, options)?;
+                sources.extend(find_file(file, location.clone(), store, &stores[store]).await?);
             }
             parts.push((part, (first..sources.len()).collect()));
         }
@@ -473,17 +518,9 @@ async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
 }
 
 /// Returns an object that was found elsewhere; those of a folder or a pattern are listed, and local ones looked up.
-async fn find_file(
-    file: FileRequest,
-    stores: &mut Vec<Store>,
-    options: &BTreeMap<String, String>,
-) -> Result<Vec<Source>> {
-    let location = Location::parse(&file.uri)?;
-    // What is meant for the others means nothing to local files.
-    let options = if location.store == StoreKey::Local { const { &BTreeMap::new() } } else { options };
-    let store = store_of(&location, stores, options)?;
+async fn find_file(file: FileRequest, location: Location, store: usize, of: &Store) -> Result<Vec<Source>> {
     if file.size_bytes.is_none() || location.store == StoreKey::Local {
-        let listed = list(&stores[store].connect()?, &location).await?;
+        let listed = list(&of.connect()?, &location).await?;
         return Ok(listed.into_iter().map(|Listed { object, relative }| Source { store, object, relative }).collect());
     }
     // What is above it says nothing of it: it was chosen by its name.
@@ -494,11 +531,19 @@ async fn find_file(
 }
 
 /// Returns the number of a location's store, which is made if there is none.
-fn store_of(location: &Location, stores: &mut Vec<Store>, options: &BTreeMap<String, String>) -> Result<usize> {
+///
+/// `all` are the locations that are opened together: the store is to know their queries.
+fn store_of(
+    location: &Location,
+    all: &[Location],
+    stores: &mut Vec<Store>,
+    options: &BTreeMap<String, String>,
+) -> Result<usize> {
     if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
         return Ok(index);
     }
-    stores.push(Store::try_new(location.store.clone(), options)?);
+    let options = Store::options_with_queries(&location.store, all, options);
+    stores.push(Store::try_new(location.store.clone(), &options)?);
     Ok(stores.len() - 1)
 }
 

@@ -122,7 +122,9 @@ impl<'a> Reader<'a> {
                 return (head == 0).then_some(num_children);
             };
             if number == NUM_CHILDREN_FIELD && kind == kind::I32 {
-                num_children = u64::try_from(zigzag(self.varint()?)).ok();
+                // Of a number that is too long the parser takes the low bits.
+                let [a, b, c, d, ..] = zigzag(self.varint()?).to_le_bytes();
+                num_children = u64::try_from(i32::from_le_bytes([a, b, c, d])).ok();
             } else {
                 self.skip(kind, 0)?;
             }
@@ -270,6 +272,8 @@ mod tests {
         assert!(check_footer(&row_groups).unwrap_err().contains("2147483647 row groups in 0 bytes"));
         let children = [0x29, 0x1c, 0x48, 1, b'r', 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0, 0];
         assert!(check_footer(&children).unwrap_err().contains("columns where 0 are left"));
+        let longer_than_32_bits = [0x29, 0x1c, 0x48, 1, b'r', 0x15, 0xbd, 0xbd, 0xbd, 0xbd, 0xbd, 4, 0, 0];
+        assert!(check_footer(&longer_than_32_bits).unwrap_err().contains("columns where 0 are left"));
         let pages = [&[0x19, 0xfc][..], &many].concat();
         assert!(check_offset_index(&pages).unwrap_err().contains("2147483647 pages in 0 bytes"));
         assert_eq!(check_offset_index(&[0x19, 0x1c, 0x16, 8, 0x15, 8, 0x16, 0, 0, 0]), Ok(()));

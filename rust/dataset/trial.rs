@@ -12,7 +12,7 @@ use super::{RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 
 /// A row group of an object in memory, of which some rows and columns are read again and again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Trial {
     rows: WantedRows,
     projection: Arc<[usize]>,
@@ -44,6 +44,13 @@ impl Trial {
     #[must_use]
     pub fn with_batch_rows(mut self, batch_rows: usize) -> Self {
         self.rows.batch_rows = batch_rows.max(1);
+        self
+    }
+
+    /// Returns the trial with a bound on what pages and values take.
+    #[must_use]
+    pub fn within(mut self, memory_bytes: u64) -> Self {
+        self.rows.memory_bytes = memory_bytes;
         self
     }
 

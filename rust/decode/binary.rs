@@ -32,6 +32,8 @@ struct Bytes {
     /// The end of each, after a zero.
     offsets: Vec<i32>,
     data: Vec<u8>,
+    /// Bytes that they may have together: a dictionary repeats long ones with few bytes of numbers.
+    most: usize,
 }
 
 /// Bytes that are copied at once, for values that are not longer, as long as others follow them.
@@ -42,22 +44,30 @@ impl Bytes {
     #[inline]
     fn push(&mut self, all: &[u8], at: usize, len: usize) -> Fit<()> {
         let start = self.data.len();
-        let end = i32::try_from(start + len).map_err(|_| TOO_LONG)?;
+        let end = start + len;
+        if end > self.most {
+            return Err(Misfit::TOO_LARGE);
+        }
+        let end_offset = i32::try_from(end).map_err(|_| TOO_LONG)?;
         match all[at..].first_chunk::<SHORT>() {
             Some(bytes) if len <= SHORT => {
                 // Two moves of registers instead of a call.
                 self.data.extend_from_slice(bytes);
-                self.data.truncate(start + len);
+                self.data.truncate(end);
             }
             _ => self.data.extend_from_slice(&all[at..at + len]),
         }
-        self.offsets.push(end);
+        self.offsets.push(end_offset);
         Ok(())
     }
 
     /// Appends an empty value.
     fn push_nothing(&mut self) {
         self.offsets.push(self.offsets.last().copied().unwrap_or(0));
+    }
+
+    fn new(most: usize) -> Self {
+        Self { offsets: vec![0], data: Vec::new(), most }
     }
 
     fn len(&self) -> usize {
@@ -74,8 +84,9 @@ fn value_at(page: &[u8], at: usize) -> Fit<(usize, usize)> {
 }
 
 impl BinaryValues {
-    pub(super) fn new(data_type: DataType, expected: (u64, u64)) -> Self {
-        let bytes = Bytes { offsets: vec![0], data: Vec::new() };
+    /// Returns a collector of at most `memory_bytes` at once.
+    pub(super) fn new(data_type: DataType, expected: (u64, u64), memory_bytes: u64) -> Self {
+        let bytes = Bytes::new(usize::try_from(memory_bytes).unwrap_or(usize::MAX));
         Self { data_type, expected, dictionary: Vec::new(), starts: vec![0], place: Place::Plain(0), bytes }
     }
 
@@ -180,7 +191,8 @@ impl Values for BinaryValues {
         self.bytes.offsets.try_reserve_exact(believable).map_err(|_| Misfit::MEMORY)?;
         let (bytes, values) = self.expected;
         let expected = u128::from(bytes) * num_slots as u128 / u128::from(values.max(1));
-        let expected = usize::try_from(expected).unwrap_or(usize::MAX).min(most).min(i32::MAX as usize);
+        let expected =
+            usize::try_from(expected).unwrap_or(usize::MAX).min(most).min(self.bytes.most).min(i32::MAX as usize);
         self.bytes.data.try_reserve_exact(expected + SHORT).map_err(|_| Misfit::MEMORY)
     }
 
@@ -189,8 +201,8 @@ impl Values for BinaryValues {
     }
 
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
-        let Bytes { offsets, mut data } =
-            std::mem::replace(&mut self.bytes, Bytes { offsets: vec![0], data: Vec::new() });
+        let Bytes { offsets, mut data, most } = std::mem::take(&mut self.bytes);
+        self.bytes = Bytes::new(most);
         data.shrink_to_fit();
         let wide = |offsets: Vec<i32>| offsets.into_iter().map(i64::from).collect();
         match self.data_type {

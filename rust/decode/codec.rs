@@ -1,7 +1,9 @@
 //! Takes pages out of their compression, into memory that is used again from page to page and column to column.
 
 use std::fmt;
+use std::io::{self, Read};
 
+use flate2::read::MultiGzDecoder;
 use parquet::basic::Compression;
 use zstd::bulk::Decompressor;
 
@@ -9,6 +11,28 @@ use super::{Fit, Misfit};
 
 /// What snappy makes of a byte at most: a copy of 64 bytes takes three.
 const MOST_BY_SNAPPY: usize = 32;
+
+/// Bytes that brotli takes in at once.
+const BUFFER_BYTES: usize = 4096;
+
+/// What gzip makes of a byte at most.
+const MOST_BY_GZIP: u64 = 1032;
+
+/// Returns whether `stored` unpacks to `num_bytes` at most, or fails.
+///
+/// Counts only where the `parquet` crate would not stop, and it may be more than `memory_bytes`: that costs as much as
+/// unpacking it does. Of brotli a few bytes may be any number.
+pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usize, memory_bytes: u64) -> bool {
+    let count = |reader: &mut dyn Read| io::copy(&mut reader.take(num_bytes as u64 + 1), &mut io::sink());
+    let unpacked = match compression {
+        Compression::GZIP(_) if stored.len() as u64 * MOST_BY_GZIP > memory_bytes => {
+            count(&mut MultiGzDecoder::new(stored))
+        }
+        Compression::BROTLI(_) => count(&mut brotli::Decompressor::new(stored, BUFFER_BYTES)),
+        _ => return true,
+    };
+    unpacked.map_or(true, |unpacked| unpacked <= num_bytes as u64)
+}
 
 /// The compressions that are known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Values of up to eight bytes, all of one width.
 
 use std::fmt;
+use std::ops::Range;
 
 use arrow_array::{ArrayRef, make_array};
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
@@ -8,7 +9,7 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
 use super::header::Encoding;
-use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number};
+use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_run};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 /// The NULLs among 64 slots up to which copying runs of values is quicker.
@@ -172,6 +173,19 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
 
     fn take(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
         read::<T, STORED>(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
+    }
+
+    fn take_runs(&mut self, bytes: &[u8], at: usize, slots: &[Range<usize>]) -> Fit<()> {
+        let (Place::Plain(place), Some(last)) = (&mut self.place, slots.last()) else {
+            return take_each_run(self, bytes, at, slots);
+        };
+        let end = last.end.checked_sub(at).and_then(|num| num.checked_mul(STORED)?.checked_add(*place));
+        let stored = bytes.get(*place..end.ok_or(TOO_FEW)?).ok_or(TOO_FEW)?.as_chunks::<STORED>().0;
+        *place += stored.len() * STORED;
+        for run in slots {
+            self.words.extend(stored[run.start - at..run.end - at].iter().map(T::of));
+        }
+        Ok(())
     }
 
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()> {

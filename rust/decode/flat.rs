@@ -1,5 +1,7 @@
 //! Columns without nesting: one slot for each row.
 
+use std::ops::Range;
+
 use arrow_array::ArrayRef;
 
 use super::codec::Scratch;
@@ -19,11 +21,13 @@ pub(super) struct Flat {
     /// The rows of the page at hand.
     first_row: u32,
     end_row: u32,
+    /// What was last taken of that page; kept for its memory.
+    slots: Vec<Range<usize>>,
 }
 
 impl Flat {
     pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, is_nullable: bool) -> Self {
-        Self { pages, leaf, wanted, is_nullable, first_row: 0, end_row: 0 }
+        Self { pages, leaf, wanted, is_nullable, first_row: 0, end_row: 0, slots: Vec::new() }
     }
 
     /// Opens the page that has the row `wanted`.
@@ -70,9 +74,9 @@ impl Column for Flat {
         while self.leaf.num_slots() < num_rows {
             let wanted = self.wanted.first().ok_or(Misfit::MISSING)?;
             self.find(wanted)?;
-            let run = self.wanted.take(self.end_row, num_rows - self.leaf.num_slots());
-            let slots = (run.start - self.first_row) as usize..(run.end - self.first_row) as usize;
-            self.leaf.take(self.pages.values(), slots)?;
+            let num_missing = num_rows - self.leaf.num_slots();
+            self.wanted.take_slots(self.first_row, self.end_row, num_missing, &mut self.slots);
+            self.leaf.take_runs(self.pages.values(), &self.slots)?;
         }
         self.leaf.finish()
     }

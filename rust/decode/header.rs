@@ -1,11 +1,21 @@
 //! The header of a page, as far as decoding needs it.
 
+use std::ops::Range;
+
 use crate::dataset::thrift::{Reader, kind, zigzag};
 
 use super::{Fit, Misfit};
 
 /// Values that a page may announce; what claims more is left to the `parquet` crate, which finds out as it goes.
 const MAX_PAGE_VALUES: i64 = 1 << 25;
+
+/// Levels of structs in a header; statistics are the second.
+const MAX_DEPTH: usize = 8;
+
+pub(super) const DATA_PAGE: i64 = 0;
+pub(super) const INDEX_PAGE: i64 = 1;
+pub(super) const DICTIONARY_PAGE: i64 = 2;
+pub(super) const DATA_PAGE_V2: i64 = 3;
 
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
@@ -76,24 +86,86 @@ pub(super) struct PageHeader {
 /// Fields of a struct by their numbers; `None` what it lacks.
 type Numbers = [Option<i64>; 9];
 
+/// The header of a page as it is written: what numbers and Booleans it has.
+///
+/// The `parquet` crate goes by the numbers of fields and not by their kinds, and passes over Booleans in a list without
+/// looking at a byte. So both are refused where they could make a difference: what is accepted is read in one way only.
+#[derive(Debug)]
+pub(super) struct Fields {
+    numbers: Numbers,
+    parts: [Option<Numbers>; 9],
+}
+
+impl Fields {
+    /// The structs that belong to a kind of page.
+    const PARTS: Range<i16> = 5..9;
+
+    /// Parses the header that `bytes` begin with, and returns it with its length.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let mut reader = Reader { bytes };
+        let mut parts = [None::<Numbers>; 9];
+        let numbers = read_struct(&mut reader, 1..5, Self::PARTS, |number, reader| {
+            let Some(part) = usize::try_from(number).ok().and_then(|number| parts.get_mut(number)) else {
+                return skip(reader, kind::STRUCT, 1);
+            };
+            let end = match number {
+                5 => 5,
+                7 => 3,
+                8 => 7,
+                _ => 1,
+            };
+            *part = Some(read_struct(reader, 1..end, 0..0, |_, reader| skip(reader, kind::STRUCT, 1))?);
+            Some(())
+        })?;
+        Some((Self { numbers, parts }, bytes.len() - reader.bytes.len()))
+    }
+
+    /// Returns the number that stands for what the page is.
+    pub(super) fn page_type(&self) -> Option<i64> {
+        self.numbers[1]
+    }
+
+    /// Returns the bytes that the page takes after its header.
+    pub(super) fn stored_bytes(&self) -> Option<usize> {
+        length(self.numbers[3]).ok()
+    }
+
+    /// Returns the bytes that the page takes out of its compression.
+    pub(super) fn unpacked_bytes(&self) -> Option<usize> {
+        length(self.numbers[2]).ok()
+    }
+
+    /// Returns the bytes of levels before those that are compressed; `None` where none are.
+    pub(super) fn plain_bytes(&self) -> Option<usize> {
+        // The `parquet` crate does not ask which kind of page it is.
+        let Some([_, _, _, _, _, def_bytes, rep_bytes, is_compressed, _]) = self.parts[8] else { return Some(0) };
+        let plain_bytes = length(def_bytes).ok()?.checked_add(length(rep_bytes).ok()?);
+        plain_bytes.filter(|_| is_compressed != Some(0))
+    }
+
+    /// Returns the number of values or, in columns that have them, of levels.
+    pub(super) fn num_values(&self) -> Option<usize> {
+        let part = match self.page_type()? {
+            DATA_PAGE => self.parts[5],
+            DICTIONARY_PAGE => self.parts[7],
+            DATA_PAGE_V2 => self.parts[8],
+            _ => return Some(0),
+        };
+        length(part?[1]).ok()
+    }
+}
+
 impl PageHeader {
     /// Parses the header that `bytes` begin with, and returns it with its length.
     pub(super) fn parse(bytes: &[u8]) -> Fit<(Self, usize)> {
         const MALFORMED: Misfit = Misfit("the header of a page is malformed");
-        let mut reader = Reader { bytes };
-        let mut parts = [None::<Numbers>; 9];
-        let numbers = read_struct(&mut reader, |number, reader| {
-            let part = parts.get_mut(usize::try_from(number).ok()?)?;
-            *part = Some(read_struct(reader, |_, reader| reader.skip(kind::STRUCT, 1))?);
-            Some(())
-        })
-        .ok_or(MALFORMED)?;
+        let (Fields { numbers, parts }, len) = Fields::parse(bytes).ok_or(MALFORMED)?;
         let [_, page_type, unpacked, stored, crc, ..] = numbers;
         let (kind, num_values) = match page_type {
-            Some(0) => of_v1(&parts[5].ok_or(MALFORMED)?)?,
-            Some(1) => (Kind::Index, 0),
-            Some(2) => of_dictionary(&parts[7].ok_or(MALFORMED)?)?,
-            Some(3) => of_v2(&parts[8].ok_or(MALFORMED)?)?,
+            Some(DATA_PAGE) => of_v1(&parts[5].ok_or(MALFORMED)?)?,
+            Some(INDEX_PAGE) => (Kind::Index, 0),
+            Some(DICTIONARY_PAGE) => of_dictionary(&parts[7].ok_or(MALFORMED)?)?,
+            Some(DATA_PAGE_V2) => of_v2(&parts[8].ok_or(MALFORMED)?)?,
             _ => return Err(Misfit("a page is of an unknown kind")),
         };
         let header = Self {
@@ -104,18 +176,27 @@ impl PageHeader {
             // The same 32 bits, in thrift signed.
             crc: crc.and_then(|crc| i32::try_from(crc).ok()).map(i32::cast_unsigned),
         };
-        Ok((header, bytes.len() - reader.bytes.len()))
+        Ok((header, len))
     }
 }
 
-/// Reads a struct's numbers and Booleans; structs in it are left to `nested`.
-fn read_struct(reader: &mut Reader<'_>, mut nested: impl FnMut(i16, &mut Reader<'_>) -> Option<()>) -> Option<Numbers> {
+/// Reads a struct's numbers and Booleans; structs in it are left to `nested`. The fields `ints` must be numbers, and
+/// `structs` structs.
+fn read_struct(
+    reader: &mut Reader<'_>,
+    ints: Range<i16>,
+    structs: Range<i16>,
+    mut nested: impl FnMut(i16, &mut Reader<'_>) -> Option<()>,
+) -> Option<Numbers> {
     let (mut numbers, mut field) = (Numbers::default(), 0);
     loop {
         let head = *reader.bytes.first()?;
         let Some((number, kind)) = reader.field(&mut field) else {
             return (head == 0).then_some(numbers);
         };
+        if ints.contains(&number) && kind != kind::I32 || structs.contains(&number) && kind != kind::STRUCT {
+            return None;
+        }
         let value = match kind {
             kind::I32 => zigzag(reader.varint()?),
             kind::TRUE => 1,
@@ -125,13 +206,32 @@ fn read_struct(reader: &mut Reader<'_>, mut nested: impl FnMut(i16, &mut Reader<
                 continue;
             }
             other => {
-                reader.skip(other, 0)?;
+                skip(reader, other, 0)?;
                 continue;
             }
         };
         if let Some(place) = usize::try_from(number).ok().and_then(|number| numbers.get_mut(number)) {
             *place = Some(value);
         }
+    }
+}
+
+/// Passes over a field. No header has a collection.
+fn skip(reader: &mut Reader<'_>, kind: u8, depth: usize) -> Option<()> {
+    match kind {
+        kind::LIST | kind::SET | kind::MAP => None,
+        kind::STRUCT if depth == MAX_DEPTH => None,
+        kind::STRUCT => {
+            let mut field = 0;
+            loop {
+                let head = *reader.bytes.first()?;
+                match reader.field(&mut field) {
+                    Some((_, kind)) => skip(reader, kind, depth + 1)?,
+                    None => return (head == 0).then_some(()),
+                }
+            }
+        }
+        other => reader.skip(other, 0),
     }
 }
 
@@ -192,6 +292,23 @@ mod tests {
 
     /// A header of a first version's page of 300 values, as parquet-rs writes it.
     const V1: [u8; 18] = [0x15, 0, 0x15, 0xc8, 1, 0x15, 0x64, 0x2c, 0x15, 0xd8, 4, 0x15, 16, 0x15, 6, 0x15, 6, 0];
+
+    #[test]
+    fn what_another_parser_might_read_otherwise_is_refused() {
+        let with = |fields: &[u8]| [&V1[..17], fields, &[0, 0]].concat();
+        assert!(Fields::parse(&with(&[])).is_some());
+        // Statistics, and fields of the future: a number, a text, a Boolean.
+        assert!(Fields::parse(&with(&[0x1c, 0x18, 1, b'x', 0x11, 0, 0x15, 2, 0x18, 1, b'x', 0x11])).is_some());
+        // A list of 2^31 - 1 Booleans, alone and in statistics.
+        let list = [0x19, 0xf1, 0xff, 0xff, 0xff, 0xff, 7];
+        assert!(Fields::parse(&with(&list)).is_none());
+        assert!(Fields::parse(&with(&[&[0x1c][..], &list, &[0]].concat())).is_none());
+        // A length that is a text, and a page that is a number.
+        assert!(Fields::parse(&[0x15, 0, 0x18, 1, b'x', 0x15, 0x64, 0]).is_none());
+        assert!(Fields::parse(&[0x15, 0, 0x15, 2, 0x15, 2, 0x25, 2, 0]).is_none());
+        // Structs without end.
+        assert!(Fields::parse(&[&V1[..17], &[0x1c; 1000]].concat()).is_none());
+    }
 
     #[test]
     fn a_header_tells_lengths_and_encoding() {

@@ -8,6 +8,7 @@
 //! Nothing is believed: what is announced is checked against the bytes that are there before memory is taken for it.
 //!
 //! ```text
+//! claims                    what pages say of themselves, before anybody believes it
 //! header, pages, codec      a page out of its chunk and its compression
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary     values of a page into their slots
@@ -16,9 +17,12 @@
 
 mod binary;
 mod bits;
+mod claims;
 mod codec;
 mod fixed;
 mod flat;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod header;
 mod hybrid;
 mod levels;
@@ -34,6 +38,7 @@ use std::fmt;
 
 use arrow_array::ArrayRef;
 
+pub(crate) use self::claims::Claims;
 pub(crate) use self::codec::Scratch;
 pub(crate) use self::plan::{ColumnPlan, plan};
 
@@ -47,6 +52,8 @@ pub(crate) struct Misfit(&'static str);
 
 impl Misfit {
     const MEMORY: Self = Self("there is no memory");
+    /// What is not for any decoder: as much would come out of all.
+    pub(crate) const TOO_LARGE: Self = Self("values take more memory than there is");
     const MISSING: Self = Self("rows are missing from the pages");
 }
 

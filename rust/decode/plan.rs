@@ -1,10 +1,10 @@
 //! Tells from the footer which columns may be decoded here, and which of their bytes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow_schema::{DataType, TimeUnit as ArrowUnit};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::RowSelection;
 use parquet::basic::{ConvertedType, Encoding, LogicalType, TimeUnit, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
@@ -61,13 +61,13 @@ pub(crate) struct ColumnPlan {
     value_bytes: u64,
 }
 
-/// Plans a root column of a row group, of which the rows `selection` are wanted; `None` where it is left to the `parquet`
+/// Plans a root column of a row group, of which the rows `runs` are wanted; `None` where it is left to the `parquet`
 /// crate.
 pub(crate) fn plan(
     fragment: &Fragment,
     row_group: u32,
     root: usize,
-    selection: Option<&RowSelection>,
+    runs: Option<&[Range<u32>]>,
 ) -> Option<ColumnPlan> {
     let leaves = fragment.leaves(root);
     let leaf = (leaves.len() == 1).then_some(leaves.start)?;
@@ -79,12 +79,9 @@ pub(crate) fn plan(
     let field = fragment.reader.schema().field(root);
     let (nesting, value_type) = nesting(field.data_type(), field.is_nullable(), column.column_descr())?;
     let num_rows = u32::try_from(metadata.num_rows()).ok()?;
-    let (ranges, rows) = match selection {
-        None => (vec![chunk(column)], vec![None]),
-        Some(selection) => match fragment.offset_indexes(row_group) {
-            None => (vec![chunk(column)], vec![None]),
-            Some(indexes) => pages_of(column, indexes.get(leaf)?.page_locations(), selection, num_rows)?,
-        },
+    let (ranges, rows) = match (runs, fragment.offset_indexes(row_group)) {
+        (Some(runs), Some(indexes)) => pages_of(column, indexes.get(leaf)?.page_locations(), runs, num_rows)?,
+        _ => (vec![chunk(column)], vec![None]),
     };
     Some(ColumnPlan {
         ranges,
@@ -114,12 +111,12 @@ fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
     start..start.saturating_add(len)
 }
 
-/// Returns the ranges of a chunk's dictionary and of the pages that hold rows of `selection`, with the rows of each page.
+/// Returns the ranges of a chunk's dictionary and of the pages that hold rows of `runs`, with the rows of each page.
 #[expect(clippy::type_complexity, reason = "two lists of equal length")]
 fn pages_of(
     column: &ColumnChunkMetaData,
     locations: &[PageLocation],
-    selection: &RowSelection,
+    runs: &[Range<u32>],
     num_rows: u32,
 ) -> Option<(Vec<Range<u64>>, Vec<Option<Range<u32>>>)> {
     let first = u64::try_from(locations.first()?.offset).ok()?;
@@ -129,12 +126,18 @@ fn pages_of(
         ranges.push(start..first);
         rows.push(None);
     }
-    for range in selection.scan_ranges(locations) {
-        let place = locations.partition_point(|page| u64::try_from(page.offset).is_ok_and(|at| at < range.start));
-        let first_row = |page: &PageLocation| u32::try_from(page.first_row_index).ok();
+    let first_row = |page: &PageLocation| u32::try_from(page.first_row_index).ok();
+    let mut rest = runs;
+    for (place, page) in locations.iter().enumerate() {
         let end = locations.get(place + 1).map_or(Some(num_rows), first_row)?;
-        rows.push(Some(first_row(locations.get(place)?)?..end));
-        ranges.push(range);
+        let of_page = first_row(page)?..end;
+        rest = &rest[rest.partition_point(|run| run.end <= of_page.start)..];
+        if rest.first().is_none_or(|run| run.start >= end) {
+            continue;
+        }
+        let (at, len) = (u64::try_from(page.offset).ok()?, u64::try_from(page.compressed_page_size).ok()?);
+        ranges.push(at..at.checked_add(len)?);
+        rows.push(Some(of_page));
     }
     Some((ranges, rows))
 }
@@ -204,8 +207,15 @@ impl ColumnPlan {
         &self.ranges
     }
 
-    /// Returns what reads the rows `runs`; `bytes` holds one buffer for each of [`Self::ranges`].
-    pub(crate) fn open(self, runs: Option<&[Range<u32>]>, bytes: Vec<Bytes>, scratch: Scratch) -> Box<dyn Column> {
+    /// Returns what reads the rows `runs`, of values that take at most `memory_bytes` at once; `bytes` holds one buffer for
+    /// each of [`Self::ranges`].
+    pub(crate) fn open(
+        self,
+        runs: Option<&Arc<[Range<u32>]>>,
+        bytes: Vec<Bytes>,
+        memory_bytes: u64,
+        scratch: Scratch,
+    ) -> Box<dyn Column> {
         let pieces: Vec<_> = bytes.into_iter().zip(self.rows).map(|(bytes, rows)| Piece { bytes, rows }).collect();
         let values: Box<dyn Values> = match self.width {
             Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type)),
@@ -213,7 +223,9 @@ impl ColumnPlan {
             Width::Half => Box::new(FixedValues::<u16, 2>::new(self.value_type)),
             Width::Four => Box::new(FixedValues::<u32, 4>::new(self.value_type)),
             Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type)),
-            Width::Any => Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels))),
+            Width::Any => {
+                Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels), memory_bytes))
+            }
         };
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
         let wanted = Rows::new(runs, self.num_rows);

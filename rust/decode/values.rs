@@ -29,6 +29,11 @@ pub(super) trait Values: fmt::Debug + Send {
     /// Appends values.
     fn take(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
+    /// Appends the values of ascending `slots`, where all of the page's slots have one; those before `at` are passed.
+    fn take_runs(&mut self, bytes: &[u8], at: usize, slots: &[Range<usize>]) -> Fit<()> {
+        take_each_run(self, bytes, at, slots)
+    }
+
     /// Appends a slot for each bit, and values to those that are set.
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()>;
 
@@ -40,6 +45,23 @@ pub(super) trait Values: fmt::Debug + Send {
 
     /// Returns the slots as an array, and begins anew.
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Fit<ArrayRef>;
+}
+
+/// Appends the values of ascending `slots`, one run after another; those before `at` are passed.
+pub(super) fn take_each_run<V: Values + ?Sized>(
+    values: &mut V,
+    bytes: &[u8],
+    mut at: usize,
+    slots: &[Range<usize>],
+) -> Fit<()> {
+    for run in slots {
+        if run.start > at {
+            values.skip(bytes, run.start - at)?;
+        }
+        values.take(bytes, run.len())?;
+        at = run.end;
+    }
+    Ok(())
 }
 
 /// The slots of a leaf column: of each value one, and of each NULL.
@@ -106,6 +128,17 @@ impl Leaf {
         let taken = page.slice(slots.start, len);
         validity.push_buffer(&taken);
         self.values.take_spread(bytes, &taken)
+    }
+
+    /// Appends the page's slots of ascending runs, none of them before those of the last call.
+    pub(super) fn take_runs(&mut self, bytes: &[u8], runs: &[Range<usize>]) -> Fit<()> {
+        if self.page.is_some() || self.validity.is_some() {
+            return runs.iter().try_for_each(|run| self.take(bytes, run.clone()));
+        }
+        let Some(last) = runs.last() else { return Ok(()) };
+        self.values.take_runs(bytes, self.at, runs)?;
+        self.at = last.end;
+        Ok(())
     }
 
     /// Returns all slots as an array, and begins anew.

@@ -45,7 +45,7 @@ impl Element {
     }
 
     /// Returns the element of a flat column that is one number a row, as it lies in memory.
-    pub(super) fn of(field: &Field) -> Option<Self> {
+    pub(crate) fn of(field: &Field) -> Option<Self> {
         let extension = field.extension_type_name().unwrap_or_default();
         Some(match field.data_type() {
             DataType::Boolean => Self::Bool,
@@ -99,7 +99,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// Returns the tensor of `shape` whose last dimension lies together.
-    pub(super) fn row_major(element: Element, shape: Vec<i64>, values: Buffer) -> Self {
+    pub(crate) fn row_major(element: Element, shape: Vec<i64>, values: Buffer) -> Self {
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis] * shape[axis].max(1);

@@ -31,6 +31,27 @@ pub struct State {
     pub epoch: u64,
     /// The positions below this one have been delivered, by all ranks together.
     pub position: u64,
+    /// Positions that stay empty, because their rows could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holes: Vec<Hole>,
+}
+
+/// Rows that could not be read: some of a span's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hole {
+    /// The span, counted over the dataset's.
+    pub span: u32,
+    /// The first of its kept rows that is missing, from 0.
+    pub start: u32,
+    /// The one behind the last.
+    pub end: u32,
+    /// The object that holds them.
+    pub object: String,
+    /// The row group within the object, from 0.
+    pub row_group: usize,
+    /// Why they could not be read.
+    pub cause: String,
 }
 
 /// The order of rows, as a state records it.
@@ -158,6 +179,7 @@ mod tests {
             order: OrderState::Shuffled { seed: u64::MAX, num_lanes: 192, window_rows: 240, shuffle_bytes: 1 << 30 },
             epoch: 3,
             position: 76_800,
+            holes: Vec::new(),
         }
     }
 
@@ -188,7 +210,7 @@ mod tests {
     fn unknown_fields_are_refused() {
         let json = shuffled().to_json();
         for (at, with) in [
-            (r#""epoch":3"#, r#""epoch":3,"holes":[]"#),
+            (r#""epoch":3"#, r#""epoch":3,"stops":[]"#),
             (r#""num_lanes":192"#, r#""num_lanes":192,"strata":2"#),
             (r#""kind":"shuffled""#, r#""kind":"stratified""#),
         ] {
@@ -201,8 +223,18 @@ mod tests {
     }
 
     #[test]
+    fn holes_are_listed_with_their_cause() {
+        let hole = Hole { span: 7, start: 0, end: 40, object: "a".into(), row_group: 2, cause: "gone".into() };
+        let state = State { holes: vec![hole], ..shuffled() };
+        let json = state.to_json();
+        let listed = r#""holes":[{"span":7,"start":0,"end":40,"object":"a","row_group":2,"cause":"gone"}]"#;
+        assert!(json.contains(listed), "{json}");
+        assert_eq!(State::from_json(&json), Ok(state));
+    }
+
+    #[test]
     fn another_version_is_named_before_anything_else() {
-        let error = refusal(r#"{"version":2,"holes":[]}"#);
+        let error = refusal(r#"{"version":2,"stops":[]}"#);
         assert_eq!(error, "expected a state of version `1`, got version `2`");
         assert!(refusal("{}").contains("missing field `version`"));
         assert!(State::from_json("").is_err());

@@ -32,7 +32,12 @@ impl EpochPlan {
         }
         let num_rows = found.len() as u64;
         Ok(Self {
-            inner: Arc::new(Inner { spans, num_rows, arrangement: Arrangement::Permuted { rows: found, last } }),
+            inner: Arc::new(Inner {
+                spans,
+                num_rows,
+                arrangement: Arrangement::Permuted { rows: found, last },
+                drawn: None,
+            }),
         })
     }
 }

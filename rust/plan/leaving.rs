@@ -43,7 +43,7 @@ impl Leaving {
     /// where they leave as they stand.
     pub fn order(&self, id: PieceId, kept: Range<u32>) -> Option<Vec<u32>> {
         match &self.plan.inner.arrangement {
-            _ if id.lane == REPEAT_LANE => None,
+            _ if id.lane == REPEAT_LANE || self.plan.is_drawn() => None,
             Arrangement::Sequential { .. } => None,
             Arrangement::Permuted { .. } => {
                 let span = id.span as usize;

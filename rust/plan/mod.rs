@@ -18,6 +18,7 @@
 //! are and how wide their windows is in [`resolve`].
 
 pub mod cursor;
+mod drawn;
 mod given;
 mod lane;
 mod leaving;
@@ -34,13 +35,15 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use cursor::{OrderState, State, VERSION as STATE_VERSION};
+pub use cursor::{Hole, OrderState, State, VERSION as STATE_VERSION};
+pub use drawn::Weights;
 pub use leaving::Leaving;
 pub use resolve::Mixing;
 pub use share::{BatchSlice, Remainder, Share, ShareError};
 pub use span::{Page, RowGroupLayout, Span, cut};
 pub use walk::Walk;
 
+use drawn::Drawn;
 use lane::Deal;
 use seed::{Key, Purpose};
 
@@ -103,6 +106,8 @@ struct Inner {
     spans: Arc<[Span]>,
     num_rows: u64,
     arrangement: Arrangement,
+    /// What the rows of the spans are, where they were drawn.
+    drawn: Option<Drawn>,
 }
 
 /// The three ways to arrange an epoch.
@@ -134,6 +139,10 @@ impl EpochPlan {
     /// Costs a sort of the spans, or of the rows where the epoch is small enough to be permuted as a whole. Holds
     /// 16 bytes per span or 8 per row beside the spans, and 8 or 16 more of each while it sorts.
     pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
+        Self::of_rows(spans, order, epoch, None)
+    }
+
+    fn of_rows(spans: Arc<[Span]>, order: Order, epoch: u64, drawn: Option<Drawn>) -> Self {
         let num_rows = spans.iter().map(|span| u64::from(span.num_kept)).sum();
         let arrangement = match order {
             Order::Sequential => Arrangement::Sequential { starts: starts(&spans) },
@@ -146,7 +155,7 @@ impl EpochPlan {
                 }
             }
         };
-        Self { inner: Arc::new(Inner { spans, num_rows, arrangement }) }
+        Self { inner: Arc::new(Inner { spans, num_rows, arrangement, drawn }) }
     }
 
     /// Returns the number of kept rows, which is the number of positions.

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 const DOMAIN: &[u8] = b"forebay";
 
 /// The step between neighbouring uniforms: 2⁻⁵³.
-const STEP: f64 = 1.0 / 9_007_199_254_740_992.0;
+pub(super) const STEP: f64 = 1.0 / 9_007_199_254_740_992.0;
 
 /// What random numbers are drawn for. Purposes share no numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub enum Purpose {
     Sample,
     /// `"split"`: which rows of a selection a part of a split takes; one stream per part.
     Split,
+    /// `"draws"`: which rows an epoch is drawn from, with replacement.
+    Draws,
+    /// `"image"`: how the images of a row are cut and mirrored; one stream per position.
+    Image,
 }
 
 impl Purpose {
@@ -46,6 +50,8 @@ impl Purpose {
             Self::Place => b"place",
             Self::Sample => b"sample",
             Self::Split => b"split",
+            Self::Draws => b"draws",
+            Self::Image => b"image",
         }
     }
 }

@@ -61,7 +61,7 @@ impl Walk {
         let positions = Positions { next: first, step, len };
         match (&mut self.state, &inner.arrangement) {
             (WalkState::Sequential(walk), Arrangement::Sequential { starts }) => {
-                rows.extend(positions.map(|position| walk.take(starts, position, finished)));
+                walk.visit(starts, positions, rows, finished);
             }
             (WalkState::Permuted(walk), Arrangement::Permuted { rows: permuted, last }) => {
                 rows.extend(positions.map(|position| walk.take(permuted, last, position, finished)));
@@ -128,6 +128,23 @@ struct SequentialWalk {
 }
 
 impl SequentialWalk {
+    fn visit(&mut self, starts: &[u64], mut positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
+        while let Some(position) = positions.next() {
+            let first = self.take(starts, position, finished);
+            rows.push(first);
+            if positions.step > 1 || !self.is_open {
+                continue;
+            }
+            // Those between the first row and the last of a span change nothing.
+            let num_left = usize::try_from(starts[self.span + 1] - position - 1).unwrap_or(usize::MAX);
+            let num_between = num_left.min(positions.len).saturating_sub(1);
+            let between = u32::try_from(num_between).unwrap_or(u32::MAX);
+            rows.extend((1..=between).map(|more| RowRef { piece: first.piece, row: first.row + more }));
+            positions.next += u64::from(between);
+            positions.len -= num_between;
+        }
+    }
+
     fn take(&mut self, starts: &[u64], position: u64, finished: &mut Vec<PieceId>) -> RowRef {
         let holds = |span: usize| starts[span] <= position && starts.get(span + 1).is_some_and(|end| position < *end);
         if !holds(self.span) {

@@ -80,7 +80,7 @@ impl Evaluator {
     }
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
-    fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
+    pub(super) fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
         // Functions panic on some values, such as those that make a text of more than 2 GiB.
         panics::caught(|| self.evaluate_mask(batch)).unwrap_or_else(Err)
     }

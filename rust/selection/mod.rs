@@ -10,6 +10,8 @@ mod bloom;
 mod codec;
 mod evaluate;
 pub(crate) mod floats;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod indexes;
 mod kept;
 mod likely;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use arrow_buffer::BooleanBuffer;
+use arrow_buffer::bit_iterator::BitSliceIterator;
 
 /// Which rows of a row group a selection keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,31 +63,17 @@ impl RowSet {
                 });
                 Box::new(clipped.map(move |run| run.start.max(range.start)..run.end.min(range.end)))
             }
-            Self::Mask(mask) => {
-                let slice = mask.slice(range.start as usize, (range.end - range.start) as usize);
-                let runs: Vec<_> = slice.set_slices().map(|(start, end)| row(start)..row(end)).collect();
-                Box::new(runs.into_iter().map(move |run| run.start + range.start..run.end + range.start))
-            }
+            Self::Mask(mask) => Box::new(runs_of(mask, range)),
         }
     }
 
     /// Returns the runs of the kept rows numbered `kept` among the kept rows of `range`.
     pub fn nth_runs(&self, range: Range<u32>, kept: Range<u32>) -> Vec<Range<u32>> {
-        let mut before = 0;
-        let mut out = Vec::new();
-        for run in self.runs(range) {
-            let len = run.end - run.start;
-            let from = kept.start.max(before) - before;
-            let to = kept.end.min(before + len).saturating_sub(before);
-            if from < to {
-                out.push(run.start + from..run.start + to);
-            }
-            before += len;
-            if before >= kept.end {
-                break;
-            }
+        match self {
+            // There may be as many runs as half of the rows.
+            Self::Mask(mask) => nth_of(runs_of(mask, range), kept),
+            _ => nth_of(self.runs(range), kept),
         }
-        out
     }
 
     /// Returns the memory held outside the value itself, in bytes.
@@ -97,6 +84,32 @@ impl RowSet {
             Self::Mask(mask) => mask.inner().capacity(),
         }
     }
+}
+
+/// Returns the runs of set bits within the bits `range`.
+fn runs_of(mask: &BooleanBuffer, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + Send + '_ {
+    let (first, len) = (mask.offset() + range.start as usize, (range.end - range.start) as usize);
+    let runs = BitSliceIterator::new(mask.values(), first, len);
+    runs.map(move |(start, end)| range.start + row(start)..range.start + row(end))
+}
+
+/// Returns the runs of the rows numbered `kept` among those of `runs`.
+fn nth_of(runs: impl Iterator<Item = Range<u32>>, kept: Range<u32>) -> Vec<Range<u32>> {
+    let mut before = 0;
+    let mut out = Vec::new();
+    for run in runs {
+        let len = run.end - run.start;
+        let from = kept.start.max(before) - before;
+        let to = kept.end.min(before + len).saturating_sub(before);
+        if from < to {
+            out.push(run.start + from..run.start + to);
+        }
+        before += len;
+        if before >= kept.end {
+            break;
+        }
+    }
+    out
 }
 
 /// Narrows a row number within a row group; `dataset::footer` refuses row groups of 2^32 rows.

@@ -10,7 +10,7 @@ use super::Selection;
 use super::codec::{put_number, put_sets, take_number, take_sets};
 use super::subset::{Part, Subset};
 
-const MAGIC: &[u8; 8] = b"fbselect";
+pub(super) const MAGIC: &[u8; 8] = b"fbselect";
 
 /// The version of the format that this release writes and reads.
 pub(super) const VERSION: u32 = 1;

@@ -394,7 +394,11 @@ impl Scan {
         let runs: Vec<_> = rows.set_slices().map(|(start, end)| at(start)..at(end)).collect();
         let is_whole = matches!(&runs[..], [all] if *all == (0..row_group.num_rows));
         let columns = self.evaluators[part].0.columns();
-        RowGroupRead::try_new(&self.snapshot, row_group, columns, (!is_whole).then_some(&runs), piece.batch_rows)
+        let runs = (!is_whole).then_some(&runs[..]);
+        let read = RowGroupRead::try_new(&self.snapshot, row_group, columns, runs, piece.batch_rows)?;
+        // What is not refused may be larger than the memory.
+        let memory_bytes = self.limits.memory_bytes.max(piece.bytes);
+        Ok(read.within(self.limits.refused_above.unwrap_or(memory_bytes)))
     }
 
     /// Evaluates parts one after another, each on what passed those before.

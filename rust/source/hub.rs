@@ -2,8 +2,8 @@
 //!
 //! The Hub does not send bytes: it resolves a file to a signed URL elsewhere, which is good for an hour or so. Each
 //! file is resolved once in the life of its URL, by whoever needs it first ([`urls`]); ranges are read from there
-//! ([`fetch`]), and a body that breaks off goes on where it stopped ([`body`]). Requests to the Hub itself wait as long
-//! as it asks, all together ([`pace`]). The token goes to the Hub's own origin and nowhere else ([`settings`]).
+//! ([`fetch`], [`body`]), once each: what becomes of failures is decided [above](super::recover). Requests to the Hub itself
+//! wait as long as it asks, all together ([`pace`]). The token goes to the Hub's own origin and nowhere else ([`settings`]).
 //!
 //! Names become files, and branches commits, before a store is opened: it never calls the Hub's API.
 
@@ -30,9 +30,10 @@ use object_store::{
 use self::fetch::Asked;
 use self::pace::{Pace, Patience};
 use self::settings::Settings;
-pub(super) use self::trouble::Impatient;
+pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
-use super::traffic::{Attempts, Traffic};
+use super::recover::{Client, Policy, Recovering};
+use super::traffic::Traffic;
 use crate::error::{Error, Result};
 
 /// A repository at a commit, or a bucket.
@@ -87,8 +88,13 @@ impl Hub {
                 .connect_timeout(settings.connect_timeout)
                 .read_timeout(settings.read_timeout)
                 .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
+                .tls_certs_merge(settings.certificates.iter().cloned())
                 .redirect(redirects);
-            builder.build().map_err(|error| {
+            let proxied = match &settings.proxy_url {
+                Some(url) => reqwest::Proxy::all(url).map(|proxy| builder.proxy(proxy)),
+                None => Ok(builder),
+            };
+            proxied.and_then(reqwest::ClientBuilder::build).map_err(|error| {
                 let reason = format!("they make no client for `{root}`: {}", error.without_url());
                 Error::Setting { name: "storage_options", reason }
             })
@@ -100,7 +106,7 @@ impl Hub {
     }
 
     fn patience(&self) -> Patience {
-        Patience::new(self.settings.patience)
+        Patience::new(self.settings.limit)
     }
 }
 
@@ -108,12 +114,21 @@ impl Hub {
 #[derive(Debug, Clone)]
 pub(super) struct HubStore(pub(super) Arc<Hub>);
 
+impl HubStore {
+    /// Returns the store of `hub`, with reads that go on through failures.
+    pub(super) fn recovering(hub: Arc<Hub>) -> Arc<dyn ObjectStore> {
+        let Settings { limit, is_hedging, root, .. } = &hub.settings;
+        let traffic = Arc::clone(&hub.traffic);
+        let policy = Policy { traffic, limit: *limit, is_hedging: *is_hedging, root: root.clone() };
+        Arc::new(Recovering::new(Client::fixed(Arc::new(Self(hub))), policy, BTreeMap::new()))
+    }
+}
+
 #[async_trait::async_trait]
 impl ObjectStore for HubStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         let Self(hub) = self;
-        let attempts = options.extensions.get::<Attempts>().cloned();
-        let asked = Asked { path: location.clone(), range: options.range, if_match: options.if_match, attempts };
+        let asked = Asked { path: location.clone(), range: options.range, if_match: options.if_match };
         let opened = fetch::open(hub, &asked, &hub.patience()).await?;
         let meta = ObjectMeta {
             location: location.clone(),
@@ -126,7 +141,7 @@ impl ObjectStore for HubStore {
         let payload = if options.head {
             GetResultPayload::Stream(stream::empty().boxed())
         } else {
-            GetResultPayload::Stream(body::stream(Arc::clone(hub), asked, opened))
+            GetResultPayload::Stream(body::stream(opened))
         };
         Ok(GetResult { payload, meta, range, attributes: Default::default(), extensions: Default::default() })
     }

@@ -69,6 +69,7 @@ pub(crate) async fn list_below(connection: &Connection, store: &StoreKey, object
         glob: None,
         is_folder: true,
         text: object.url.clone(),
+        query: None,
     };
     if location.store_lists() { list_folder(connection, &location).await } else { Err(not_found(&location)) }
 }

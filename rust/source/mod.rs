@@ -1,15 +1,17 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
-//! [`uri`] understands text, [`store`] builds clients, [`list`] finds objects, [`split`] names their
+//! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, [`split`] names their
 //! splits, [`coalesce`] plans requests and [`read`] makes them, some of them [`ahead`] of need. [`hub`] is the store of
-//! the Hugging Face Hub.
+//! the Hugging Face Hub, [`file_system`] all that others bring.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
-//! through as fast as the store likes. [`watch`] sees refusals, [`measure`] how fast answers come, and [`preset`] says
-//! what counts before anything is known.
+//! through as fast as the store likes. [`measure`] sees how fast answers come, [`preset`] says what counts before anything
+//! is known, and [`recover`] goes on where requests fail, within the [`settings`].
 
 mod ahead;
+mod clients;
 mod coalesce;
+mod file_system;
 mod hub;
 mod limiter;
 mod list;
@@ -19,20 +21,26 @@ mod queue;
 mod read;
 #[cfg(test)]
 pub(crate) mod recording;
+mod recover;
+mod settings;
 mod split;
 mod store;
 #[cfg(test)]
 mod tests;
 mod traffic;
 mod uri;
-mod watch;
 mod whole;
 
 pub(crate) use self::ahead::Ahead;
 pub(crate) use self::coalesce::{coalesce, planned};
+pub use self::file_system::{
+    FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, OpenFileSystem, set_file_systems,
+};
+pub(crate) use self::hub::token_of_user;
 pub(crate) use self::list::{Listed, list, list_below};
 pub(crate) use self::preset::Preset;
 pub(crate) use self::read::{read_ranges, read_suffix};
+pub(crate) use self::settings::AS_JSON;
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
 pub use self::traffic::Known;
@@ -45,6 +53,7 @@ use std::time::Duration;
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 
+use self::recover::{Impatient, Kind, NoCredentials, Trouble, causes, is_refusal};
 use crate::error::Error;
 
 /// One key in object storage, as it was when the dataset was opened.
@@ -70,41 +79,42 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
+        // First: what a metadata service says is nothing about objects.
+        _ if causes(&source).any(|cause| cause.is::<NoCredentials>()) => {
+            Error::NoCredentials { url, source: Box::new(source) }
+        }
         // Listing reports every status as a generic error.
         _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
-        _ if says(&["403 Forbidden", "401 Unauthorized", "Permission denied (os error"]) => {
+        _ if is_refusal(&said) || says(&["Permission denied (os error"]) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
-        _ if let Some(limit) = patience_of(&source) => Error::Impatient { url, limit, source: Box::new(source) },
+        _ if let Some(reason) = unusable(&source) => Error::Setting { name: "source", reason },
+        _ if let Some((limit, option)) = patience_of(&source) => {
+            Error::Impatient { url, range: None, limit, option, source: Box::new(source) }
+        }
         _ if is_timeout(&source) => Error::TimedOut { url, source: Box::new(source) },
         _ => Error::Store { url, source: Box::new(source) },
     }
 }
 
-/// Returns how long a Hub was asked in vain, if that is what `error` is.
-fn patience_of(error: &object_store::Error) -> Option<Duration> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        // An error of the system hides the one that it was made of from `source`.
-        let of_system = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if let Some(impatient) = of_system.and_then(|error| error.downcast_ref::<hub::Impatient>()) {
-            return Some(impatient.limit);
-        }
-        cause = error.source();
-    }
-    None
+/// Returns how long a store was asked in vain, and which option says so, if that is what `error` is.
+fn patience_of(error: &object_store::Error) -> Option<(Duration, &'static str)> {
+    causes(error).find_map(|cause| cause.downcast_ref::<Impatient>()).map(|found| (found.limit, found.option))
+}
+
+/// Returns why there is no store for a source, if that is what `error` is.
+fn unusable(error: &object_store::Error) -> Option<String> {
+    let mut found = causes(error).filter_map(|cause| cause.downcast_ref::<FileError>());
+    found.find(|error| error.kind == FileErrorKind::Unusable).map(ToString::to_string)
 }
 
 /// Returns whether time ran out, as far down as the causes of `error` go.
 fn is_timeout(error: &object_store::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let by_client = error.downcast_ref::<HttpError>().is_some_and(|error| error.kind() == HttpErrorKind::Timeout);
-        let by_system = error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::TimedOut);
-        if by_client || by_system {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(error).any(|cause| {
+        let by_client = cause.downcast_ref::<HttpError>().is_some_and(|error| error.kind() == HttpErrorKind::Timeout);
+        let by_system = cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::TimedOut);
+        let by_us = cause.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.kind == Kind::Stalled);
+        let by_others = cause.downcast_ref::<FileError>().is_some_and(|error| error.kind == FileErrorKind::Stalled);
+        by_client || by_system || by_us || by_others
+    })
 }

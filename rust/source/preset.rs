@@ -17,6 +17,8 @@ pub(crate) struct Preset {
     pub(crate) max_request_bytes: u64,
     /// Requests under way at first.
     pub(crate) first_concurrency: usize,
+    /// Whether bytes come by the code of others, which is slower.
+    pub(crate) is_file_system: bool,
     /// Requests under way at least and at most; one number where nothing is to be found out.
     pub(crate) concurrency: RangeInclusive<usize>,
 }
@@ -27,6 +29,7 @@ impl Preset {
         match key {
             StoreKey::Local => Self::local(),
             StoreKey::Http(_) => Self::http(),
+            StoreKey::FileSystem(_) => Self::file_system(),
             StoreKey::S3(_) | StoreKey::Gcs(_) | StoreKey::Azure(_) | StoreKey::Hub(_) => Self::object_storage(),
         }
     }
@@ -34,6 +37,7 @@ impl Preset {
     /// Returns the preset for stores that spread over many machines and answer in tens of milliseconds.
     pub(crate) fn object_storage() -> Self {
         Self {
+            is_file_system: false,
             gap_bytes: config::REMOTE_GAP_BYTES,
             least_gap_bytes: config::LEAST_REMOTE_GAP_BYTES,
             max_request_bytes: config::MAX_REQUEST_BYTES,
@@ -49,6 +53,13 @@ impl Preset {
             concurrency: config::LEAST_REQUESTS_IN_FLIGHT..=config::MAX_HTTP_REQUESTS_IN_FLIGHT,
             ..Self::object_storage()
         }
+    }
+
+    /// Returns the preset for somebody else's file systems, whose calls each take a thread.
+    pub(crate) fn file_system() -> Self {
+        let first_concurrency = config::FILE_SYSTEM_CALLS_IN_FLIGHT;
+        let of_calls = Self { first_concurrency, is_file_system: true, ..Self::object_storage() };
+        of_calls.unmeasured()
     }
 
     /// Returns the preset for files.

@@ -10,7 +10,8 @@ use futures::future::try_join_all;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 
 use super::coalesce::{coalesce, merge, split};
-use super::traffic::{Attempts, Slot};
+use super::recover::Notes;
+use super::traffic::Slot;
 use super::{Connection, Object, error};
 use crate::error::{Error, Result};
 use crate::metrics::During;
@@ -102,7 +103,7 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
     let request = Request::start(connection, num_wanted).await?;
     let (request, result) = request.get(object, options).await.map_err(|failed| of_range(failed, &range))?;
     check_unchanged(object, &result)?;
-    let bytes = take(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
+    let bytes = take(result).await.map_err(|source| of_range(of_object(object, source), &range))?;
     let num_bytes = bytes.as_ref().len() as u64;
     request.finish(num_bytes);
     if num_bytes != num_wanted {
@@ -115,6 +116,9 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
 fn of_range(failed: Error, range: &Range<u64>) -> Error {
     match failed {
         Error::Store { url, source } => Error::Read { url, range: range.clone(), source },
+        Error::Impatient { url, range: None, limit, option, source } => {
+            Error::Impatient { url, range: Some(range.clone()), limit, option, source }
+        }
         other => other,
     }
 }
@@ -123,7 +127,7 @@ fn of_range(failed: Error, range: &Range<u64>) -> Error {
 struct Request<'a> {
     connection: &'a Connection,
     slot: Slot,
-    attempts: Attempts,
+    notes: Notes,
     first_byte: Duration,
     _during: During<'a>,
 }
@@ -134,33 +138,41 @@ impl<'a> Request<'a> {
         let during = connection.metrics.during(connection.place.stage);
         let slot = connection.traffic.slot(connection.slack, num_bytes).await?;
         connection.metrics.ask(connection.place);
-        let attempts = Attempts::default();
-        Ok(Self { connection, slot, attempts, first_byte: Duration::ZERO, _during: during })
+        let notes = Notes::default();
+        Ok(Self { connection, slot, notes, first_byte: Duration::ZERO, _during: during })
     }
 
     /// Waits for the beginning of the answer.
     async fn get(mut self, object: &Object, mut options: GetOptions) -> Result<(Self, GetResult)> {
-        options.extensions.insert(self.attempts.clone());
-        let result = get(self.connection, object, options).await;
-        self.connection.metrics.retry(self.connection.place.stage, self.attempts.num_retries());
+        options.extensions.insert(self.notes.clone());
+        let answer = self.connection.client.get_opts(&object.path, options).await;
         self.first_byte = self.slot.elapsed();
-        Ok((self, result?))
+        Ok((self, answer.map_err(|source| of_object(object, source))?))
     }
 
     /// Notes that the answer is here, with a body of `num_bytes`.
     fn finish(self, num_bytes: u64) {
         self.connection.metrics.answer(self.connection.place.stage, num_bytes, self.first_byte);
-        self.slot.answered(num_bytes, self.first_byte, self.attempts.num_retries() > 0);
+        self.slot.answered(num_bytes, self.first_byte, !self.notes.counted().is_plain());
     }
 }
 
-async fn get(connection: &Connection, object: &Object, options: GetOptions) -> Result<GetResult> {
-    connection.client.get_opts(&object.path, options).await.map_err(|source| match source {
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        // Also of one that failed, or that nobody waits for any more.
+        self.connection.metrics.recover(self.connection.place.stage, self.notes.counted());
+    }
+}
+
+/// Turns a store's error into ours, about the object as it was opened.
+fn of_object(object: &Object, source: object_store::Error) -> Error {
+    match source {
         object_store::Error::Precondition { .. } => {
-            Error::ObjectChanged { url: object.url.clone(), expected: object.e_tag.clone().unwrap_or_default() }
+            let expected = object.e_tag.clone().unwrap_or_else(|| "that of its first bytes".into());
+            Error::ObjectChanged { url: object.url.clone(), expected }
         }
         source => error(&object.url, source),
-    })
+    }
 }
 
 /// Collects a body; small ones arrive in one piece and are not copied.
@@ -213,26 +225,40 @@ fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
 ///
 /// As [`read_ranges`].
 pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, num_bytes: u64) -> Result<Bytes> {
-    // A known size spares stores without suffix requests (Azure) from being asked for one.
+    let mut connection = connection.clone();
+    if object.size_bytes.is_none() && !connection.has_suffixes {
+        head(&connection, object).await?;
+        connection = connection.then();
+    }
     let range = match object.size_bytes {
         Some(0) => return Ok(Bytes::new()),
         Some(size) => GetRange::Bounded(size.saturating_sub(num_bytes)..size),
         None => GetRange::Suffix(num_bytes),
     };
     let options = GetOptions { range: Some(range), ..GetOptions::default() };
-    let request = Request::start(connection, num_bytes).await?;
+    let request = Request::start(&connection, num_bytes).await?;
     let (request, result) = request.get(object, options).await?;
     check_unchanged(object, &result)?;
     object.size_bytes = Some(result.meta.size);
     object.e_tag = result.meta.e_tag.clone().or(object.e_tag.take());
     let range = result.range.clone();
-    let bytes = collect(result).await.map_err(|source| of_range(error(&object.url, source), &range))?;
+    let bytes = collect(result).await.map_err(|source| of_range(of_object(object, source), &range))?;
     connection.metrics.want(connection.place.stage, bytes.len() as u64);
     request.finish(bytes.len() as u64);
     if bytes.len() as u64 != range.end - range.start {
         return Err(Error::ShortRead { url: object.url.clone(), range, got: bytes.len() as u64 });
     }
     Ok(bytes)
+}
+
+/// Asks for the size and the e-tag of an object, for stores that know no suffixes (Azure).
+async fn head(connection: &Connection, object: &mut Object) -> Result<()> {
+    let options = GetOptions { head: true, ..GetOptions::default() };
+    let request = Request::start(connection, 0).await?;
+    let (request, result) = request.get(object, options).await?;
+    (object.size_bytes, object.e_tag) = (Some(result.meta.size), result.meta.e_tag.or(object.e_tag.take()));
+    request.finish(0);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -308,7 +334,7 @@ mod tests {
             read_ranges(connection, &object(None, None), &[0..10, 20..30]).await.unwrap();
             let counted = connection.metrics.snapshot();
             assert_eq!((counted.requests, counted.bytes_fetched, counted.bytes_wanted), (1, 30, 20));
-            assert_eq!((counted.depth, counted.retries), (1, 0));
+            assert_eq!((counted.depth, counted.recovered.retries()), (1, 0));
         });
     }
 

@@ -1,65 +1,22 @@
-//! Clients of object stores, from text, options and the environment.
+//! A store of a dataset, and its connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::client::HttpConnector;
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
-use object_store::{ClientConfigKey, ObjectStore};
+use object_store::ObjectStore;
 
-use super::StoreKey;
 use super::ahead::Ahead;
 use super::hub::{Hub, HubStore};
 #[cfg(test)]
 use super::preset::Preset;
+use super::settings::{self, query_option};
 use super::traffic::{Known, Traffic};
-use super::watch::{Unconnected, Watching};
-use crate::error::{Error, Result};
+use super::{Location, StoreKey, clients, file_system};
+use crate::error::Result;
 use crate::io::Io;
 use crate::metrics::{Metrics, Place, Stage};
 use crate::process::OfProcess;
-
-/// A body may take long, as long as bytes arrive: a stall is what ends it.
-const REQUEST_TIMEOUT: &str = "1 hour";
-const STALL_TIMEOUT: &str = "30 seconds";
-const CONNECT_TIMEOUT: &str = "10 seconds";
-
-/// Options that may have been meant by a name that no store knows.
-const COMMON_OPTIONS: [&str; 28] = [
-    "access_key_id",
-    "account_key",
-    "account_name",
-    "allow_http",
-    "allow_invalid_certificates",
-    "aws_access_key_id",
-    "aws_endpoint_url",
-    "aws_region",
-    "aws_secret_access_key",
-    "aws_session_token",
-    "azure_storage_account_key",
-    "azure_storage_account_name",
-    "azure_storage_sas_token",
-    "connect_timeout",
-    "endpoint",
-    "endpoint_url",
-    "google_service_account",
-    "google_service_account_key",
-    "proxy_url",
-    "read_timeout",
-    "region",
-    "sas_token",
-    "secret_access_key",
-    "service_account_key",
-    "session_token",
-    "skip_signature",
-    "timeout",
-    "virtual_hosted_style_request",
-];
+use crate::secrets;
 
 /// Endings of options and environment variables that say where a store is.
 const PLACE_OPTIONS: [&str; 6] =
@@ -91,6 +48,8 @@ pub struct Connection {
     pub(crate) is_local: bool,
     /// Whether the store honours `If-Match` on reads; answers are compared in any case.
     pub(crate) has_preconditions: bool,
+    /// Whether the store knows ranges that are counted from the end: Azure does not.
+    pub(crate) has_suffixes: bool,
 }
 
 impl Store {
@@ -100,11 +59,25 @@ impl Store {
     ///
     /// [`Error::Setting`] for options that the store does not have or that contradict each other.
     pub(crate) fn try_new(key: StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
+        let options = settings::options_of(&key, options);
         match &key {
-            StoreKey::Hub(root) => Hub::check(root, options)?,
-            _ => drop(build(&key, options, || Unconnected)?),
+            StoreKey::Hub(root) => Hub::check(root, &options)?,
+            StoreKey::FileSystem(_) => file_system::check(&options)?,
+            _ => clients::check(&key, &options)?,
         }
-        Ok(Self { key, options: options.clone(), connection: Mutex::new(None) })
+        secrets::remember(&options);
+        Ok(Self { key, options, connection: Mutex::new(None) })
+    }
+
+    /// Returns `options` with the queries of those of `locations` that are in the store of `key`.
+    pub(crate) fn options_with_queries(
+        key: &StoreKey,
+        locations: &[Location],
+        options: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let ours = locations.iter().filter(|location| location.store == *key);
+        let queries = ours.filter_map(|location| Some((query_option(&location.path), location.query.clone()?)));
+        options.clone().into_iter().chain(queries).collect()
     }
 
     /// Returns the same store for another dataset; they share the client, if there is one.
@@ -178,12 +151,16 @@ impl Store {
         if let Some(connection) = connection.as_ref().and_then(OfProcess::get) {
             return Ok(connection.clone());
         }
-        let traffic = Traffic::current(&self.key, &self.options);
+        let (traffic, io) = (Traffic::current(&self.key, &self.options), Io::current()?);
         let client = match &self.key {
-            StoreKey::Hub(root) => Arc::new(HubStore(Hub::current(root, &self.options, &traffic)?)),
-            key => build(key, &self.options, || Watching { traffic: Arc::clone(&traffic) })?,
+            StoreKey::Hub(root) => HubStore::recovering(Hub::current(root, &self.options, &traffic)?),
+            key @ StoreKey::FileSystem(_) => file_system::connect(key, &self.options, &traffic, &io)?,
+            key => clients::connect(key, &self.options, &traffic)?,
         };
-        let made = Connection::new(client, Io::current()?, traffic, self.key == StoreKey::Local);
+        let made = Connection {
+            has_suffixes: !matches!(self.key, StoreKey::Azure(_) | StoreKey::FileSystem(_)),
+            ..Connection::new(client, io, traffic, self.key == StoreKey::Local)
+        };
         *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
     }
@@ -201,6 +178,7 @@ impl Connection {
             traffic,
             is_local,
             has_preconditions: true,
+            has_suffixes: true,
         }
     }
 
@@ -247,112 +225,6 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").field("is_local", &self.is_local).finish_non_exhaustive()
     }
-}
-
-/// Makes a store whose HTTP client `connector` makes.
-fn build<C: HttpConnector>(
-    key: &StoreKey,
-    options: &BTreeMap<String, String>,
-    connector: impl Fn() -> C,
-) -> Result<Arc<dyn ObjectStore>> {
-    // Another crate of the process may have installed a provider; any will do.
-    drop(rustls::crypto::ring::default_provider().install_default());
-    let pairs = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-    Ok(match key {
-        StoreKey::Local => {
-            if let Some(name) = options.keys().next() {
-                return Err(refused(&format!("`{name}` means nothing for local files")));
-            }
-            Arc::new(LocalFileSystem::new())
-        }
-        StoreKey::S3(root) => {
-            let mut builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(connector());
-            for (name, value) in timeouts("AWS_") {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
-            }
-            for (name, value) in pairs {
-                builder = builder.with_config(parse_key(&name)?, value);
-            }
-            let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
-                .iter()
-                .find_map(|key| builder.get_config_value(key))
-                .unwrap_or_default();
-            if endpoint.starts_with("http://") {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp), "true");
-            }
-            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
-        }
-        StoreKey::Gcs(root) => {
-            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(connector());
-            for (name, value) in timeouts("GOOGLE_") {
-                builder = builder.with_config(GoogleConfigKey::Client(name), value);
-            }
-            for (name, value) in pairs {
-                builder = builder.with_config(parse_key(&name)?, value);
-            }
-            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
-        }
-        StoreKey::Azure(root) => {
-            let mut builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(connector());
-            for (name, value) in timeouts("AZURE_") {
-                builder = builder.with_config(AzureConfigKey::Client(name), value);
-            }
-            for (name, value) in pairs {
-                builder = builder.with_config(parse_key(&name)?, value);
-            }
-            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
-        }
-        // Made by whoever opens it, since it has no such client.
-        StoreKey::Hub(root) => {
-            return Err(refused(&format!("`{root}` is no store of `object_store`")));
-        }
-        StoreKey::Http(root) => {
-            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector());
-            for (name, value) in timeouts("HTTP_") {
-                builder = builder.with_config(name, value);
-            }
-            if root.starts_with("http://") {
-                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
-            }
-            for (name, value) in pairs {
-                builder = builder.with_config(parse_key(&name)?, value);
-            }
-            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
-        }
-    })
-}
-
-/// Returns our time-outs, but for those that the environment sets.
-fn timeouts(prefix: &str) -> impl Iterator<Item = (ClientConfigKey, &'static str)> {
-    let ours = [
-        (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
-        (ClientConfigKey::ReadTimeout, STALL_TIMEOUT),
-        (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT),
-    ];
-    let is_set = move |key: &ClientConfigKey| {
-        std::env::var_os(format!("{prefix}{}", key.as_ref().to_ascii_uppercase())).is_some()
-    };
-    ours.into_iter().filter(move |(key, _)| !is_set(key))
-}
-
-fn parse_key<K: std::str::FromStr>(name: &str) -> Result<K> {
-    name.parse().map_err(|_| {
-        let like = |known: &&str| normalized_levenshtein(known, name) > 0.6 && known.parse::<K>().is_ok();
-        let near: Vec<&str> = COMMON_OPTIONS.into_iter().filter(like).collect();
-        let hint = match near.as_slice() {
-            [] => "names are those of the `object_store` crate".to_owned(),
-            near => format!("did you mean `{}`?", near.join("`, `")),
-        };
-        refused(&format!("`{name}` is not an option of this store; {hint}"))
-    })
-}
-
-fn refused(reason: &str) -> Error {
-    Error::Setting { name: "storage_options", reason: reason.into() }
-}
-
-fn unusable(root: &str, error: &object_store::Error) -> Error {
-    refused(&format!("they make no client for `{root}`: {error}"))
 }
 
 #[cfg(test)]

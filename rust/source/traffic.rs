@@ -6,8 +6,8 @@
 //! [`queue`]: super::queue
 //! [`limiter`]: super::limiter
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use super::limiter::{Ended, Limiter};
 use super::measure::Measured;
 use super::preset::Preset;
 use super::queue::{Queue, Ticket};
+use super::recover::{Kind, Pace, Tail};
 use crate::config;
 use crate::error::{Error, Result};
 
@@ -36,6 +37,11 @@ pub(crate) struct Traffic {
     preset: Preset,
     since: Instant,
     state: Mutex<State>,
+    pace: Pace,
+    tail: Mutex<Tail>,
+    has_answered: AtomicBool,
+    /// Troubles of which the user knows.
+    told: Mutex<BTreeSet<Kind>>,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,8 @@ struct State {
 /// What is known of a store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known {
+    /// Whether bytes come by the code of others, which is slower.
+    pub is_file_system: bool,
     /// Requests that may be under way.
     pub concurrency: usize,
     /// Ranges that lie this close are read together, where little is over-read.
@@ -83,7 +91,15 @@ impl Traffic {
     pub(super) fn new(preset: Preset) -> Self {
         let limiter = Limiter::new(preset.first_concurrency, preset.concurrency.clone());
         let state = State { queue: Queue::default(), limiter, measured: Measured::default() };
-        Self { preset, since: Instant::now(), state: Mutex::new(state) }
+        Self {
+            preset,
+            since: Instant::now(),
+            state: Mutex::new(state),
+            pace: Pace::default(),
+            tail: Mutex::default(),
+            has_answered: AtomicBool::new(false),
+            told: Mutex::default(),
+        }
     }
 
     /// Waits until there is room for a request for `num_bytes` that is needed after `slack` others.
@@ -116,6 +132,31 @@ impl Traffic {
         self.lock().limiter.throttled(now);
     }
 
+    /// Returns when requests may go.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// Locks what is known of slow requests, for no longer than it takes to change some numbers.
+    pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the store has answered.
+    pub(super) fn answered(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the store has ever answered this process.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether this is the first trouble of its kind.
+    pub(super) fn is_first_of(&self, kind: Kind) -> bool {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(kind)
+    }
+
     /// Returns what lies close enough to be read together.
     pub(super) fn gap(&self) -> Gap {
         Gap { least_bytes: self.preset.least_gap_bytes, most_bytes: self.known().gap_bytes }
@@ -133,6 +174,7 @@ impl Traffic {
         let gap_bytes =
             if self.preset.is_measured() { measured.gap_bytes(&self.preset) } else { self.preset.gap_bytes };
         Known {
+            is_file_system: self.preset.is_file_system,
             concurrency: state.limiter.limit(),
             gap_bytes,
             first_byte: measured.first_byte(),
@@ -174,7 +216,7 @@ impl Slot {
 
     /// Notes the answer: `num_bytes`, of which the first came after `first_byte`. Only a request that was made once tells
     /// how fast the store is.
-    pub(super) fn answered(self, num_bytes: u64, first_byte: Duration, was_retried: bool) {
+    pub(super) fn answered(&self, num_bytes: u64, first_byte: Duration, was_retried: bool) {
         let elapsed = self.elapsed();
         let now = self.traffic.since.elapsed();
         let mut state = self.traffic.lock();
@@ -190,22 +232,6 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.traffic.lock().queue.finish(self.num_bytes);
         self.traffic.start();
-    }
-}
-
-/// How often one request has been made: the client makes it again by itself when a store fails.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Attempts(Arc<AtomicU32>);
-
-impl Attempts {
-    /// Counts one more.
-    pub(super) fn count(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns how often the request was made after the first time.
-    pub(super) fn num_retries(&self) -> u64 {
-        u64::from(self.0.load(Ordering::Relaxed).saturating_sub(1))
     }
 }
 

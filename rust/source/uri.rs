@@ -6,7 +6,9 @@ use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::file_system;
 use crate::error::{Error, Result};
+use crate::secrets;
 
 const AZURE_SCHEMES: [&str; 5] = ["az", "adl", "azure", "abfs", "abfss"];
 
@@ -25,6 +27,8 @@ pub(crate) enum StoreKey {
     Http(String),
     /// `hf://datasets/org/name@commit` or `hf://buckets/org/name`.
     Hub(String),
+    /// `memory://`, or `zip://::s3://bucket/key`: what is around the paths of a [file system](super::file_system).
+    FileSystem(String),
 }
 
 impl StoreKey {
@@ -35,6 +39,11 @@ impl StoreKey {
             Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => {
                 format!("{root}/{path}")
             }
+            Self::FileSystem(root) => {
+                let (before, after) = root.split_once("://").unwrap_or((root, ""));
+                let (slashes, after) = after.split_at(after.len() - after.trim_start_matches('/').len());
+                format!("{before}://{slashes}{path}{after}")
+            }
         }
     }
 
@@ -42,7 +51,12 @@ impl StoreKey {
     pub(crate) fn root(&self) -> &str {
         match self {
             Self::Local => "/",
-            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => root,
+            Self::S3(root)
+            | Self::Gcs(root)
+            | Self::Azure(root)
+            | Self::Http(root)
+            | Self::Hub(root)
+            | Self::FileSystem(root) => root,
         }
     }
 
@@ -52,6 +66,9 @@ impl StoreKey {
             Self::Local => true,
             Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => {
                 Location::parse(&format!("{root}/x")).is_ok_and(|location| location.store == *self)
+            }
+            Self::FileSystem(_) => {
+                Location::parse(&self.url_of(&Path::from("x"))).is_ok_and(|location| location.store == *self)
             }
         }
     }
@@ -67,8 +84,10 @@ pub(crate) struct Location {
     pub(crate) glob: Option<String>,
     /// The text ends in `/`: certainly a folder.
     pub(crate) is_folder: bool,
-    /// The text as it was given, for messages.
+    /// The text as it was given, for messages; without a query, which may be a signature.
     pub(crate) text: String,
+    /// Path and query of a URL that has a query.
+    pub(crate) query: Option<String>,
 }
 
 impl Location {
@@ -83,6 +102,9 @@ impl Location {
         }
         let Some((scheme, rest)) = text.split_once("://") else { return Self::local(text, text) };
         let scheme = scheme.to_ascii_lowercase();
+        if file_system::are_known() && !is_native(&scheme) {
+            return Self::of_file_system(text);
+        }
         let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
         if let Some((user, _)) = authority.rsplit_once('@') {
             // In Azure's URIs the container stands before the account.
@@ -91,6 +113,27 @@ impl Location {
                 let reason = "it holds credentials; pass them by `storage_options` or the environment";
                 return Err(refused(&format!("{scheme}://…"), reason));
             }
+        }
+        let is_web = matches!(scheme.as_str(), "http" | "https");
+        // A query without a path is one of the host's.
+        if is_web && authority.contains(['?', '#']) {
+            let before = authority.split(['?', '#']).next().unwrap_or_default();
+            return Err(refused(&format!("{scheme}://{before}/…"), "it names no file"));
+        }
+        let is_port = |port: &str| is_web && (port.parse::<u16>().is_ok() || authority.starts_with('['));
+        if authority.split_once(':').is_some_and(|(_, port)| !is_port(port)) && scheme != "file" {
+            // A password may hold a slash, and then what follows it is not part of the authority.
+            let reason = "no name of a bucket or host holds `:`; credentials are passed by `storage_options` or the \
+                          environment";
+            return Err(refused(&format!("{scheme}://…"), reason));
+        }
+        if let Some((before, query)) = text.split_once('?')
+            && !is_web
+            && scheme != "file"
+            && secrets::has_signature(query)
+        {
+            let reason = "it is signed; pass signatures by `storage_options` or the environment";
+            return Err(refused(&format!("{before}?…"), reason));
         }
         if authority.is_empty() && scheme != "file" {
             return Err(refused(text, "it names no bucket or host"));
@@ -124,7 +167,7 @@ impl Location {
         // A glob character in the name of something that exists is no glob.
         let plain = if absolute.exists() { Path::from_absolute_path(&absolute).ok() } else { None };
         if let Some(path) = plain {
-            return Ok(Self { store: StoreKey::Local, path, glob: None, is_folder, text: text.into() });
+            return Ok(Self { store: StoreKey::Local, path, glob: None, is_folder, text: text.into(), query: None });
         }
         let key = absolute.to_string_lossy();
         Self::from_key(text, StoreKey::Local, key.trim_start_matches('/'), is_folder)
@@ -135,16 +178,21 @@ impl Location {
     }
 
     fn http(text: &str, root: String, key: &str) -> Result<Self> {
-        if let Some((before, _)) = text.split_once(['?', '#']) {
-            // What follows may be a signature: it is not repeated.
-            let reason = "URLs with a query, such as signed ones, are not supported, and HTTP knows no patterns";
-            return Err(refused(&format!("{before}?…"), reason));
+        // What follows may be a signature: it is not repeated.
+        let shown = text.split_once(['?', '#']).map_or(text, |(before, _)| before);
+        if text.contains('#') {
+            return Err(refused(
+                &format!("{shown}#…"),
+                "a URL of a file has no fragment; write `#` in a name as `%23`",
+            ));
         }
-        if key.is_empty() || key.ends_with('/') || is_glob(key) {
-            return Err(refused(text, "HTTP cannot list folders; list the files' URLs instead"));
+        let (key, query) = key.split_once('?').map_or((key, None), |(key, query)| (key, Some(query)));
+        if root.contains('?') || key.is_empty() || key.ends_with('/') || is_glob(key) {
+            return Err(refused(shown, "HTTP cannot list folders and knows no patterns; list the files' URLs instead"));
         }
-        let path = Path::from_url_path(key).map_err(|error| refused(text, &error.to_string()))?;
-        Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: text.into() })
+        let path = Path::from_url_path(key).map_err(|error| refused(shown, &error.to_string()))?;
+        let query = query.filter(|query| !query.is_empty()).map(|query| format!("/{key}?{query}"));
+        Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: shown.into(), query })
     }
 
     /// Parses the name of a file of a repository at a commit, or of a bucket.
@@ -173,7 +221,29 @@ impl Location {
         }
         let path = Path::parse(key).map_err(|error| refused(text, &error.to_string()))?;
         let store = StoreKey::Hub(format!("hf://{kind}/{owner}/{name}"));
-        Ok(Self { store, path, glob: None, is_folder: false, text: text.into() })
+        Ok(Self { store, path, glob: None, is_folder: false, text: text.into(), query: None })
+    }
+
+    /// Parses the URL of an object of a file system, which may lie in an object of another: `zip://a.parquet::s3://b/x.zip`.
+    fn of_file_system(text: &str) -> Result<Self> {
+        let hidden = || format!("{}://…", text.split("://").next().unwrap_or_default());
+        for (_, link) in text.split("::").filter_map(|link| link.split_once("://")) {
+            let authority = link.split('/').next().unwrap_or_default();
+            let port = authority.split_once(':').map(|(_, port)| port);
+            if authority.contains('@') || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+                let reason = "it holds credentials, or what looks like them; pass them by `storage_options`";
+                return Err(refused(&hidden(), reason));
+            }
+            if link.split_once('?').is_some_and(|(_, query)| secrets::has_signature(query)) {
+                return Err(refused(&hidden(), "it is signed; pass signatures by `storage_options`"));
+            }
+        }
+        let (links, rest) = text.split_once("://").unwrap_or((text, ""));
+        let (key, chain) = rest.find("::").map_or((rest, ""), |end| rest.split_at(end));
+        let plain = key.trim_start_matches('/');
+        let slashes = &key[..key.len() - plain.len()];
+        let store = StoreKey::FileSystem(format!("{}://{slashes}{chain}", links.to_ascii_lowercase()));
+        Self::from_key(text, store, plain, plain.is_empty() || plain.ends_with('/'))
     }
 
     fn from_key(text: &str, store: StoreKey, key: &str, is_folder: bool) -> Result<Self> {
@@ -185,8 +255,14 @@ impl Location {
             (key, None)
         };
         let path = Path::parse(plain).map_err(|error| refused(text, &error.to_string()))?;
-        Ok(Self { store, path, glob, is_folder, text: text.into() })
+        Ok(Self { store, path, glob, is_folder, text: text.into(), query: None })
     }
+}
+
+/// Returns whether URLs of a scheme are read here, whatever else can read them.
+fn is_native(scheme: &str) -> bool {
+    const NATIVE: [&str; 8] = ["file", "s3", "s3a", "gs", "gcs", "http", "https", "hf"];
+    scheme.is_empty() || NATIVE.contains(&scheme) || AZURE_SCHEMES.contains(&scheme)
 }
 
 fn is_glob(key: &str) -> bool {
@@ -306,18 +382,40 @@ mod tests {
     }
 
     #[test]
+    fn a_query_goes_beside_the_file_and_into_no_message() {
+        let signed = parse("https://host:1/a%20b%2Bc.parquet?X-Amz-Signature=s3cr3t&x=/");
+        assert_eq!(signed.query.as_deref(), Some("/a%20b%2Bc.parquet?X-Amz-Signature=s3cr3t&x=/"));
+        assert_eq!((signed.path.as_ref(), &*signed.text), ("a b+c.parquet", "https://host:1/a%20b%2Bc.parquet"));
+        assert!(!signed.url().contains("s3cr3t"));
+        assert_eq!(signed.store, StoreKey::Http("https://host:1".into()));
+        assert_eq!(parse("https://host/x.parquet?").query, None);
+        assert_eq!(parse("https://host/x.parquet").query, None);
+    }
+
+    #[test]
     fn credentials_in_a_uri_are_refused_and_not_repeated() {
         let uris = [
             "s3://key:secret@bucket/x",
             "https://secret@host/x.parquet",
             "abfss://user:secret@account.dfs.core.windows.net/x",
-            "https://host/x.parquet?X-Amz-Signature=secret",
+            "https://host/folder/?X-Amz-Signature=secret",
+            "https://host/*.parquet?X-Amz-Signature=secret",
+            "https://host/x.parquet#secret",
+            "https://host/x.parquet?signature=secret#secret",
             "https://host?secret",
+            "https://host#secret",
+            "s3://key:se/secret@bucket/x",
+            "https://user:se/secret@host/x.parquet",
+            "gs://key:/secret",
+            "az://container/x?sv=2024&sig=secret",
+            "s3://bucket/x?X-Amz-Signature=secret",
         ];
         for uri in uris {
             let message = Location::parse(uri).unwrap_err().to_string();
             assert!(!message.contains("secret"), "{message}");
         }
+        assert!(Location::parse("https://host:8080/x").is_ok() && Location::parse("http://[::1]:80/x").is_ok());
+        assert!(Location::parse("s3://bucket/part-?.parquet").is_ok());
         assert!(Location::parse("abfss://container@account.dfs.core.windows.net/x").is_ok());
     }
 }

@@ -25,9 +25,10 @@ impl WholeObject {
         let location = Location::parse(uri)?;
         if location.is_folder || location.glob.is_some() || location.path.filename().is_none() {
             let reason = "it names a folder or a pattern; expected the name of one object".into();
-            return Err(Error::Uri { uri: uri.into(), reason });
+            return Err(Error::Uri { uri: location.text, reason });
         }
-        let connection = Store::try_new(location.store.clone(), storage_options)?.connect()?;
+        let options = Store::options_with_queries(&location.store, std::slice::from_ref(&location), storage_options);
+        let connection = Store::try_new(location.store.clone(), &options)?.connect()?;
         Ok(Self { connection, location })
     }
 

@@ -22,7 +22,7 @@ const NARROW_BYTES: usize = 64;
 const LEAST_ROWS: usize = 1024;
 
 /// Some decoded rows.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     columns: Arc<[ArrayData]>,
     num_rows: usize,

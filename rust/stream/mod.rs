@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] stores
-//! decoded rows, [`gather`] copies them, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
+//! decoded rows, [`gather`] copies them, [`holes`] are what cannot be read, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
 //! process's IO runtime. Nothing outlives the stream.
 
 mod budget;
@@ -15,6 +15,7 @@ mod copies;
 mod dictionary;
 mod gather;
 mod held;
+mod holes;
 mod piece;
 mod runs;
 mod scheduler;
@@ -34,8 +35,9 @@ pub(crate) use self::gather::gather;
 pub use self::waiting::Cause;
 use self::worker::Shared;
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
-use crate::plan::Share;
+use crate::finish::Finish;
+use crate::metrics::{Metrics, Recovered};
+use crate::plan::{Hole, Share};
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
 
@@ -49,6 +51,8 @@ pub struct StreamOptions {
     pub memory_limit: u64,
     /// Threads that decode and gather.
     pub num_threads: usize,
+    /// Rows that may be left out because they cannot be read; without, the first such row is an error.
+    pub max_skipped: Option<u64>,
 }
 
 /// What a stream has done so far, and holds now.
@@ -64,14 +68,18 @@ pub struct StreamStats {
     pub bytes_fetched: u64,
     /// Bytes of the ranges that were asked for; what was received beyond them lay in gaps.
     pub bytes_wanted: u64,
-    /// Requests made again because the store refused or failed.
-    pub num_retries: u64,
+    /// What requests had to be made again for.
+    pub recovered: Recovered,
     /// Ranges that were there already, because they were read with the selection.
     pub cache_hits: u64,
     /// Bytes of the arrays that were decoded.
     pub bytes_decoded: u64,
     /// Rows decoded and dropped because the window does not fit in memory; they are read again.
     pub num_evicted_rows: u64,
+    /// Rows of the epoch, of this reader's share or near it, that could not be read and are left out.
+    pub num_skipped_rows: u64,
+    /// Rows left out because their images cannot be decoded.
+    pub num_skipped_images: u64,
     /// Bytes held now.
     pub memory_bytes: u64,
     /// Most bytes held at once.
@@ -97,6 +105,8 @@ pub struct StreamStats {
 /// Reads ahead on its own threads, within its memory. Dropping or [closing](Self::close) it ends them.
 pub struct BatchStream {
     running: OfProcess<Running>,
+    /// Whether nobody steps together with this stream, so that batches of which nothing is left need not be delivered.
+    is_alone: bool,
     position: u64,
     num_batches: u64,
     num_rows: u64,
@@ -129,18 +139,40 @@ impl BatchStream {
     ///
     /// [`Error::Thread`] when the system refuses a thread, [`Error::Setting`] when a store's settings do not work.
     pub fn start(reader: &Arc<EpochReader>, epoch: u64, share: Share, options: StreamOptions) -> Result<Self> {
-        Self::start_counted(reader, epoch, share, options, None)
+        Self::start_with(reader, epoch, share, options, Vec::new(), None)
     }
 
-    /// As [`Self::start`]; requests are counted in `metrics`, if given.
-    pub(crate) fn start_counted(
+    /// As [`Self::start`], for the rest of an epoch that has `holes` already; batches are made into what `finish` says.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::start`].
+    pub fn resume(
         reader: &Arc<EpochReader>,
         epoch: u64,
         share: Share,
         options: StreamOptions,
+        holes: Vec<Hole>,
+        finish: Option<Arc<Finish>>,
+    ) -> Result<Self> {
+        let shared = Shared::try_new(reader, epoch, share, options, holes, finish, None)?;
+        Self::start_shared(shared, share, options)
+    }
+
+    /// As [`Self::resume`]; requests are counted in `metrics`, if given.
+    pub(crate) fn start_with(
+        reader: &Arc<EpochReader>,
+        epoch: u64,
+        share: Share,
+        options: StreamOptions,
+        holes: Vec<Hole>,
         metrics: Option<&Arc<Metrics>>,
     ) -> Result<Self> {
-        let shared = Shared::try_new(reader, epoch, share, options, metrics)?;
+        let shared = Shared::try_new(reader, epoch, share, options, holes, None, metrics)?;
+        Self::start_shared(shared, share, options)
+    }
+
+    fn start_shared(shared: Arc<Shared>, share: Share, options: StreamOptions) -> Result<Self> {
         let mut running = Running { shared: Arc::clone(&shared), threads: Vec::new() };
         for number in 0..options.num_threads.max(1) {
             let shared = Arc::clone(&shared);
@@ -150,6 +182,7 @@ impl BatchStream {
         }
         Ok(Self {
             running: OfProcess::new(running),
+            is_alone: share.world_size == 1 && share.num_workers == 1,
             position: share.from,
             num_batches: 0,
             num_rows: 0,
@@ -174,6 +207,10 @@ impl BatchStream {
         match polled? {
             worker::Delivered::Batch(batch, slice) => {
                 self.position = slice.next;
+                if batch.num_rows() == 0 && self.is_alone {
+                    // Nothing of it could be read: the next poll has the next one.
+                    return Ok(Polled::Pending);
+                }
                 self.num_batches += 1;
                 self.num_rows += batch.num_rows() as u64;
                 Ok(Polled::Batch(batch))
@@ -198,6 +235,11 @@ impl BatchStream {
     /// Returns the cursor: the position behind the last delivered batch.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Returns the rows that could not be read, as far as is known, in the order in which they failed.
+    pub fn holes(&self) -> Vec<Hole> {
+        self.running.get().map(|running| running.shared.holes()).unwrap_or_default()
     }
 
     /// Returns what the stream has done and holds.

@@ -32,8 +32,8 @@ pub(super) enum Task {
     Decode { key: PieceKey, fetched: Box<Fetched> },
     /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
     Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
-    /// Copy rows (source, row) together; then [`Scheduler::gathered`].
-    Gather { number: u64, sources: Vec<Held>, rows: Vec<(u32, u32)> },
+    /// Copy rows (source, row) together, those of a slice of the order; then [`Scheduler::gathered`].
+    Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: Vec<(u32, u32)> },
 }
 
 /// The bytes of a piece, and how to read them.
@@ -75,6 +75,8 @@ pub(super) struct Resident {
     pub(super) wanted: Vec<u32>,
     /// The rows that are read, if not all.
     pub(super) keep: Option<Arc<[u32]>>,
+    /// It could not be read: it has no rows.
+    pub(super) is_lost: bool,
     /// No batch planned from now on will want it.
     pub(super) is_finished: bool,
 }
@@ -92,6 +94,7 @@ impl Resident {
             waiting: Vec::new(),
             wanted: Vec::new(),
             keep: None,
+            is_lost: false,
             is_finished: false,
         }
     }

@@ -20,6 +20,7 @@ mod planning;
 mod row_bytes;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -28,10 +29,12 @@ use self::planning::planned_bytes;
 use self::row_bytes::RowBytes;
 use super::budget::Budget;
 use super::held::Held;
+use super::holes::Holes;
 use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
-use crate::plan::{BatchSlice, EpochPlan, Piece, PieceId, Share, Walk};
+use crate::error::Error;
+use crate::plan::{BatchSlice, EpochPlan, Hole, PieceId, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
 /// The part of the limit for batches that wait for the consumer.
@@ -52,10 +55,11 @@ pub(super) struct Usage {
     pub(super) num_evicted_rows: u64,
     pub(super) bytes_decoded: u64,
     pub(super) num_ready: usize,
+    pub(super) num_skipped_rows: u64,
 }
 
 /// Cuts a piece into the parts that are read one after another.
-type Cut = dyn Fn(&Piece) -> Vec<Part> + Send;
+type Cut = dyn Fn(PieceId) -> Vec<Part> + Send;
 
 /// The state of one stream. See the module's documentation.
 pub(super) struct Scheduler {
@@ -96,7 +100,10 @@ pub(super) struct Scheduler {
     max_block_len: usize,
     largest_part: u64,
     row_bytes: RowBytes,
+    /// What a gathered row takes beyond what was decoded of it.
+    finished_row_bytes: u64,
     num_evicted_rows: u64,
+    holes: Holes,
 }
 
 /// What became of the wish to go on.
@@ -115,7 +122,8 @@ impl Scheduler {
         share: Share,
         limit: u64,
         row_bytes: u64,
-        cut: impl Fn(&Piece) -> Vec<Part> + Send + 'static,
+        holes: Holes,
+        cut: impl Fn(PieceId) -> Vec<Part> + Send + 'static,
     ) -> Self {
         Self {
             walk: plan.walk(share.from),
@@ -143,8 +151,16 @@ impl Scheduler {
             max_block_len: usize::MAX,
             largest_part: 0,
             row_bytes: RowBytes::new(row_bytes),
+            finished_row_bytes: 0,
             num_evicted_rows: 0,
+            holes,
         }
+    }
+
+    /// Has a gathered row take `bytes` beyond what was decoded of it, because something is made of it.
+    pub(super) fn with_finished_row_bytes(mut self, bytes: u64) -> Self {
+        self.finished_row_bytes = bytes;
+        self
     }
 
     /// Returns what to do now; `None` until something is reported or delivered.
@@ -207,7 +223,13 @@ impl Scheduler {
             num_evicted_rows: self.num_evicted_rows,
             bytes_decoded: self.row_bytes.seen_bytes(),
             num_ready: self.num_ready,
+            num_skipped_rows: self.holes.num_rows(),
         }
+    }
+
+    /// Returns what could not be read.
+    pub(super) fn holes(&self) -> &Holes {
+        &self.holes
     }
 
     /// Returns what the next batch waits for: what the stream is at work on, as what is needed first is done first.
@@ -242,6 +264,36 @@ impl Scheduler {
         self.num_decoding -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
         self.row_bytes.note(held.num_rows(), held.memory_bytes(), resident.expected);
+        self.arrived(key, held);
+    }
+
+    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Holes::add`].
+    pub(super) fn lost(
+        &mut self,
+        key: PieceKey,
+        hole: impl FnOnce(&Range<u32>, String) -> Hole,
+        cause: Error,
+    ) -> Result<(), Error> {
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
+        self.holes.add(|cause| hole(&resident.part.kept, cause), cause)?;
+        self.num_under_way -= 1;
+        if matches!(resident.stage, Stage::Decoding) {
+            self.num_decoding -= 1;
+        } else {
+            self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
+        }
+        resident.is_lost = true;
+        self.arrived(key, Held::default());
+        Ok(())
+    }
+
+    /// Holds what became of a part, for the batches that wait for it.
+    fn arrived(&mut self, key: PieceKey, held: Held) {
+        let Some(resident) = self.residents.get_mut(&key) else { return };
         let (waiting, keep) = (std::mem::take(&mut resident.waiting), resident.keep.take());
         self.hold(key, held, keep);
         for number in waiting {
@@ -342,7 +394,9 @@ impl Scheduler {
         let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         resident.stage = Stage::Fetching;
         (resident.charge, resident.expected) = (bytes, expected);
-        self.num_evicted_rows += (num_rows as usize - num_read) as u64;
+        if self.block > 0 {
+            self.num_evicted_rows += (num_rows as usize - num_read) as u64;
+        }
         let num_ahead = resident.waiting.first().map_or(0, |first| first.saturating_sub(self.num_delivered));
         let (kept, wanted) = (resident.part.kept.clone(), resident.keep.clone());
         Ok(Step::Do(Task::Fetch { key, kept, wanted, num_ahead }))
@@ -403,6 +457,7 @@ impl Scheduler {
     /// Estimates the memory of a batch whose parts are there.
     fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
         let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
+        let finished = self.finished_row_bytes.saturating_mul(rows.len() as u64);
         let mut counts = vec![0_u64; batch.pieces.len()];
         rows.iter().for_each(|row| counts[row.0 as usize] += 1);
         let of_part = |(key, count): (&PieceKey, u64)| {
@@ -412,7 +467,7 @@ impl Scheduler {
             let bytes = u128::from(*charge) * u128::from(count) / (source.num_rows() as u128).max(1);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        batch.pieces.iter().zip(counts).map(of_part).fold(0, u64::saturating_add)
+        batch.pieces.iter().zip(counts).map(of_part).fold(finished, u64::saturating_add)
     }
 
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
@@ -421,19 +476,31 @@ impl Scheduler {
         let Progress::Planned { mut rows, .. } = progress else { return None };
         self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
-        let mut kept: Vec<Option<&Arc<[u32]>>> = Vec::with_capacity(planned.pieces.len());
+        // Of each part its place among the sources, unless it is lost, and which rows it has left.
+        let mut parts = Vec::with_capacity(planned.pieces.len());
         for key in &planned.pieces {
-            let Some(Resident { stage: Stage::Ready(held, keep), .. }) = self.residents.get(key) else { return None };
-            sources.push(held.clone());
-            kept.push(keep.as_ref());
-        }
-        for (place, row) in &mut rows {
-            if let Some(keep) = kept[*place as usize] {
-                *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
+            let Some(Resident { stage: Stage::Ready(held, keep), is_lost, .. }) = self.residents.get(key) else {
+                return None;
+            };
+            let place = u32::try_from(sources.len()).ok().filter(|_| !is_lost);
+            parts.push((place, keep.as_ref()));
+            if !is_lost {
+                sources.push(held.clone());
             }
         }
+        let num_planned = rows.len();
+        rows.retain_mut(|(place, row)| {
+            let (source, keep) = parts[*place as usize];
+            if let Some(keep) = keep {
+                *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
+            }
+            *place = source.unwrap_or_default();
+            source.is_some()
+        });
+        self.budget.release(planned_bytes(num_planned - rows.len()));
         self.num_under_way += 1;
-        Some(Task::Gather { number: self.num_delivered + index as u64, sources, rows })
+        let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
+        Some(Task::Gather { number, slice, sources, rows })
     }
 }
 

@@ -9,13 +9,14 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
+use super::holes::Holes;
 use super::piece::Task;
 use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
-use crate::plan::{EpochPlan, Order, Piece, Remainder, Share, Span};
+use crate::plan::{EpochPlan, Order, Remainder, Share, Span};
 use crate::reader::Part;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
@@ -70,7 +71,7 @@ fn deliver(reader: &Arc<EpochReader>, from: u64, (rank, world_size): (u32, u32),
         worker: 0,
         num_workers: 1,
     };
-    let options = StreamOptions { memory_limit, num_threads: 2 };
+    let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None };
     let mut stream = BatchStream::start(reader, 0, Share::try_new(share).unwrap(), options).unwrap();
     let batches: Result<Vec<_>> = stream.by_ref().collect();
     let mut rows = Vec::new();
@@ -139,8 +140,9 @@ fn no_more_is_asked_for_at_first_than_a_window() {
     let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
     let cost = ReadCost { fetched: PART_BYTES, working: 0, decoded: PART_BYTES };
-    let cut = move |piece: &Piece| vec![Part { kept: piece.kept.clone(), cost }];
-    let mut scheduler = Scheduler::new(plan, Share::whole(1000, 10), 4 << 30, PART_BYTES / 10, cut);
+    let planned = Arc::clone(&plan);
+    let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
+    let mut scheduler = Scheduler::new(plan, Share::whole(1000, 10), 4 << 30, PART_BYTES / 10, Holes::default(), cut);
     let mut num_asked = 0;
     while let Some(task) = scheduler.next_task().unwrap() {
         assert!(matches!(task, Task::Fetch { .. }), "nothing has come yet: {task:?}");

@@ -11,13 +11,15 @@ use futures::FutureExt;
 use tokio::task::JoinSet;
 
 use super::held::{self, Held};
+use super::holes::Holes;
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::waiting::Waiting;
 use super::{StreamOptions, StreamStats};
 use crate::error::{Error, Result};
+use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
-use crate::plan::{BatchSlice, EpochPlan, Leaving, Piece, Share};
+use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
 use crate::source::{Connection, read_ranges};
 
@@ -29,6 +31,10 @@ pub(super) struct Shared {
     leaving: OnceLock<Leaving>,
     connections: Vec<Connection>,
     metrics: Arc<Metrics>,
+    /// What is made of gathered batches.
+    finish: Option<Arc<Finish>>,
+    epoch: u64,
+    num_skipped: AtomicU64,
     state: Mutex<State>,
     /// Something to do for a worker.
     work: Condvar,
@@ -76,21 +82,29 @@ impl Shared {
         epoch: u64,
         share: Share,
         options: StreamOptions,
+        holes: Vec<Hole>,
+        finish: Option<Arc<Finish>>,
         metrics: Option<&Arc<Metrics>>,
     ) -> Result<Arc<Self>> {
         let ahead = reader.claim_ahead();
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
         let connections = reader.connect(&metrics)?.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
-        let cut = move |piece: &Piece| cut_by.parts_of(piece);
         let plan = reader.plan(epoch);
-        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), cut);
+        let planned = Arc::clone(&plan);
+        let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
+        let holes = Holes::new(holes, options.max_skipped);
+        let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
+        let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,
             leaving: OnceLock::new(),
             connections,
             metrics,
+            finish,
+            epoch,
+            num_skipped: AtomicU64::new(0),
             state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
             work: Condvar::new(),
             delivery: Condvar::new(),
@@ -169,19 +183,26 @@ impl Shared {
             requests: counted.requests,
             bytes_fetched: counted.bytes_fetched,
             bytes_wanted: counted.bytes_wanted,
-            num_retries: counted.retries,
+            recovered: counted.recovered,
             cache_hits: counted.hits,
             bytes_decoded: usage.bytes_decoded,
             waited_for,
             fetching: counted.busy,
             num_evicted_rows: usage.num_evicted_rows,
+            num_skipped_rows: usage.num_skipped_rows,
             memory_bytes: usage.memory_bytes,
             peak_memory_bytes: usage.peak_memory_bytes,
             num_ready: usage.num_ready,
             decoding: Duration::from_nanos(self.decoding_nanos.load(Ordering::Relaxed)),
             gathering: Duration::from_nanos(self.gathering_nanos.load(Ordering::Relaxed)),
+            num_skipped_images: self.num_skipped.load(Ordering::Relaxed),
             ..StreamStats::default()
         }
+    }
+
+    /// Returns what could not be read so far.
+    pub(super) fn holes(&self) -> Vec<Hole> {
+        self.lock().scheduler.holes().found().to_vec()
     }
 
     /// Locks the state; a panic of another thread is reported as an error, so its poison is not.
@@ -197,6 +218,21 @@ impl Shared {
         drop(state);
         self.work.notify_all();
         self.delivery.notify_all();
+    }
+
+    /// Leaves a part out that cannot be read, if that may be; fails otherwise.
+    fn lose(&self, key: PieceKey, cause: Error) {
+        let lost = {
+            let mut state = self.lock();
+            let State { scheduler, .. } = &mut *state;
+            let lost = scheduler.lost(key, |kept, cause| self.reader.hole(key.piece, kept, cause), cause);
+            state.still_waits();
+            lost
+        };
+        match lost {
+            Ok(()) => self.work.notify_one(),
+            Err(error) => self.fail(error),
+        }
     }
 
     /// Changes the state, then wakes a worker, which wakes the next one if it finds something to do.
@@ -244,14 +280,22 @@ impl Shared {
     fn run_task(self: &Arc<Self>, task: Task) -> Result<()> {
         match task {
             Task::Fetch { key, kept, wanted, num_ahead } => {
-                let read = self.reader.read_part(key.piece, &kept, wanted.as_deref())?;
-                self.start_fetch(key, read, wanted.is_none().then_some(kept), num_ahead);
+                match self.reader.read_part(key.piece, &kept, wanted.as_deref()) {
+                    Ok(read) => self.start_fetch(key, read, wanted.is_none().then_some(kept), num_ahead),
+                    Err(error) => self.lose(key, error),
+                }
                 Ok(())
             }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, kept, bytes } = *fetched;
-                let batch = read.decode(bytes)?;
+                let batch = match read.decode(bytes) {
+                    Ok(batch) => batch,
+                    Err(error) => {
+                        self.lose(key, error);
+                        return Ok(());
+                    }
+                };
                 let order = || self.leaving().order(key.piece, kept?);
                 let held = Held::arranged(batch, order).map_err(|source| EpochReader::gather_error(&source))?;
                 add_elapsed(&self.decoding_nanos, start);
@@ -264,20 +308,36 @@ impl Shared {
                 self.report(|scheduler| scheduler.compacted(key, held, keep));
                 Ok(())
             }
-            Task::Gather { number, sources, rows } => {
+            Task::Gather { number, slice, sources, rows } => {
                 let start = Instant::now();
                 let schema = self.reader.schema();
-                let view = held::view(schema, &sources, &rows);
+                // Where nothing could be read there is nothing to gather from.
+                let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
+                let view = nothing.or_else(|| held::view(schema, &sources, &rows));
                 let is_view = view.is_some();
                 let gathered = view.map_or_else(|| held::gather(schema, &sources, &rows), Ok);
                 let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
                 drop(sources);
+                let (batch, is_view) = match &self.finish {
+                    None => (batch, is_view),
+                    Some(finish) => (self.finished(finish, batch, slice)?, false),
+                };
                 add_elapsed(&self.gathering_nanos, start);
                 self.report(|scheduler| scheduler.gathered(number, batch, is_view));
                 self.delivery.notify_all();
                 Ok(())
             }
         }
+    }
+
+    /// Makes of a gathered batch what was asked for.
+    fn finished(&self, finish: &Finish, batch: RecordBatch, slice: BatchSlice) -> Result<RecordBatch> {
+        let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
+        let finished = finish.apply(batch, &rows).map_err(|Fault { row, column, reason }| {
+            self.reader.value_error(&self.plan, rows.position(row), column, reason)
+        })?;
+        self.num_skipped.fetch_add(finished.num_skipped, Ordering::Relaxed);
+        Ok(finished.batch)
     }
 
     fn leaving(&self) -> &Leaving {
@@ -296,7 +356,7 @@ impl Shared {
             let Some(shared) = shared.upgrade() else { return };
             match bytes {
                 Ok(Ok(bytes)) => shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, bytes })),
-                Ok(Err(error)) => shared.fail(error),
+                Ok(Err(error)) => shared.lose(key, error),
                 Err(panic) => shared.fail(Error::internal(panic.as_ref())),
             }
         };

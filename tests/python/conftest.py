@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import s3_server  # noqa: E402  (a program, not a package: it is found by the line above)
+import azurite  # noqa: E402  (programs, not packages: they are found by the line above)
+import s3_server  # noqa: E402
 
 # Tests count requests, which a cache would answer; those of the cache name a folder of their own.
 os.environ["FOREBAY_CACHE"] = "0"
@@ -53,6 +55,19 @@ def s3() -> Iterator[S3]:
             pytest.fail(str(error))
         pytest.skip(str(error))
     yield S3(server.endpoint)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[azurite.Azurite]:
+    """Azure Blob Storage, where Node is installed."""
+    try:
+        server = azurite.start()
+    except azurite.AzuriteError as error:
+        if os.environ.get("CI") and shutil.which("npm"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield server
     server.stop()
 
 

@@ -44,7 +44,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "module", ["columns", "dataset", "features", "hf.swap", "hf.taken", "loader", "selection", "torch"]
+    "module",
+    [
+        *("columns", "dataloader", "dataset", "features", "hf.swap", "hf.taken", "loader", "secrets", "selection"),
+        *("shaping", "torch"),
+    ],
 )
 def test_examples_print_what_they_say(module: str, corpus: Path) -> None:
     found = importlib.import_module(f"forebay.{module}")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MIXED_IN = {
+    fb.TransformError: RuntimeError,
+    fb.WorkerDiedError: fb.TransformError,
+    fb.TransformTimeoutError: TimeoutError,
     fb.NotFoundError: FileNotFoundError,
     fb.DatasetNotFoundError: FileNotFoundError,
     fb.GatedDatasetError: PermissionError,
@@ -28,6 +31,7 @@ MIXED_IN = {
     fb.StoreTimeoutError: TimeoutError,
     fb.ObjectChangedError: OSError,
     fb.DataError: ValueError,
+    fb.SkipLimitError: fb.DataError,
     fb.SchemaError: ValueError,
     fb.ColumnNotFoundError: ValueError,
     fb.QueryError: ValueError,
@@ -137,7 +141,7 @@ def test_a_source_that_is_not_there_is_named(tmp_path, source):
 
 @pytest.mark.parametrize(
     "source",
-    ["", "ftp://host/a.parquet", "s3://", "gopher://x", "http://", "s3:/bucket/x", "://x", "s3://buck et/x", []],
+    ["", "fax://host/a.parquet", "s3://", "gopher://x", "http://", "s3:/bucket/x", "://x", "s3://buck et/x", []],
 )
 def test_a_source_that_cannot_be_understood_is_refused(source):
     with pytest.raises(fb.ForebayError) as caught:

@@ -456,3 +456,11 @@ def test_a_footer_that_denies_its_nulls_is_found_out(tmp_path):
         {"x": pa.array([1, 2, 3], pa.int64())}, schema=pa.schema([pa.field("x", pa.int64(), nullable=False)])
     )
     assert shape_of(next(iter(opened(tmp_path, table, write_statistics=False).to_torch(3)))["x"]) == "int64"
+
+
+def test_a_dictionary_without_values_is_all_null(tmp_path: Path) -> None:
+    kinds = pa.array(["a"] * 10 + [None] * 10).dictionary_encode()
+    pq.write_table(pa.table({"kind": kinds}), tmp_path / "x.parquet", row_group_size=10)
+    dataset = fb.load_dataset(tmp_path, split="train")
+    batches = [batch["kind"] for batch in dataset.with_format("numpy").batches(10)]
+    assert [list(batch) for batch in batches] == [["a"] * 10, [None] * 10]

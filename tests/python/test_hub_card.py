@@ -284,6 +284,27 @@ def test_a_downloaded_copy_is_used_without_the_network(hub, tmp_path, monkeypatc
     assert hub.count("cdn") == 0
 
 
+def test_a_downloaded_copy_stands_in_for_a_hub_that_cannot_be_reached(hub, tmp_path, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/fallen", files())
+    hub_library.snapshot_download(
+        "org/fallen", repo_type="dataset", cache_dir=tmp_path / "hub", allow_patterns=["README.md", "en/*"]
+    )
+    state = fb.load_dataset("org/fallen", "en", "train").shuffle(1).batches(2).state_dict()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.warns(UserWarning, match=f"cannot reach the Hub .* of the commit `{repo.sha}` is used instead"):
+        copied = fb.load_dataset("org/fallen", "en", "train")
+    assert copied.num_rows == 9
+    copied.shuffle(1).batches(2).load_state_dict(state)
+    with (
+        pytest.warns(UserWarning, match="cannot reach the Hub"),
+        pytest.raises(fb.HubUnreachableError, match="was not downloaded, and the Hub cannot be reached"),
+    ):
+        fb.load_dataset("org/fallen", "de", "train")
+    with pytest.raises(fb.HubUnreachableError, match="cannot reach the Hub"):
+        fb.load_dataset("org/never")
+
+
 def test_a_copy_in_part_is_not_taken_for_the_whole(hub, tmp_path, monkeypatch):
     hub_library = pytest.importorskip("huggingface_hub")
     repo = hub.create("org/partly", files())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import StateError
@@ -67,8 +67,8 @@ class Source:
 
     def shuffled(self, seed: int) -> Source:
         """Returns the dataset in Forebay's order of `seed`, with the lanes and windows that it has."""
-        settings = asdict(self.dataset._shuffle or ShuffleOptions()) | {"seed": seed}
-        return Source(self.dataset.shuffle(**settings), self.read)
+        shuffle = replace(self.dataset._shuffle or ShuffleOptions(), seed=seed)
+        return Source(type(self.dataset)(self.dataset._native, shuffle, self.dataset._format), self.read)
 
     def narrowed(self, names: list[str]) -> Source:
         """Returns the dataset with some of its columns."""
@@ -125,7 +125,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
     @property
     def num_rows(self) -> int:
         """The exact number of its rows. Evaluates the filters if that has not been done."""
-        return len(self.part.positions(self.source.dataset.num_rows))
+        return len(self.part.positions(self.source.dataset._epoch_rows))
 
     def _with(self, **changes: Any) -> ForebayExamplesIterable:
         other = copy.copy(self)

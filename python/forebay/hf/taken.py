@@ -57,7 +57,7 @@ S3_OPTIONS = {
 """Options of `s3fs`, and what Forebay calls them."""
 
 
-def from_hf(dataset: Any, *, storage_options: Mapping[str, str] | None = None) -> Any:
+def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -> Any:
     """Takes over a dataset that `datasets` streams from Parquet: its files, configuration, columns and filters.
 
     Nothing is read but footers. What was done to the dataset in Python cannot be taken over; nor can its order.
@@ -93,7 +93,7 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, str] | None = None) -
     return taken.with_format(None if name == "python" else name)
 
 
-def _take_rows(dataset: Any, storage_options: Mapping[str, str] | None) -> Dataset:
+def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Dataset:
     """Returns the rows and columns of a dataset, if nothing was done to them but leaving columns out."""
     from forebay.hf.examples import ForebayExamplesIterable
 
@@ -157,7 +157,7 @@ def _refusal(step: str, instead: str | None = None) -> SettingError:
     )
 
 
-def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping[str, str] | None = None) -> Dataset:
+def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None) -> Dataset:
     """Opens the files of a split of a Parquet builder, with its columns and filters.
 
     Raises:

@@ -85,10 +85,10 @@ class Client:
             except Refusal as answer:
                 if answer.status not in (408, 429) and answer.status < 500:
                     raise refused(answer, what, self.settings) from None
-                said = str(answer)
+                said = self.settings.without_token(str(answer))
                 pause = _wait_of(answer.headers) or pause
             except Failure as failure:
-                said = str(failure)
+                said = self.settings.without_token(str(failure))
                 if failure.is_unreachable:
                     where = self.settings.endpoint
                     raise HubUnreachableError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
     """Returns the exception for an answer that asking again does not change."""
     code = error.headers.get("X-Error-Code") or ""
-    said = error.headers.get("X-Error-Message") or str(error)
+    said = settings.without_token(error.headers.get("X-Error-Message") or str(error))
     anonymous = settings.token is None
     if code == "GatedRepo":
         ask = f"ask for access at {settings.endpoint}/datasets/{what}"
@@ -40,7 +40,7 @@ def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
         return as_datasets(DatasetNotFoundError)(
             f"dataset `{what}` does not exist on the Hub at {settings.endpoint}, or cannot be accessed{hint}"
         )
-    return StoreError(f"`{what}`: the Hub answered {error}: {said}")
+    return StoreError(f"`{what}`: the Hub answered {error.status}: {said}")
 
 
 def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:

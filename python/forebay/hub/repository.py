@@ -38,6 +38,8 @@ class Repository:
     files: dict[str, File]
     texts: Any
     """Returns the text of a file by its path; `None` if it is not there."""
+    why_copied: str | None = None
+    """Why only what was downloaded can be read, if that is so."""
 
     @property
     def listing(self) -> Listing:
@@ -54,18 +56,30 @@ class Repository:
 def look_up(place: Place, client: Client) -> Repository:
     """Returns what is in a repository: of the Hub, with two requests and one for the card, or of a downloaded copy.
 
-    A copy is used where the Hub is not to be asked, and where its commit is named and all of it is known.
+    A copy is used where the Hub is not to be asked or cannot be, and where its commit is named and all of it is known.
 
     Raises:
         DatasetNotFoundError: there is no such repository or revision, or not for this user.
-        HubUnreachableError: the Hub cannot be reached, or there is no copy.
+        HubUnreachableError: the Hub cannot be asked, and there is no copy.
     """
     if place.kind == "buckets":
         return _of_bucket(place, client)
     is_pinned = _COMMIT.fullmatch(place.revision or "") is not None
-    copy = _Copy.find(place, client.settings) if client.settings.is_offline or is_pinned else None
-    if copy is not None and (client.settings.is_offline or copy.is_whole):
+    copy = _Copy.find(place, client.settings)
+    if copy is not None and client.settings.is_offline:
+        return copy.repository(place, "the Hub is not asked: `HF_HUB_OFFLINE` is set")
+    if copy is not None and is_pinned and copy.is_whole:
         return copy.repository(place)
+    try:
+        return _of_hub(place, client)
+    except HubUnreachableError as error:
+        if copy is None:
+            raise
+        warnings.warn(f"{error}; what was downloaded of the commit `{copy.commit}` is used instead", stacklevel=2)
+        return copy.repository(place, "the Hub cannot be reached")
+
+
+def _of_hub(place: Place, client: Client) -> Repository:
     revision = quote(place.revision or "main", safe="")
     info = client.get(f"/api/datasets/{place.id}/revision/{revision}", place.id).json()
     commit = info.get("sha") if isinstance(info, dict) else None
@@ -169,8 +183,8 @@ class _Copy:
         there = self.snapshot / path
         return (str(there), None, None) if there.is_file() else None
 
-    def repository(self, place: Place) -> Repository:
-        """Returns what is in the copy. Files that are known and were not downloaded are read from the Hub."""
+    def repository(self, place: Place, why_copied: str | None = None) -> Repository:
+        """Returns what is in the copy. Files that are known and were not downloaded are named as the Hub's."""
         if self.is_whole:
             files = {path: self.file(path) or self._remote(path, facts) for path, facts in self._tree().items()}
         else:
@@ -188,7 +202,7 @@ class _Copy:
             except UnicodeDecodeError as error:
                 raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
 
-        return Repository(place, self.commit, files, text)
+        return Repository(place, self.commit, files, text, why_copied)
 
     def _tree(self) -> dict[str, Any]:
         try:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import DataError, NotFoundError, SettingError
+from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, SettingError
 from forebay.hub import globs, patterns
 from forebay.hub.card import Card
 from forebay.hub.formats import kind_of, only_parquet
@@ -64,8 +64,8 @@ def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
     repository = replace(client.known[key], place=place)
     chosen = _choose(repository, wanted)
     splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
-    if client.settings.is_offline:
-        _check_downloaded(splits, place)
+    if repository.why_copied is not None:
+        _check_downloaded(splits, place, repository.why_copied)
     return Resolution(chosen, splits, repository.commit)
 
 
@@ -233,12 +233,8 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
     raise DataError(f"`{listing.root}` is not Parquet: {shown}{hint}")
 
 
-def _check_downloaded(splits: Mapping[str, list[File]], place: Place) -> None:
+def _check_downloaded(splits: Mapping[str, list[File]], place: Place, why: str) -> None:
     missing = [uri for files in splits.values() for uri, _, _ in files if uri.startswith("hf://")]
     if missing:
-        from forebay.exceptions import HubUnreachableError
-
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise HubUnreachableError(
-            f"`{place.id}`: `{missing[0]}`{more} was not downloaded, and the Hub is not asked: `HF_HUB_OFFLINE` is set"
-        )
+        raise HubUnreachableError(f"`{place.id}`: `{missing[0]}`{more} was not downloaded, and {why}")

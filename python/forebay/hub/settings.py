@@ -22,6 +22,10 @@ class Settings:
     cache: Path
     """The folder of downloaded repositories."""
 
+    def without_token(self, said: str) -> str:
+        """Returns what a Hub said, which may repeat what it was sent."""
+        return said.replace(self.token, "…") if self.token else said
+
     def __repr__(self) -> str:
         return f"Settings(endpoint={self.endpoint!r}, has_token={self.token is not None}, is_offline={self.is_offline})"
 

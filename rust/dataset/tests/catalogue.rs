@@ -7,7 +7,7 @@ use object_store::path::Path as Key;
 use super::*;
 use crate::cache::{Cache, Found};
 use crate::dataset::snapshot::Source;
-use crate::dataset::{manifest, pack};
+use crate::dataset::{Audience, manifest, pack};
 use crate::source::{Listed, Object, StoreKey};
 
 struct Disk {
@@ -229,18 +229,41 @@ fn a_manifest_opens_with_no_request_and_reads_only_what_it_knows() {
 }
 
 #[test]
-fn a_manifest_holds_no_options_and_what_another_process_gets_does() {
+fn a_manifest_holds_no_options_and_another_process_gets_secrets_only_where_it_should() {
     let key = StoreKey::S3("s3://bucket".into());
-    let pairs = [("aws_secret_access_key", "s3cr3t"), ("aws_access_key_id", "k3y")];
+    let secrets = [("aws_access_key_id", "k3y"), ("aws_secret_access_key", "s3cr3t"), ("aws_session_token", "t0k3n")];
+    let pairs = [secrets[0], secrets[1], secrets[2], ("aws_region", "eu-1")];
     let options: BTreeMap<_, _> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let store = Store::try_new(key, &options).unwrap();
     let snapshot = block_on(Snapshot::of_objects(vec![store], vec![], &Progress::default())).unwrap();
-    let options_of = |has_options| {
-        let bytes = manifest::encode(&[("train", &snapshot)], has_options);
-        manifest::decode(&bytes.into()).unwrap().stores.remove(0).1
+    let saved = |audience| {
+        let bytes = manifest::encode(&[("train", &snapshot)], audience);
+        let mut saved = manifest::decode(&bytes.into()).unwrap();
+        (saved.stores.remove(0).1, saved.withheld.remove(0))
     };
-    assert_eq!(options_of(false), BTreeMap::new());
-    assert_eq!(options_of(true), options);
+    assert_eq!(saved(Audience::Anybody), (BTreeMap::new(), vec![]));
+    assert_eq!(saved(Audience::OurOwn), (options.clone(), vec![]));
+    let names = secrets.map(|(name, _)| name.to_owned());
+    let public = BTreeMap::from([("aws_region".to_owned(), "eu-1".to_owned())]);
+    assert_eq!(saved(Audience::Strangers), (public, names.to_vec()));
+
+    let reopen = |given: Option<&BTreeMap<String, String>>| {
+        let bytes = snapshot.to_bytes(Audience::Strangers);
+        block_on(Snapshot::reopen(bytes, given, &Progress::default())).map(|of| of.stores[0].options().clone())
+    };
+    match reopen(None) {
+        Err(error @ Error::Setting { .. }) => {
+            let said = error.to_string();
+            assert!(
+                said.contains("`aws_secret_access_key`, `aws_session_token` of `s3://bucket`")
+                    && !said.contains("s3cr3t"),
+                "{said}"
+            );
+        }
+        reopened => panic!("{reopened:?}"),
+    }
+    assert_eq!(reopen(Some(&options)).unwrap(), options);
+    assert_eq!(reopen(Some(&BTreeMap::new())).unwrap().len(), 1);
 }
 
 #[test]
@@ -261,7 +284,7 @@ fn splits_are_listed_once_and_saved_together() {
     let saved: Vec<_> = opened.into_iter().map(|(name, of)| (Some(name), Arc::new(of))).collect();
     let path = folder.path().join("all.forebay");
     block_on(Snapshot::save_manifest(&saved, path.to_str().unwrap(), &BTreeMap::new())).unwrap();
-    let bytes = saved[1].1.to_bytes();
+    let bytes = saved[1].1.to_bytes(Audience::OurOwn);
     // Nothing but the manifest is there any more.
     for split in ["train", "test"] {
         std::fs::remove_dir_all(folder.path().join(split)).unwrap();
@@ -273,7 +296,7 @@ fn splits_are_listed_once_and_saved_together() {
     let refused = block_on(Snapshot::open(no_split, &Progress::default()));
     assert!(matches!(refused, Err(Error::UnknownSplit { .. })), "{refused:?}");
     // So is what another process gets.
-    let reopened = block_on(Snapshot::reopen(bytes, &Progress::default())).unwrap();
+    let reopened = block_on(Snapshot::reopen(bytes, None, &Progress::default())).unwrap();
     assert_eq!((reopened.num_rows, &reopened.fingerprint), (3, &expected[1].2));
 }
 
@@ -300,6 +323,6 @@ fn a_manifest_that_is_damaged_or_none_names_itself() {
     let sources = [path.as_path(), folder.path()].map(|path| path.to_str().unwrap().to_owned()).to_vec();
     let both = OpenRequest { sources, ..OpenRequest::default() };
     assert!(matches!(block_on(Snapshot::open(both, &Progress::default())), Err(Error::Uri { .. })));
-    let noise = block_on(Snapshot::reopen(damaged, &Progress::default()));
+    let noise = block_on(Snapshot::reopen(damaged, None, &Progress::default()));
     assert!(matches!(noise, Err(Error::NotAState { .. })), "{noise:?}");
 }

@@ -1,7 +1,6 @@
 //! Reads a range of a file from where its bytes are.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use object_store::GetRange;
 use object_store::path::Path;
@@ -12,7 +11,7 @@ use super::Hub;
 use super::pace::Patience;
 use super::trouble;
 use super::urls::Resolved;
-use crate::source::traffic::Attempts;
+use crate::source::recover::{Trouble, kind_of, retry_after};
 
 /// What a signed URL that is of no use any more is answered with.
 const STALE: [StatusCode; 4] =
@@ -24,7 +23,6 @@ pub(super) struct Asked {
     pub(super) path: Path,
     pub(super) range: Option<GetRange>,
     pub(super) if_match: Option<String>,
-    pub(super) attempts: Option<Attempts>,
 }
 
 /// A body that begins to arrive.
@@ -38,27 +36,17 @@ pub(super) struct Opened {
     pub(super) e_tag: Option<String>,
 }
 
-/// Asks for a range until its bytes begin to arrive.
+/// Asks for a range, once where its bytes are: a second time only if its URL is of no use any more.
 pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &Patience) -> object_store::Result<Opened> {
     let (mut num_failed, mut refused) = (0, None);
     loop {
         let found = hub.resolve(&asked.path, refused, patience).await?;
         let e_tag = matching_tag(asked, &found)?;
-        asked.attempts.iter().for_each(Attempts::count);
         num_failed += 1;
-        let response = match send(hub, asked, &found, patience).await? {
-            Ok(response) => response,
-            Err(error) => {
-                patience.pause(num_failed, &trouble::of_client(error)).await?;
-                continue;
-            }
-        };
+        let response = send(hub, asked, &found, patience).await?.map_err(trouble::broken)?;
         let status = response.status();
         if status.is_success() {
             return opened(asked, &found, response, e_tag);
-        }
-        if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
-            hub.traffic.throttled();
         }
         let is_stale = STALE.contains(&status) && !found.is_direct;
         if is_stale && refused.is_none_or(|before| before == found.number) {
@@ -67,7 +55,7 @@ pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &Patience) -> objec
         } else if found.is_direct {
             hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;
         } else {
-            wait_for_cdn(asked, status, num_failed, patience).await?;
+            return Err(of_cdn(asked, status, response.headers()));
         }
     }
 }
@@ -90,16 +78,12 @@ async fn send(
     Ok(with_range(hub.request(&found.url)).send().await)
 }
 
-async fn wait_for_cdn(
-    asked: &Asked,
-    status: StatusCode,
-    num_failed: u32,
-    patience: &Patience,
-) -> object_store::Result<()> {
+fn of_cdn(asked: &Asked, status: StatusCode, headers: &HeaderMap) -> object_store::Error {
     let said = format!("the store behind the Hub answered {status}");
-    let may_pass =
-        status.is_server_error() || [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
-    if may_pass { patience.pause(num_failed, &said).await } else { Err(trouble::of_status(&asked.path, status, said)) }
+    match kind_of(status) {
+        Some(kind) => trouble::boxed(Trouble { kind, said, retry_after: retry_after(headers) }),
+        None => trouble::of_status(&asked.path, status, said),
+    }
 }
 
 /// Returns the tag of the file, the one that was asked for if it is any of its own.
@@ -157,20 +141,4 @@ fn total_size(headers: &HeaderMap) -> Option<u64> {
 /// Returns the first byte of `bytes 5-9/20`.
 fn first_byte(content_range: &str) -> Option<u64> {
     content_range.trim().strip_prefix("bytes")?.trim().split('-').next()?.parse().ok()
-}
-
-/// Asks for what is missing of a body that broke off.
-pub(super) async fn go_on(
-    hub: &Arc<Hub>,
-    asked: &Asked,
-    missing: Range<u64>,
-    size: u64,
-    patience: &Patience,
-) -> object_store::Result<Opened> {
-    let rest = Asked { range: Some(GetRange::Bounded(missing.clone())), ..asked.clone() };
-    let opened = open(hub, &rest, patience).await?;
-    if opened.size != size || opened.range != missing {
-        return Err(trouble::changed(&asked.path, format!("it has {} bytes now, and had {size}", opened.size)));
-    }
-    Ok(opened)
 }

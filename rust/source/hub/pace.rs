@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::trouble::{self, Impatient};
+use super::trouble;
+use crate::source::recover::{Impatient, Kind, Limit, Trouble, after, retry_after};
 
 /// Requests to one Hub at the same time.
 const MAX_ASKING: usize = 32;
@@ -18,14 +19,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A Hub counts whole seconds: one that says zero means less than one.
 const LEAST_REFUSED: Duration = Duration::from_millis(500);
-
-/// A Hub, a URL or a user may name any time; none is waited for so long.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Returns the moment after some time from now.
-pub(super) fn after(time: Duration) -> Instant {
-    Instant::now() + time.min(LONGEST)
-}
 
 /// The requests of this process to one Hub.
 #[derive(Debug)]
@@ -91,8 +84,7 @@ impl Pace {
 
 /// Returns how long a refusal asks to wait.
 pub(super) fn refused_for(headers: &HeaderMap) -> Option<Duration> {
-    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let time = retry_after.map(Duration::from_secs).or_else(|| quota_reset(headers));
+    let time = retry_after(headers).or_else(|| quota_reset(headers));
     time.map(|time| time.max(LEAST_REFUSED))
 }
 
@@ -109,19 +101,21 @@ fn quota_reset(headers: &HeaderMap) -> Option<Duration> {
 /// How long one read may still be refused, and how often it was.
 #[derive(Debug)]
 pub(super) struct Patience {
-    limit: Duration,
+    limit: Limit,
     until: Instant,
 }
 
 impl Patience {
-    pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, until: after(limit) }
+    pub(super) fn new(limit: Limit) -> Self {
+        Self { limit, until: after(limit.time) }
     }
 
     /// Refuses a wait that takes too long; `said` is what is waited for.
     pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
         if after(wait) > self.until {
-            return Err(trouble::boxed(Impatient { said: said.to_owned(), limit: self.limit }));
+            let cause = Box::new(Trouble::new(Kind::Throttled, said));
+            let Limit { time, option, .. } = self.limit;
+            return Err(trouble::boxed(Impatient { limit: time, option, cause }));
         }
         Ok(())
     }
@@ -151,6 +145,10 @@ mod tests {
         pairs.iter().map(parse).collect()
     }
 
+    fn patience(time: Duration) -> Patience {
+        Patience::new(Limit { time, option: "hf_patience", is_given: true })
+    }
+
     #[test]
     fn a_refusal_says_how_long() {
         let seconds = |pairs| refused_for(&headers(pairs)).map(|time| time.as_secs_f64());
@@ -159,7 +157,8 @@ mod tests {
         assert_eq!(seconds(&[("ratelimit", r#""api"; r=0; t=0"#)]), Some(0.5));
         assert_eq!(seconds(&[("retry-after", "2"), ("ratelimit", r#""api";r=0;t=17"#)]), Some(2.0));
         assert_eq!(seconds(&[("ratelimit", r#""api";r=12;t=17"#)]), None);
-        assert_eq!(seconds(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")]), None);
+        assert_eq!(seconds(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")]), Some(0.5));
+        assert_eq!(seconds(&[("retry-after", "soon")]), None);
         assert_eq!(seconds(&[("ratelimit", "nonsense")]), None);
     }
 
@@ -169,11 +168,11 @@ mod tests {
             let pace = Pace::current("https://held.test".into());
             let start = Instant::now();
             pace.hold(Duration::from_millis(60));
-            let patient = Patience::new(Duration::from_secs(9));
+            let patient = patience(Duration::from_secs(9));
             let (first, second) = tokio::join!(pace.enter(&patient), pace.enter(&patient));
             assert!(first.is_ok() && second.is_ok() && start.elapsed() >= Duration::from_millis(60));
             pace.hold(Duration::from_secs(3600));
-            let refused = pace.enter(&Patience::new(Duration::from_secs(1))).await.unwrap_err();
+            let refused = pace.enter(&patience(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("429"), "{refused}");
         });
     }
@@ -184,8 +183,8 @@ mod tests {
             let forever = refused_for(&headers(&[("retry-after", "18446744073709551615")])).unwrap();
             let pace = Pace::current("https://forever.test".into());
             pace.hold(forever);
-            assert!(pace.enter(&Patience::new(Duration::from_secs(1))).await.is_err());
-            assert!(Patience::new(Duration::MAX).check(Duration::from_secs(9), "").is_ok());
+            assert!(pace.enter(&patience(Duration::from_secs(1))).await.is_err());
+            assert!(patience(Duration::MAX).check(Duration::from_secs(9), "").is_ok());
         });
     }
 

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use object_store::path::Path;
+use reqwest::tls::Certificate;
 use url::Url;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::source::recover::Limit;
+use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, duration, flag, pem, refused};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -21,7 +24,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the Hub's store is opened with.
-pub(super) const OPTIONS: [&str; 5] = ["hf_endpoint", "hf_token", "hf_patience", "connect_timeout", "read_timeout"];
+pub(super) const OPTIONS: [&str; 9] = [
+    "hf_endpoint",
+    "hf_token",
+    PATIENCE,
+    "connect_timeout",
+    "read_timeout",
+    "proxy_url",
+    RETRY_FOR,
+    HEDGE,
+    CA_CERTIFICATE,
+];
+
+/// What the Hub's own patience is called; other stores say [`RETRY_FOR`], which is understood, too.
+const PATIENCE: &str = "hf_patience";
 
 /// What requests to a repository or bucket have in common.
 pub(super) struct Settings {
@@ -30,7 +46,10 @@ pub(super) struct Settings {
     /// Of the repository or bucket: files are below it.
     base: Url,
     pub(super) token: Option<String>,
-    pub(super) patience: Duration,
+    pub(super) limit: Limit,
+    pub(super) is_hedging: bool,
+    pub(super) certificates: Vec<Certificate>,
+    pub(super) proxy_url: Option<String>,
     pub(super) connect_timeout: Duration,
     pub(super) read_timeout: Duration,
 }
@@ -53,13 +72,18 @@ impl Settings {
             None => token_of_user(),
         };
         let time = |name: &str, default: Duration| given(name).map_or(Ok(default), |text| duration(name, text));
+        let option = if given(PATIENCE).is_none() && given(RETRY_FOR).is_some() { RETRY_FOR } else { PATIENCE };
+        let limit = Limit { time: time(option, DEFAULT_PATIENCE)?, option, is_given: true };
         Ok(Self {
             base: base(root, endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT))?,
             root: root.to_owned(),
             token: token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()),
-            patience: time("hf_patience", DEFAULT_PATIENCE)?,
-            connect_timeout: time("connect_timeout", CONNECT_TIMEOUT)?,
-            read_timeout: time("read_timeout", READ_TIMEOUT)?,
+            limit,
+            is_hedging: given(HEDGE).map_or(Ok(true), |text| flag(HEDGE, text))?,
+            certificates: given(CA_CERTIFICATE).map_or(Ok(Vec::new()), certificates)?,
+            proxy_url: given("proxy_url").map(str::to_owned),
+            connect_timeout: time("connect_timeout", CONNECT_TIMEOUT.min(limit.time))?,
+            read_timeout: time("read_timeout", READ_TIMEOUT.min(limit.time))?,
         })
     }
 
@@ -83,6 +107,11 @@ impl Settings {
     }
 }
 
+fn certificates(text: &str) -> Result<Vec<Certificate>> {
+    let failed = |error: reqwest::Error| refused(format!("`{CA_CERTIFICATE}`: {error}"));
+    Certificate::from_pem_bundle(&pem(text)?).map_err(failed)
+}
+
 /// Returns the URL below which the Hub resolves the files of `root`.
 fn base(root: &str, endpoint: &str) -> Result<Url> {
     let not_a_url = || refused(format!("`hf_endpoint`: expected a URL such as `{DEFAULT_ENDPOINT}`, got `{endpoint}`"));
@@ -100,7 +129,7 @@ fn base(root: &str, endpoint: &str) -> Result<Url> {
 }
 
 /// Returns the token that the environment names, or that was saved by a login.
-fn token_of_user() -> Option<String> {
+pub(crate) fn token_of_user() -> Option<String> {
     let is_off =
         |name| variable(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()));
     if is_off("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
@@ -118,28 +147,6 @@ fn token_of_user() -> Option<String> {
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.trim().is_empty())
-}
-
-/// Reads a number of seconds, or one with a unit.
-fn duration(name: &str, text: &str) -> Result<Duration> {
-    let text = text.trim();
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let seconds_per_unit = match text[number.len()..].trim() {
-        "" | "s" | "second" | "seconds" => 1.0,
-        "ms" => 0.001,
-        "m" | "min" | "minute" | "minutes" => 60.0,
-        "h" | "hour" | "hours" => 3600.0,
-        _ => 0.0,
-    };
-    let time =
-        number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok());
-    time.filter(|time| !time.is_zero()).ok_or_else(|| {
-        refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
-    })
-}
-
-fn refused(reason: String) -> Error {
-    Error::Setting { name: "storage_options", reason }
 }
 
 impl fmt::Debug for Settings {
@@ -192,7 +199,7 @@ mod tests {
 
     #[test]
     fn times_have_units_and_nonsense_is_refused() {
-        let patience = |text| settings("hf://datasets/o/n@1", &[("hf_patience", text)]).map(|found| found.patience);
+        let patience = |text| settings("hf://datasets/o/n@1", &[("hf_patience", text)]).map(|found| found.limit.time);
         assert_eq!(patience("90").unwrap(), Duration::from_secs(90));
         assert_eq!(patience("2 minutes").unwrap(), Duration::from_secs(120));
         assert_eq!(patience("250ms").unwrap(), Duration::from_millis(250));

@@ -1,23 +1,14 @@
 //! What goes wrong with a Hub, in words that never hold a token or a signature.
 
-use std::io;
-use std::time::Duration;
-
 use object_store::Error;
 use object_store::path::Path;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
+use crate::source::recover::{Kind, Trouble};
+
 /// The store's name in errors.
 const STORE: &str = "Hub";
-
-/// A read was refused or failed for longer than it may.
-#[derive(Debug, thiserror::Error)]
-#[error("{said}")]
-pub(in crate::source) struct Impatient {
-    pub(super) said: String,
-    pub(in crate::source) limit: Duration,
-}
 
 /// What a request came to that was not sent, or not answered.
 pub(super) fn of_client(error: reqwest::Error) -> String {
@@ -63,7 +54,13 @@ pub(super) fn generic(said: String) -> Error {
     Error::Generic { store: STORE, source: said.into() }
 }
 
-/// Returns the error of impatience, which is one of time.
-pub(super) fn boxed(impatient: Impatient) -> Error {
-    Error::Generic { store: STORE, source: Box::new(io::Error::new(io::ErrorKind::TimedOut, impatient)) }
+/// Returns an error that says itself what kind it is.
+pub(super) fn boxed(source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Generic { store: STORE, source: Box::new(source) }
+}
+
+/// Returns the error of a request that was not answered, or not to its end.
+pub(super) fn broken(error: reqwest::Error) -> Error {
+    let kind = if error.is_timeout() { Kind::Stalled } else { Kind::Broken };
+    boxed(Trouble::new(kind, of_client(error)))
 }

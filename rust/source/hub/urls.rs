@@ -13,6 +13,7 @@ use url::Url;
 use super::Hub;
 use super::pace::{self, Patience};
 use super::trouble;
+use crate::source::recover::after;
 
 /// Redirects within the Hub: a repository that has another name now.
 const MAX_REDIRECTS: usize = 4;
@@ -152,7 +153,7 @@ fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Reso
     let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
     let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
     let size = text("x-linked-size").and_then(|size| size.parse().ok());
-    let refresh_at = lifetime(&url).map(|left| pace::after(left.saturating_sub(MARGIN.min(left / 4))));
+    let refresh_at = lifetime(&url).map(|left| after(left.saturating_sub(MARGIN.min(left / 4))));
     Resolved { url, is_direct, size, tags, refresh_at, number }
 }
 

@@ -62,6 +62,7 @@ impl Scheduler {
         let padding = slice.padding.and_then(|position| self.plan.repeat(position));
         refs.extend(padding);
         finished.extend(padding.map(|row| row.piece));
+        self.holes.drop_missing(&mut refs, &self.plan);
         let (pieces, rows) = self.want(number, &refs);
         self.budget.reserve(planned_bytes(rows.len()));
         let num_missing = pieces.iter().filter(|key| !self.is_held(key)).count();
@@ -82,7 +83,7 @@ impl Scheduler {
     /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
     fn too_large_batch(&self, slice: &BatchSlice, batch_bytes: u64) -> TooLarge {
         let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
-        let part_bytes = (self.cut)(&self.plan.piece(piece)).first().map_or(0, |part| part.cost.total());
+        let part_bytes = (self.cut)(piece).first().map_or(0, |part| part.cost.total());
         if part_bytes > self.budget.limit() {
             return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
         }
@@ -99,25 +100,20 @@ impl Scheduler {
     fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
         const NO_PLACE: u32 = u32::MAX;
         let mut seen: HashMap<PieceId, usize> = HashMap::new();
-        let mut places_of: Vec<(Arc<[Part]>, Vec<u32>)> = Vec::new();
-        let mut last: Option<(PieceId, usize)> = None;
+        let mut opened: Vec<Opened> = Vec::new();
         let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());
-        for &RowRef { piece, row } in refs {
-            let index = match last {
-                // In the order of the dataset nearly always.
-                Some((same, index)) if same == piece => index,
-                _ => *seen.entry(piece).or_insert_with(|| {
-                    let cut = || (self.cut)(&self.plan.piece(piece)).into();
-                    let parts = Arc::clone(self.parts.entry(piece).or_insert_with(cut));
-                    let places = vec![NO_PLACE; parts.len()];
-                    places_of.push((parts, places));
-                    places_of.len() - 1
-                }),
-            };
-            last = Some((piece, index));
-            let (parts, places) = &mut places_of[index];
-            let row = row + parts.first().map_or(0, |first| first.kept.start);
+        let mut rest = refs;
+        while let Some((&RowRef { piece, row }, others)) = rest.split_first() {
+            let index = *seen.entry(piece).or_insert_with(|| {
+                let parts = Arc::clone(self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into()));
+                let places = vec![NO_PLACE; parts.len()];
+                opened.push(Opened { parts, places, first: self.plan.piece(piece).kept.start });
+                opened.len() - 1
+            });
+            let Opened { parts, places, first } = &mut opened[index];
+            let kept_row = |row: u32| self.plan.kept_row(piece.span, *first + row);
+            let row = kept_row(row);
             let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
             if places[part] == NO_PLACE {
                 places[part] = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
@@ -125,19 +121,30 @@ impl Scheduler {
                 keys.push((key, 0));
                 if !self.residents.contains_key(&key) {
                     self.queue.push_back(key);
-                    self.residents.insert(key, Resident::new(parts[part].clone()));
+                    let mut resident = Resident::new(parts[part].clone());
+                    let drawn = self.plan.drawn_rows(piece, &parts[part].kept);
+                    // Picking few rows apart costs more than decoding twice as many together.
+                    resident.keep = drawn.filter(|rows| rows.len() * 2 < resident.num_rows() as usize);
+                    self.residents.insert(key, resident);
                 }
             }
-            keys[places[part] as usize].1 += 1;
-            rows.push((places[part], row - parts[part].kept.start));
+            // In the order of the dataset the rows that follow are of the same part nearly always.
+            let (place, of_part) = (places[part], &parts[part].kept);
+            let num_before = rows.len();
+            rows.push((place, row - of_part.start));
+            let same = others.iter().take_while(|next| next.piece == piece).map(|next| kept_row(next.row));
+            rows.extend(same.take_while(|row| of_part.contains(row)).map(|row| (place, row - of_part.start)));
+            let num_taken = rows.len() - num_before;
+            keys[place as usize].1 += u32::try_from(num_taken).unwrap_or(u32::MAX);
+            rest = &rest[num_taken..];
         }
         let mut pieces = Vec::with_capacity(keys.len());
         for (key, num_rows) in keys {
             if let Some(resident) = self.residents.get_mut(&key) {
                 resident.num_users += 1;
                 resident.num_planned += num_rows;
-                // Each row is delivered once, so nobody is to come when all are planned.
-                resident.is_finished |= resident.num_planned >= resident.num_rows();
+                // Unless rows are drawn each is delivered once, so nobody is to come when all are planned.
+                resident.is_finished |= !self.plan.is_drawn() && resident.num_planned >= resident.num_rows();
                 if !matches!(resident.stage, Stage::Ready(..)) {
                     resident.waiting.push(number);
                 }
@@ -149,6 +156,15 @@ impl Scheduler {
         }
         (pieces, rows)
     }
+}
+
+/// A piece that a batch wants rows of.
+struct Opened {
+    parts: Arc<[Part]>,
+    /// The place of each part among those of the batch.
+    places: Vec<u32>,
+    /// The number of the piece's first row among its span's.
+    first: u32,
 }
 
 /// Returns the memory of the rows of a batch while it is planned.

@@ -1,0 +1,231 @@
+"""Trains for a while through faults and kills: `make soak MINUTES=30`.
+
+Two readers go through epoch after epoch of the same objects, by a proxy whose faults change all the time. One is killed
+at random and goes on from its last state in a new process, with another batch size; the other lives, and is watched.
+Every row of every epoch is accounted for: by its number, and by bytes that follow from it. Memory, descriptors and
+threads of the one that lives must stay flat. It ends with status 1 if anything is not as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fault_readers import KEY, NUM_ROWS, SECRET, payload, write_parquet
+from faults import DATA, SLOW_DOWN, proxied, put, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUCKET = "soak"
+BATCH_SIZES = (64, 100, 256)
+SECONDS_OF_FAULTS = 5.0
+MEBIBYTE = 1 << 20
+MOST_SLOPE = 1.0
+"""Mebibytes a minute."""
+LEAST_MINUTES = 10.0
+"""Below which a slope says nothing: allocators warm up."""
+
+KINDS: list[dict[str, Any]] = [
+    {"status": 503, "body": SLOW_DOWN, "chance": 0.2},
+    {"status": 503, "body": SLOW_DOWN, "seconds": 2},
+    {"status": 429, "headers": {"Retry-After": "1"}, "times": 5},
+    {"status": 500, "chance": 0.1},
+    {"cut_after": 20_000, "ending": "reset", "chance": 0.2},
+    {"cut_after": 20_000, "chance": 0.2},
+    {"cut_after": -1, "ending": "reset", "chance": 0.2},
+    {"cut_after": 10_000, "ending": "stall", "times": 2},
+    {"latency": 0.02, "jitter": 0.3, "chance": 0.3},
+    {"bytes_per_second": 2e6},
+    {"outage": 1.0, "times": 1},
+    {"edit": "shortened", "times": 1},
+    {"edit": "shifted_range", "times": 1},
+]
+
+
+def work(endpoint: str, epoch: int, state: dict[str, Any] | None, seed: int) -> None:
+    """Reads epochs for ever; prints the rows of every batch with the state after it, and what the process holds."""
+    import pyarrow as pa
+
+    import forebay as fb
+
+    options = {"aws_endpoint_url": endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
+    options |= {"read_timeout": "2s", "retry_for": "120s"}
+    generator = random.Random(seed)  # noqa: S311
+    while True:
+        ds = fb.load_dataset(f"s3://{BUCKET}/parquet/", split="train", storage_options=options).shuffle(seed=3)
+        # Few bytes ahead: there is something left to go wrong when a batch is here.
+        stream = ds.batches(generator.choice(BATCH_SIZES), memory_limit=8 * MEBIBYTE)
+        stream.set_epoch(epoch)
+        if state is not None:
+            stream.load_state_dict(state)
+        for batch in stream:
+            rows = pa.record_batch(batch)
+            ids = rows["id"].to_pylist()
+            wrong = [row for row, got in zip(ids, rows["payload"].to_pylist(), strict=True) if got != payload(row)]
+            said = {"epoch": epoch, "ids": ids, "wrong": wrong, "state": stream.state_dict()}
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
+        sys.stdout.write(json.dumps({"done": epoch} | held()) + "\n")
+        sys.stdout.flush()
+        epoch, state = epoch + 1, None
+
+
+def held() -> dict[str, int]:
+    """Returns what this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "rss": pages * os.sysconf("SC_PAGE_SIZE"),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+    }
+
+
+@dataclass
+class Reader:
+    """One reader, in as many processes as it takes."""
+
+    name: str
+    endpoint: str
+    seed: int
+    has_kills: bool
+    num_kills: int = 0
+    num_epochs: int = 0
+    failures: list[str] = field(default_factory=list)
+    samples: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+
+    def run(self, until: float) -> None:
+        """Reads until a moment, and to the end of the epoch that is under way then."""
+        generator = random.Random(self.seed)  # noqa: S311
+        came: collections.Counter[int] = collections.Counter()
+        epoch, state = 0, None
+        while time.monotonic() < until and not self.failures:
+            for said in self._lines(epoch, state, generator):
+                if "done" in said:
+                    self._account(epoch, came)
+                    came.clear()
+                    epoch, state = epoch + 1, None
+                    self.samples.append((time.monotonic(), said))
+                    if time.monotonic() > until or self.failures:
+                        break
+                else:
+                    came.update(said["ids"])
+                    state = said["state"]
+                    if said["wrong"]:
+                        self.failures.append(f"epoch {epoch}: rows {said['wrong'][:5]} have wrong bytes")
+
+    def _lines(self, epoch: int, state: dict[str, Any] | None, generator: random.Random) -> Iterator[dict[str, Any]]:
+        """Yields what a process says until it is killed; only whole lines count, as only saved states do."""
+        arguments = ["work", self.endpoint, str(epoch), json.dumps(state), str(generator.getrandbits(32))]
+        left = generator.randrange(20, 200) if self.has_kills else None
+        command = [sys.executable, __file__, *arguments]
+        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                for line in process.stdout or ():
+                    yield json.loads(line)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        self.num_kills += 1
+                        return
+                complaints = process.stderr.read() if process.stderr else ""
+                self.failures.append(f"epoch {epoch}: it ended: {complaints[-600:]}")
+            finally:
+                process.send_signal(signal.SIGKILL)
+
+    def _account(self, epoch: int, came: collections.Counter[int]) -> None:
+        known = collections.Counter(range(NUM_ROWS))
+        self.num_epochs += 1
+        if came != known:
+            lost, doubled = (known - came).total(), (came - known).total()
+            self.failures.append(f"epoch {epoch}: {lost} rows lost, {doubled} doubled")
+
+    def report(self, minutes: float) -> list[str]:
+        """Returns what is to be said, and notes what is not flat."""
+        said = [f"{self.name}: {self.num_epochs} epochs of {NUM_ROWS:,} rows exact, {self.num_kills} kills"]
+        # The first third warms up.
+        steady = self.samples[len(self.samples) // 3 :]
+        if self.has_kills or len(steady) < 4:
+            return said
+        slope = slope_of([(when / 60, held["rss"] / MEBIBYTE) for when, held in steady])
+        said.append(f"{self.name}: RSS {steady[-1][1]['rss'] / MEBIBYTE:.0f} MiB, {slope:+.2f} MiB a minute")
+        if slope > MOST_SLOPE and minutes >= LEAST_MINUTES:
+            self.failures.append(f"memory grows by {slope:.2f} MiB a minute")
+        for what in ("descriptors", "threads"):
+            first, last = (max(held[what] for _, held in part) for part in halves(steady))
+            said.append(f"{self.name}: at most {first} {what}, later {last}")
+            # A connection or two more may be open by chance.
+            if last > first * 1.2 + 8:
+                self.failures.append(f"{what} grow from {first} to {last}")
+        return said
+
+
+def halves(values: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Returns the first half and the second."""
+    return values[: len(values) // 2], values[len(values) // 2 :]
+
+
+def slope_of(points: list[tuple[float, float]]) -> float:
+    """Returns the slope of the line of least squares."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+def soak(minutes: float, seed: int) -> int:
+    """Runs it all; returns the exit status."""
+    generator = random.Random(seed)  # noqa: S311
+    folder = DATA / "parquet"
+    if not folder.exists():
+        write_parquet(folder)
+    num_faults = 0
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(served())
+        put(f"{server}/{BUCKET}", b"")
+        for path in folder.iterdir():
+            put(f"{server}/{BUCKET}/parquet/{path.name}", path.read_bytes())
+        endpoint, set_faults = stack.enter_context(proxied(server, [], seed))
+        until = time.monotonic() + minutes * 60
+        readers = [Reader("alive", endpoint, seed + 1, False), Reader("killed", endpoint, seed + 2, True)]
+        threads = [threading.Thread(target=reader.run, args=(until,)) for reader in readers]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            # At the end nothing goes wrong, so that the last epochs end.
+            chosen = generator.sample(KINDS, 3) if time.monotonic() < until else []
+            num_faults += set_faults([{"times": None, **fault} for fault in chosen])["faults"]
+            time.sleep(SECONDS_OF_FAULTS)
+    print(f"soak: {minutes:g} minutes, seed {seed}, {num_faults:,} requests went wrong")
+    for reader in readers:
+        print("\n".join(reader.report(minutes)))
+    failures = [f"{reader.name}: {failure}" for reader in readers for failure in reader.failures]
+    print("\n".join(f"FAILED {failure}" for failure in failures) or "soak: all rows exact")
+    return 1 if failures or not num_faults else 0
+
+
+def main() -> int:
+    """Does what the command line asks for."""
+    if sys.argv[1:2] == ["work"]:
+        endpoint, epoch, state, seed = sys.argv[2:]
+        work(endpoint, int(epoch), json.loads(state), int(seed))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    return soak(arguments.minutes, arguments.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""`DataLoader`: a stream under the names of `torch.utils.data.DataLoader`, so that another import is enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from forebay.exceptions import SettingError
+from forebay.options import PoolOptions, check_count, check_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forebay.dataset import Dataset
+    from forebay.loader import Stream
+    from forebay.mapped import MappedDataset, Workers
+    from forebay.options import Remainder, StartMethod
+
+REASONS = {
+    "sampler": (
+        "the order is that of the dataset, so that it can be resumed on any number of ranks; use `shuffle=True`, or "
+        "`ds.select(...)` for rows of your choice, or torch's DataLoader, which takes a dataset with a sampler"
+    ),
+    "batch_sampler": (
+        "batches are consecutive rows of the dataset's order, so that it can be resumed on any number of ranks; "
+        "torch's DataLoader takes a dataset with a batch_sampler"
+    ),
+    "generator": (
+        "the order follows from the seed of `ds.shuffle(seed=...)` and the epoch alone, so that ranks agree and runs "
+        "can be resumed"
+    ),
+}
+
+
+class DataLoader:
+    """Batches of a dataset, with the arguments of `torch.utils.data.DataLoader` where they mean the same.
+
+    One reader for the process: its threads fetch and decode, whatever `num_workers` is. Workers run `collate_fn` and
+    the functions of `Dataset.map`, and read no files; without such functions there is nothing for them to do, and none
+    is started. Ranks are found as by `to_torch`: no `DistributedSampler`. Every loop begins the next epoch, unless
+    `set_epoch` chose one.
+
+    Args:
+        dataset: A `Dataset`, or one with functions (`Dataset.map`).
+        batch_size: Rows of a batch.
+        shuffle: Delivers rows in the seeded order of `Dataset.shuffle`, with its default seed; a dataset that is
+            shuffled already keeps its own.
+        sampler: Refused, as `batch_sampler` and `generator`: they are at odds with an order that can be resumed.
+        batch_sampler: Refused.
+        num_workers: Processes for `collate_fn` and functions; by default those of `map`, else the loop itself.
+        collate_fn: Makes a batch of a list of rows, which are those of the dataset's
+            [format](datasets.md#with_format): dicts of Python values without one. Without `collate_fn` batches are
+            those of `to_torch`.
+        pin_memory: As in `Dataset.to_torch`.
+        drop_last: Leaves out a last batch with fewer rows.
+        timeout: Seconds that the loop waits for workers at most; 0 for no limit.
+        worker_init_fn: Called in each worker with its number.
+        multiprocessing_context: `"spawn"` or `"forkserver"`, or such a context.
+        generator: Refused.
+        prefetch_factor: Batches that each worker has in hand; 4 by default.
+        persistent_workers: Keeps workers for the next loop.
+        pin_memory_device: As `device` in `Dataset.to_torch`; batches arrive there.
+        in_order: True; batches always come in their order.
+        **settings: Further arguments of `Dataset.to_torch`: `remainder`, `rank`, `world_size`, `mesh`, `replicate`,
+            `forms`, `memory_limit`, ...
+
+    Raises:
+        SettingError: an argument cannot work; the message says why, and what to do instead.
+
+    Example:
+        >>> loader = forebay.DataLoader(ds.select_columns(["path", "size"]), batch_size=100, shuffle=True)
+        >>> len(loader), next(iter(loader))["size"].shape
+        (10, torch.Size([100]))
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | MappedDataset,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        **settings: Any,
+    ) -> None:
+        for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler), ("generator", generator)):
+            if value is not None:
+                raise SettingError(f"{name}: {REASONS[name]}")
+        if batch_size is None:
+            raise SettingError(
+                "batch_size: expected a number of rows; a stream of batches is `ds.to_torch(batch_size)`"
+            )
+        if in_order is not True:
+            raise SettingError("in_order: batches always come in their order, so that runs can be repeated and resumed")
+        check_flag("persistent_workers", persistent_workers)
+        self.dataset = _shuffled(dataset, shuffle)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.collate_fn = collate_fn
+        self.num_workers = num_workers
+        self.persistent_workers = persistent_workers
+        self._workers = _workers(num_workers, prefetch_factor, timeout, multiprocessing_context, worker_init_fn)
+        if pin_memory or pin_memory_device:
+            settings |= {"pin_memory": pin_memory, "device": pin_memory_device or None}
+        self._stream = self._make_stream(drop_last=drop_last, **settings)
+        self._is_next_epoch_due = False
+
+    def _make_stream(self, **settings: Any) -> Stream[Any]:
+        """Returns the stream of the rank, behind its functions."""
+        from forebay.mapped import MappedDataset, put_first
+        from forebay.transforms import Collate
+
+        mapped = self.dataset if isinstance(self.dataset, MappedDataset) else None
+        bare = cast("Dataset", self.dataset) if mapped is None else mapped._dataset
+        if self.collate_fn is None:
+            stream: Stream[Any] = bare.to_torch(self.batch_size, **settings)._stream
+        else:
+            stream = _in_format(bare, self.batch_size, **settings)
+        steps = () if mapped is None else mapped._steps
+        collate = None if self.collate_fn is None else Collate(self.collate_fn)
+        if steps or collate is not None:
+            workers = self._workers if self._workers.number or mapped is None else mapped._workers
+            keeps = self.persistent_workers or not self._workers.number
+            put_first(stream, steps, collate, workers, keeps=keeps)
+        return stream
+
+    def __len__(self) -> int:
+        """The exact number of batches that the next loop delivers to this rank."""
+        return len(self._stream)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_next_epoch_due:
+            self._stream.set_epoch(self._stream.epoch + 1)
+        batches = iter(self._stream)
+        self._is_next_epoch_due = True
+        return batches
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the running loop, or of the next one if none has begun."""
+        return self._stream.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next loop, from 0."""
+        self._stream.set_epoch(epoch)
+        self._is_next_epoch_due = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the next batch not yet received; see `Stream.state_dict`."""
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state` in the next loop; see `Stream.load_state_dict`."""
+        self._stream.load_state_dict(state)
+        self._is_next_epoch_due = False
+
+    def stats(self) -> dict[str, float]:
+        """Rows, bytes, requests, memory and waiting time; see `Stream.stats`."""
+        return self._stream.stats()
+
+    def __repr__(self) -> str:
+        return f"DataLoader({self._stream!r}, num_workers={self.num_workers})"
+
+
+def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
+    """Returns the dataset in the order that is asked for."""
+    from forebay.dataset import Dataset
+    from forebay.mapped import MappedDataset
+
+    if not isinstance(dataset, Dataset | MappedDataset):
+        raise SettingError(
+            f"dataset: expected a dataset of `load_dataset`, got `{type(dataset).__qualname__}`; torch's DataLoader "
+            "takes others"
+        )
+    bare = dataset._dataset if isinstance(dataset, MappedDataset) else dataset
+    if shuffle is None:
+        return dataset
+    check_flag("shuffle", shuffle)
+    if shuffle:
+        return dataset if bare._shuffle is not None else dataset.shuffle()
+    if bare._shuffle is not None:
+        raise SettingError("shuffle: the dataset is shuffled by `ds.shuffle`; leave that out, or `shuffle=False`")
+    return dataset
+
+
+def _workers(num_workers: int, prefetch: int | None, timeout: float, context: Any, init: Any) -> Workers:
+    """Returns who runs functions."""
+    from forebay.mapped import Workers
+
+    check_count("num_workers", num_workers, least=0, most=1024)
+    method = context if isinstance(context, str) or context is None else context.get_start_method()
+    options = PoolOptions(
+        prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
+        timeout=timeout or None,
+        start_method=cast("StartMethod", method or "spawn"),
+        worker_init_fn=init,
+    )
+    return Workers("processes" if num_workers else "loop", num_workers, options)
+
+
+def _in_format(
+    dataset: Dataset,
+    batch_size: int,
+    *,
+    drop_last: bool,
+    remainder: Remainder = "drop",
+    pin_memory: bool = False,
+    device: Any = None,
+    **settings: Any,
+) -> Stream[Any]:
+    """Returns a stream in the dataset's own format, of which rows are made."""
+    stream: Stream[Any] = dataset.batches(batch_size, drop_last=drop_last, remainder=remainder, **settings)
+    if pin_memory or device is not None:
+        from forebay.devices import make_stages
+
+        stream._stages = make_stages(device, pin_memory=pin_memory)
+    return stream

@@ -1,0 +1,186 @@
+"""Makes the calls that the core has for `fsspec`, which reads stores that the core does not know itself.
+
+Calls are made by threads of Python's own, which its exit may end at any time, and which end with the store that they
+are for. `fsspec` gives each of them a file system, and asynchronous ones to all together.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import weakref
+from datetime import datetime
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from forebay.options import AS_JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from forebay._lib import Reply
+
+    Job = tuple[str, str, tuple[Any, ...], Reply]
+    Infos = list[tuple[str, int, str | None]]
+    """Names, sizes, and what changes when an object does."""
+
+MOST_THREADS = 32
+"""Half of them may be stuck: the core makes no more than 16 calls at the same time."""
+
+VERSIONS = ("ETag", "etag", "sha", "CRC", "mtime", "LastModified", "last_modified", "modified", "modify", "created")
+"""What file systems call that which changes when an object does, the surest first."""
+
+_UNUSABLE = (ImportError, TypeError, ValueError)
+"""What the class of a file system raises because of its name or its arguments."""
+
+_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, NotImplementedError)
+"""What a file system raises that it would raise again."""
+
+
+class Calls:
+    """The calls for one store."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._threads = _Threads(
+            {
+                name.removesuffix(AS_JSON): json.loads(value) if name.endswith(AS_JSON) else value
+                for name, value in options.items()
+            }
+        )
+        weakref.finalize(self, self._threads.jobs.put, None)
+
+    def submit(self, method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
+        """Has a call made; `reply` is told what comes of it."""
+        self._threads.submit((method, url, arguments, reply))
+
+
+class _Threads:
+    """As many threads as there are calls at the same time, which hold nothing but this."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._options = options
+        self._lock = threading.Lock()
+        self._num_threads = 0
+        self._num_calls = 0
+
+    def submit(self, job: Job) -> None:
+        with self._lock:
+            self._num_calls += 1
+            is_short = self._num_threads < min(self._num_calls, MOST_THREADS)
+            self._num_threads += is_short
+        if is_short:
+            threading.Thread(target=self._serve, name="forebay-fsspec", daemon=True).start()
+        self.jobs.put(job)
+
+    def _serve(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            if job[-1].is_wanted:
+                self._call(*job)
+            # Who waits for the answer is not kept until the next call.
+            del job
+            with self._lock:
+                self._num_calls -= 1
+        # For the next thread.
+        self.jobs.put(None)
+
+    def _call(self, method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
+        try:
+            try:
+                # It takes the options of the links of a chain out of them.
+                fs, path = _url_to_fs(url, copy.deepcopy(self._options))
+            except _UNUSABLE as error:
+                reply.fail("unusable", _no_store(url, error))
+                return
+            reply.send(*_METHODS[method](fs, path, *arguments))
+        except BaseException as error:  # noqa: BLE001 - is told to who waits
+            reply.fail(kind_of(error), error)
+
+
+def _url_to_fs(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ImportError("it takes `fsspec` to read it: pip install fsspec") from error
+    fs, path = url_to_fs(url, **options)
+    return fs, path
+
+
+def _no_store(url: str, error: Exception) -> Exception:
+    scheme = url.split("://", 1)[0]
+    expected = "a path, `file://`, `s3://`, `gs://`, `az://`, `hf://`, `http(s)://` or what `fsspec` reads"
+    return ValueError(f"no store for `{scheme}://`, expected {expected}: {error}")
+
+
+def _find(fs: Any, folder: str) -> tuple[Infos]:
+    fs.invalidate_cache()
+    try:
+        found = fs.find(folder, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return ([],)
+    # Some names begin with a slash where their folder does not.
+    folder = folder.strip("/")
+    sized = {name: info if info.get("size") is not None else fs.info(name) for name, info in found.items()}
+    return ([_told(name.strip("/").removeprefix(folder).strip("/"), info) for name, info in sized.items()],)
+
+
+def _info(fs: Any, path: str) -> tuple[Infos]:
+    info = fs.info(path)
+    if info["type"] == "directory":
+        raise IsADirectoryError(path)
+    return ([_told("", info)],)
+
+
+def _read(fs: Any, path: str, start: int, end: int) -> tuple[Infos, bytes]:
+    data = fs.cat_file(path, start=start, end=end) if start < end else b""
+    # Afterwards: what was replaced meanwhile is another one by now.
+    (infos,) = _info(fs, path)
+    return infos, data if isinstance(data, bytes) else bytes(data)
+
+
+def _write(fs: Any, path: str, data: bytes) -> tuple[Infos]:
+    fs.pipe_file(path, data)
+    return ([],)
+
+
+_METHODS: dict[str, Callable[..., tuple[Any, ...]]] = {"find": _find, "info": _info, "read": _read, "write": _write}
+
+
+def _told(name: str, info: Mapping[str, Any]) -> tuple[str, int, str | None]:
+    version = next((info[key] for key in VERSIONS if info.get(key) is not None), None)
+    # A listing may have in seconds what `info` has as a date.
+    version = version.timestamp() if isinstance(version, datetime) else version
+    return name, int(info["size"]), None if version is None else str(version)
+
+
+def kind_of(error: BaseException) -> str:
+    """Returns what is to be done about an exception, as the core calls it."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        # Some say so of whatever kept them from looking.
+        below = "not_found" if error.__cause__ is None else kind_of(error.__cause__)
+        return "not_found" if below == "final" else below
+    if isinstance(error, PermissionError):
+        return "denied"
+    if isinstance(error, TimeoutError):
+        return "stalled"
+    match _status_of(error):
+        case 404 | 410:
+            return "not_found"
+        case 401 | 403:
+            return "denied"
+        case 429 | 503:
+            return "throttled"
+        case int(status) if status >= 500 or status == 408:
+            return "failed"
+        case int(status) if status >= 400:
+            return "final"
+    may_pass = isinstance(error, Exception) and not isinstance(error, (*_MISTAKES, *_UNUSABLE))
+    return "broken" if may_pass else "final"
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Returns the status of HTTP that an exception is about, whatever client raised it."""
+    places = (error, getattr(error, "response", None))
+    found = (getattr(place, name, None) for place in places for name in ("status", "status_code", "code"))
+    return next((status for status in found if isinstance(status, int)), None)

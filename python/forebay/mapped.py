@@ -1,0 +1,275 @@
+"""Datasets with functions: `Dataset.map`, and the stage of a stream that runs them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from forebay.carriers import make_carrier
+from forebay.exceptions import SettingError
+from forebay.formats import FrameFormat, TensorFormat
+from forebay.options import PoolOptions, check_count, check_flag, check_names
+from forebay.transforms import Collate, Program, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forebay.dataset import Dataset
+    from forebay.loader import Stream
+    from forebay.pool.ordered import Crew, Ordered
+    from forebay.stages import Batches, Pass
+    from forebay.torch import TorchStream
+
+REFUSED = {
+    "filter": "choose rows before `map`, where SQL sees the columns of the files",
+    "sql": "query before `map`, where SQL sees the columns of the files",
+    "query": "query before `map`, where SQL sees the columns of the files",
+    "select": "choose rows before `map`",
+    "select_columns": "choose columns before `map`, or leave some out by its `remove_columns`",
+    "remove_columns": "leave columns out by the `remove_columns` of `map`",
+    "rename_column": "rename columns before `map`, or return them under other names",
+    "rename_columns": "rename columns before `map`, or return them under other names",
+    "cast": "cast columns before `map`, or return other types",
+    "cast_column": "cast columns before `map`, or return other types",
+    "decode": "decode before `map`",
+    "skip": "choose rows before `map`",
+    "shard": "take shards before `map`",
+    "selection": "take the selection before `map`",
+    "gather": "rows by number are those without `map`; call the function on them",
+    "take": "rows by number are those without `map`; call the function on them",
+    "head": "rows by number are those without `map`; call the function on them",
+    "to_hf": "`datasets` has a `map` of its own: `ds.to_hf().map(...)`",
+    "column_names": "what columns functions return is known from their batches only",
+    "schema": "what columns functions return is known from their batches only",
+    "features": "what columns functions return is known from their batches only",
+}
+"""Methods of `Dataset` that make no sense behind functions, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who runs functions: `number` processes or threads; none for the loop itself."""
+
+    kind: str = "loop"
+    number: int = 0
+    options: PoolOptions = field(default_factory=PoolOptions)
+
+
+class MappedDataset:
+    """A dataset whose batches pass through functions. Made by `Dataset.map`; immutable, as a `Dataset` is."""
+
+    def __init__(self, dataset: Dataset, steps: tuple[Step, ...], workers: Workers) -> None:
+        self._dataset = dataset
+        self._steps = steps
+        self._workers = workers
+
+    def map(self, function: Callable[..., Any], **settings: Any) -> MappedDataset:
+        """Has batches pass through one more function, in the same workers; arguments are those of `Dataset.map`.
+
+        Raises:
+            SettingError: the functions before run in threads and this one in processes, or the other way round.
+        """
+        step, workers = make_step(self._dataset, function, number=len(self._steps), **settings)
+        kinds = {found.kind for found in (self._workers, workers)} - {"loop"}
+        if len(kinds) > 1:
+            raise SettingError("num_threads: all functions of a dataset run in the same workers, threads or processes")
+        chosen = workers if workers.number >= self._workers.number else self._workers
+        if workers.kind != "loop" and chosen is self._workers:
+            chosen = replace(chosen, options=workers.options)
+        return MappedDataset(self._dataset, (*self._steps, step), chosen)
+
+    def shuffle(self, seed: int = 0, **settings: Any) -> MappedDataset:
+        """Delivers rows in a seeded order; see `Dataset.shuffle`."""
+        return MappedDataset(self._dataset.shuffle(seed, **settings), self._steps, self._workers)
+
+    def repeat(self, num_times: int | None = None) -> MappedDataset:
+        """Makes an epoch go through the rows several times; see `Dataset.repeat`."""
+        return MappedDataset(self._dataset.repeat(num_times), self._steps, self._workers)
+
+    def batches(self, batch_size: int, **settings: Any) -> Stream[Any]:
+        """Streams batches, behind the functions; arguments are those of `Dataset.batches`."""
+        stream: Stream[Any] = self._dataset.batches(batch_size, **settings)
+        return self._behind(stream)
+
+    def to_torch(self, batch_size: int, **settings: Any) -> TorchStream:
+        """Streams batches of tensors, behind the functions; arguments are those of `Dataset.to_torch`."""
+        made = self._dataset.to_torch(batch_size, **settings)
+        self._behind(made._stream)
+        return made
+
+    def _behind(self, stream: Stream[Any]) -> Stream[Any]:
+        """Makes the functions the first stage of a stream that nobody has begun."""
+        put_first(stream, self._steps, None, self._workers)
+        return stream
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields rows, behind the functions, one by one."""
+        raise SettingError("rows: a dataset with functions is iterated in batches; use `to_torch` or `batches`")
+
+    @property
+    def num_rows(self) -> int:
+        """The exact number of rows: functions return as many as they are given."""
+        return self._dataset.num_rows
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REFUSED:
+            raise SettingError(f"{name}: the dataset has functions; {REFUSED[name]}")
+        raise AttributeError(f"a dataset with functions has no `{name}`")
+
+    def __repr__(self) -> str:
+        functions = "".join(f"\n  .map({step.name})" for step in self._steps)
+        return f"{self._dataset!r}{functions}"
+
+
+def make_step(
+    dataset: Dataset,
+    function: Callable[..., Any],
+    *,
+    number: int,
+    batched: bool = False,
+    with_indices: bool = False,
+    with_seeds: bool = False,
+    input_columns: Any = None,
+    remove_columns: Any = None,
+    fn_kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 0,
+    num_threads: int = 0,
+    pool: PoolOptions | None = None,
+) -> tuple[Step, Workers]:
+    """Checks the arguments of `Dataset.map`.
+
+    Raises:
+        SettingError: one of them cannot work.
+    """
+    if not callable(function):
+        raise SettingError(f"map: expected a function, got {function!r}")
+    for name, flag in (("batched", batched), ("with_indices", with_indices), ("with_seeds", with_seeds)):
+        check_flag(name, flag)
+    if fn_kwargs is not None and not isinstance(fn_kwargs, Mapping):
+        raise SettingError(f"fn_kwargs: expected a dict, got {fn_kwargs!r}")
+    wanted = None if input_columns is None else tuple(check_names("input_columns", input_columns))
+    removed = () if remove_columns is None else tuple(check_names("remove_columns", remove_columns))
+    given = dataset._format
+    if isinstance(given, FrameFormat) and (not batched or removed):
+        name = "remove_columns" if batched else "batched"
+        raise SettingError(
+            f"{name}: functions on tables take batches and return tables; pass `batched=True` and no more"
+        )
+    if not batched and isinstance(given, TensorFormat) and given._library not in ("torch", "numpy"):
+        raise SettingError(f"batched: rows of {given._library} have no form of their own; pass `batched=True`")
+    if number == 0:
+        dataset._native.select_columns(list(dict.fromkeys((*(wanted or ()), *removed))))
+    step = Step(function, batched, with_indices, with_seeds, wanted, removed, dict(fn_kwargs or {}), str(number))
+    return step, make_workers(num_proc, num_threads, pool)
+
+
+def make_workers(num_proc: int, num_threads: int, pool: PoolOptions | None) -> Workers:
+    """Checks who is to run functions."""
+    check_count("num_proc", num_proc, least=0, most=1024)
+    check_count("num_threads", num_threads, least=0, most=1024)
+    if num_proc and num_threads:
+        raise SettingError(
+            "num_threads: functions run in processes or in threads; pass one of `num_proc`, `num_threads`"
+        )
+    if pool is not None and not isinstance(pool, PoolOptions):
+        raise SettingError(f"pool: expected `PoolOptions`, got {pool!r}")
+    kind = "processes" if num_proc else "threads" if num_threads else "loop"
+    return Workers(kind, num_proc or num_threads, pool or PoolOptions())
+
+
+def put_first(
+    stream: Stream[Any], steps: tuple[Step, ...], collate: Collate | None, workers: Workers, *, keeps: bool = True
+) -> None:
+    """Makes functions the first stage of a stream that nobody has begun.
+
+    Raises:
+        SettingError: they cannot be sent to other processes, or rows have no positions that they could be told.
+    """
+    is_whole = stream._read.on_error == "raise" and not getattr(stream._format, "leaves_rows_out", False)
+    if not is_whole:
+        raise SettingError("on_error: functions know where rows stand, so none may be left out; use 'raise'")
+    if not stream.has_rows:
+        raise SettingError("pack: functions run on rows, of which packed batches have none; call them in the loop")
+    dataset = stream._dataset
+    carrier, opener = make_carrier(stream._format, dataset._native)
+    seed = 0 if dataset._shuffle is None else dataset._shuffle.seed
+    stage = MapStage(Program(opener, steps, collate, seed), workers, keeps_workers=keeps)
+    if workers.kind == "processes":
+        # What cannot be sent is refused now.
+        stage.make_job()
+    stream._format = carrier.prepare(stream.reader)
+    stream._stages = (stage, *stream._stages)
+
+
+class MapStage:
+    """Runs a program on the batches of a stream, by workers that are kept for all its epochs."""
+
+    def __init__(self, program: Program, workers: Workers, *, keeps_workers: bool = True) -> None:
+        self._program = program
+        self._workers = workers
+        self._keeps_workers = keeps_workers
+        self._crew: Crew | None = None
+        self._running: Ordered | None = None
+
+    def begin(self, batches: Batches, this: Pass) -> Batches:
+        """Begins an iteration. In a DataLoader worker the program runs there: it is a worker itself."""
+        # Not when Forebay is imported: nothing of `multiprocessing` is.
+        from forebay.pool.ordered import Inline, Ordered
+
+        if self._workers.kind == "loop" or not this.is_alone:
+            return Inline(batches, self._program, this)
+        timeout = self._workers.options.timeout
+        is_taken = self._running is not None and not self._running.is_closed
+        if is_taken or not self._keeps_workers:
+            # Of this iteration alone.
+            return Ordered(batches, self._make_crew(), this, timeout, ends_crew=True)
+        if self._crew is None or not self._crew.is_usable:
+            self._crew = self._make_crew()
+        self._running = Ordered(batches, self._crew, this, timeout)
+        return self._running
+
+    def _make_crew(self) -> Crew:
+        options = self._workers.options
+        if self._workers.kind == "threads":
+            from forebay.pool.threads import Threads
+
+            return Threads(self._program, self._workers.number, options.prefetch)
+        from forebay.pool.processes import Processes
+
+        return Processes(self.make_job(), self._workers.number, options.prefetch, options.start_method)
+
+    def make_job(self) -> bytes:
+        """Returns the program as bytes, by `cloudpickle` where that is installed.
+
+        Raises:
+            SettingError: it cannot be sent to another process.
+        """
+        from forebay.pool.worker import HOW_TO_BE_FOUND, Job
+
+        job = Job(self._program, self._workers.options.worker_init_fn)
+        try:
+            import cloudpickle
+        except ImportError:
+            dumps: Callable[[Any], bytes] = pickle.dumps
+        else:
+            dumps = cloudpickle.dumps
+        try:
+            return dumps(job)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise SettingError(f"map: the function cannot be sent to a process: {what}; {HOW_TO_BE_FOUND}") from error
+
+    def close(self) -> None:
+        """Ends the workers; the next iteration starts others."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers stay behind.
+        return self.__dict__ | {"_crew": None, "_running": None}

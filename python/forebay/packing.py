@@ -1,0 +1,237 @@
+"""Streams of packed sequences: documents as one rank reads them, and a state that is exact to the token.
+
+The position of a packed stream is that of the first document that is still needed, and how much of what follows was
+delivered; the sequences are decided again from there. Ranks use up documents at a pace of their own, so each has a
+state of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch.utils.dlpack import from_dlpack
+
+from forebay import _lib
+from forebay.exceptions import SettingError, StateError
+from forebay.loader import Stream
+from forebay.passes import Cursor
+from forebay.stages import Item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forebay.dataset import Dataset
+    from forebay.distributed import Fact
+    from forebay.options import ReadOptions, ShareOptions
+    from forebay.passes import Run
+    from forebay.shaping import Pack
+    from forebay.stages import Batches, Stage
+
+MAX_DOCUMENTS_PER_READ = 256
+"""Documents that are taken from the reader at a time, unless they are large. No state depends on it."""
+
+MADE = ("position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+"""What batches hold besides the packed columns."""
+
+
+class PackedFormat:
+    """Packed batches as dicts of torch tensors."""
+
+    def __init__(self, pack: Pack, columns: list[str]) -> None:
+        self.finish = pack._documents(columns)
+        self._is_flat = pack.flatten
+
+    def prepare(self, reader: _lib.Reader) -> PackedFormat:
+        """Refuses columns that are not lists of numbers."""
+        reader.forms({}, "torch", self.finish)
+        return self
+
+    def __call__(self, batch: Any) -> dict[str, Any]:
+        """Returns the columns by name, and what tells the documents apart."""
+        columns: dict[str, Any] = batch.convert(from_dlpack)
+        if self._is_flat:
+            starts, longest = columns.pop("cu_seqlens"), columns.pop("max_seqlen")
+            columns |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts}
+            columns |= {"max_length_q": longest, "max_length_k": longest}
+        return columns
+
+    def rows(self, batch: Any) -> NoReturn:  # noqa: ARG002 - refused for any
+        """Refuses: the rows of a packed batch are not those of the dataset."""
+        raise SettingError("rows: a packed batch holds sequences, not rows of the dataset; iterate batches")
+
+
+class PackedRun:
+    """A running read whose documents are packed, with the methods of the read."""
+
+    def __init__(self, stream: _lib.Stream, packer: _lib.Packer) -> None:
+        self._stream = stream
+        self._packer = packer
+
+    def next(self) -> _lib.PackedBatch | None:
+        """Waits for the next batch; None at the end."""
+        while not self._is_ready:
+            self._packer.feed(self._stream)
+        return self._packer.next()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until `next` would not have to, and takes what documents there are meanwhile."""
+        if not self._is_ready and self._stream.wait(seconds):
+            self._packer.feed(self._stream)
+        return self._is_ready
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._packer.has_batch or self._packer.is_done
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Behind the last batch taken: a document of the rank, and what of those from it on was delivered."""
+        return self._packer.mark
+
+    def holes(self) -> list[dict[str, Any]]:
+        """Those of the read: none, since what cannot be read is an error."""
+        return self._stream.holes()
+
+    def stats(self) -> dict[str, float]:
+        """Those of the read, and how well the sequences are filled."""
+        tokens, padding = self._packer.filled
+        return self._stream.stats() | {"tokens_packed": tokens, "tokens_padding": padding}
+
+
+class PackedRead:
+    """The batches of a run: the first stage."""
+
+    def __init__(
+        self, run: PackedRun, convert: Callable[[Any], Any], ends: Callable[[tuple[int, int]], Cursor]
+    ) -> None:
+        self._run = run
+        self._convert = convert
+        self._ends = ends
+
+    def is_ready(self) -> bool:
+        """Whether a batch is there, or none will come."""
+        return self._run.wait(0)
+
+    def __next__(self) -> Item:
+        batch = self._run.next()
+        if batch is None:
+            raise StopIteration
+        # Its rows are sequences, which have no place in the epoch.
+        return Item(self._convert(batch), 0, 0, self._ends(self._run.mark))
+
+    def close(self) -> None:
+        """Leaves the run to whoever began it."""
+
+
+class PackedStream(Stream[dict[str, Any]]):
+    """The packed batches of one rank, with a position that is exact to the token."""
+
+    has_rows = False
+
+    def __init__(
+        self, dataset: Dataset, share: ShareOptions, read: ReadOptions, pack: Pack, stages: tuple[Stage, ...] = ()
+    ) -> None:
+        columns = list(dataset.column_names if pack.columns is None else pack.columns)
+        if share.steps_per_epoch is not None:
+            raise SettingError(
+                "steps_per_epoch: how many batches documents are packed into is known only when all of them were read, "
+                "so no epoch could begin in the middle; repeat the dataset, and count steps in the loop"
+            )
+        taken = [name for name in columns if name in MADE or (name == "labels" and pack.labels and len(columns) == 1)]
+        if taken:
+            raise SettingError(f"columns: packed batches have a `{taken[0]}` of their own; rename the column")
+        self._pack = pack
+        self._settings = pack._settings(share.batch_size, drop_last=share.drop_last)
+        super().__init__(dataset.select_columns(columns), share, read, PackedFormat(pack, columns), stages)
+
+    def __len__(self) -> int:
+        raise TypeError("how many batches documents are packed into is known only when all of them were read")
+
+    def _iterate(self, worker: int, num_workers: int) -> NoReturn:  # noqa: ARG002 - refused for any
+        raise SettingError(
+            "num_workers: workers would pack documents of their own, and other sequences for each number of workers; "
+            "packing happens on Rust threads, so iterate the stream itself, or use `num_workers=0`"
+        )
+
+    @contextmanager
+    def _running(self, run: Run) -> Iterator[Any]:
+        document = run.start.position // self._share.world_size
+        packer = _lib.Packer(self._settings, document, run.start.done)
+        last: dict[str, float] = {}
+        try:
+            with super()._running(run) as stream:
+                packed = PackedRun(stream, packer)
+                # What users ask for statistics.
+                self._active = packed  # type: ignore[assignment]  # it has the method of a read that is called
+                try:
+                    yield packed
+                finally:
+                    last = packed.stats()
+        finally:
+            self._last_stats = last
+
+    def _first(self, stream: Any, run: Run) -> Batches:
+        assert self._format is not None, "packed batches have a format"  # noqa: S101
+
+        def ends(mark: tuple[int, int]) -> Cursor:
+            document, done = mark
+            return Cursor(run.start.epoch, min(document * self._share.world_size, self.reader.num_rows), done)
+
+        return PackedRead(stream, self._format, ends)
+
+    def _native_share(self, start: Cursor | None = None, worker: int = 0, num_workers: int = 1) -> dict[str, Any]:
+        documents = min(self.reader.fitting_batch_rows, MAX_DOCUMENTS_PER_READ)
+        share = super()._native_share(start, worker, num_workers)
+        return share | {"batch_size": documents, "drop_last": False}
+
+    def _facts(self, run: Run) -> dict[str, Fact]:
+        # Ranks stand at positions of their own, and may read as much at a time as they have memory for.
+        facts = super()._facts(run._replace(share=run.share | {"batch_size": self._share.batch_size}))
+        return {name: fact for name, fact in facts.items() if name != "position"} | {"packing": self._settings}
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to be the same for the state to mean the same sequences."""
+        same = {"mode": self._pack.mode, "length": self._pack.length}
+        if self._pack.mode == "best_fit":
+            same["window"] = self._pack.window
+        return same | {"rank": self._share.rank, "world_size": self._share.world_size}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as a small JSON-able dict: that of the next sequence not yet received.
+
+        Each rank has a state of its own, for the same rank of as many; the batch size and the columns may change.
+        """
+        return super().state_dict() | {"pack": self._identity() | {"done": self._at.done}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state`, to the token.
+
+        Raises:
+            StateError: `state` is of another dataset version, query, order, packing or rank; the message says what
+                differs.
+        """
+        done = self._check_packing(state)
+        position = state.get("position")
+        super().load_state_dict({key: value for key, value in state.items() if key != "pack"})
+        is_behind = position != self.reader.num_rows and self._start.position % self._share.world_size
+        if is_behind:
+            raise StateError(f"not a Forebay state: position {position} is between the documents of one rank")
+        self._start = self._at = self._start._replace(done=done)
+
+    def _check_packing(self, state: Mapping[str, Any]) -> int:
+        packed = state.get("pack") if hasattr(state, "get") else None
+        if not isinstance(packed, dict):
+            raise StateError("this state is of a stream that does not pack")
+        differences = [
+            f"{name}: expected `{expected}`, got `{packed.get(name)}`"
+            for name, expected in self._identity().items()
+            if packed.get(name) != expected
+        ]
+        if differences:
+            hint = "; packed streams go on with the packing and on the rank of the state"
+            raise StateError(f"this state does not belong to this stream: {'; '.join(differences)}{hint}")
+        done = packed.get("done")
+        if isinstance(done, bool) or not isinstance(done, int) or done < 0:
+            raise StateError(f"not a Forebay state: pack.done: expected a number of 0 or more, got {done!r}")
+        return done

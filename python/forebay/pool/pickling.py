@@ -1,0 +1,81 @@
+"""Objects as a pickle and the buffers beside it: arrays, tensors and Arrow are not copied into the pickle.
+
+Arrays of NumPy and Arrow hand out their buffers by themselves (PEP 574). Tensors of torch do not, and are taken apart
+here; those of a device, with a gradient or of another layout go as torch pickles them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEAST_BYTES = 512
+"""Smaller buffers stay in the pickle."""
+
+
+class _Pickler(pickle.Pickler):
+    """Takes plain tensors of torch apart into their type, shape and memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(obj) is not torch.Tensor or not _is_plain(torch, obj):
+            return NotImplemented
+        flat = obj.detach().contiguous()
+        num_bytes = flat.numel() * flat.element_size()
+        memory = (ctypes.c_char * num_bytes).from_address(flat.data_ptr())
+        memory.owner = flat
+        return _tensor, (pickle.PickleBuffer(memory), str(obj.dtype).removeprefix("torch."), tuple(obj.shape))
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    return bool(
+        tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _tensor(memory: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Returns a tensor that shares its memory, unless the pickle holds it."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if not memoryview(memory).nbytes:
+        return torch.empty(shape, dtype=kind)
+    if memoryview(memory).readonly:
+        memory = bytearray(memory)
+    return torch.frombuffer(memory, dtype=kind).reshape(shape)
+
+
+def take_apart(value: object) -> list[memoryview]:
+    """Returns a value as buffers, the pickle first. They share the memory of the value, which must outlive them.
+
+    Raises:
+        Exception: whatever the value's own `__reduce__` raises; `pickle.PicklingError` and others if it has none.
+    """
+    buffers: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LEAST_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
+    return [stream.getbuffer(), *buffers]
+
+
+def put_together(buffers: Sequence[memoryview]) -> Any:
+    """Returns the value of buffers, and shares their memory."""
+    return pickle.loads(buffers[0], buffers=buffers[1:])  # noqa: S301 - from a process of our own

@@ -1,0 +1,206 @@
+"""A crew of processes. They are spawned, never forked: this process has threads."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import selectors
+import signal
+import socket
+import time
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import TransformError, WorkerDiedError
+from forebay.pool.channel import Channel, Message
+from forebay.pool.memory import Inbox, Outbox
+from forebay.pool.ordered import Done
+from forebay.pool.worker import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.transforms import Rows
+
+SECONDS_TO_END = 0.2
+"""How long idle workers have to end by themselves."""
+
+MOST_RESULTS_IN_USE = 4
+"""Batches of one worker that the loop may keep before it gets copies, beside those under way."""
+
+
+class Processes:
+    """Processes that run a program on batches. They end with it, and with this process."""
+
+    def __init__(self, job: bytes, num_workers: int, prefetch: int, start_method: str) -> None:
+        self.capacity = num_workers * prefetch
+        self._owner = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._num_given = self._num_abandoned = 0
+        self._workers: list[Worker] = []
+        self._end = weakref.finalize(self, _end, self._workers, self._selector, self._owner)
+        context = multiprocessing.get_context(start_method)
+        for number in range(num_workers):
+            worker = Worker(context, number, prefetch)
+            self._workers.append(worker)
+            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+        for worker in self._workers:
+            worker.send(Message("job"), job)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether all workers are there, and are this process's."""
+        return self._end.alive and self._owner == os.getpid()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all workers have loaded the program."""
+        return all(worker.has_begun for worker in self._workers)
+
+    def give(self, value: Any, rows: Rows) -> int:
+        """Has the worker with the least to do run the program on a batch; returns the number of the task."""
+        self._num_given += 1
+        worker = min(self._workers, key=lambda worker: len(worker.tasks))
+        worker.send(Message("task", self._num_given, about=rows), value)
+        worker.tasks[self._num_given] = rows
+        return self._num_given
+
+    def collect(self, seconds: float) -> Iterator[Done]:
+        """Yields what is done; waits so long for the first.
+
+        Raises:
+            WorkerDiedError: a worker has ended.
+            TransformError: a worker cannot load the program.
+        """
+        for key, _ in self._selector.select(seconds):
+            worker: Worker = key.data
+            received = worker.channel.receive()
+            if received is None:
+                text = worker.obituary()
+                self.close()
+                raise WorkerDiedError(text)
+            if worker.is_refusal(received[0]):
+                error = worker.open(*received)
+                self.close()
+                raise error
+            done = worker.take(*received, num_abandoned=self._num_abandoned)
+            if done is not None:
+                yield done
+
+    def describe(self, number: int) -> str:
+        """Says who works on a batch."""
+        worker = next((worker for worker in self._workers if number in worker.tasks), None)
+        return "a worker" if worker is None else f"worker {worker.number}, process {worker.process.pid}"
+
+    def abandon(self) -> None:
+        """Gives up all batches that are under way."""
+        self._num_abandoned = self._num_given
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._end()
+
+
+class Worker:
+    """This process's end of a worker."""
+
+    def __init__(self, context: Any, number: int, prefetch: int) -> None:
+        self.number = number
+        self.tasks: OrderedDict[int, Rows] = OrderedDict()
+        self._inbox = Inbox(prefetch + MOST_RESULTS_IN_USE)
+        self._outbox = Outbox()
+        self.has_begun = False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A daemon: `multiprocessing` ends it too, should this process end in a way that it still notices.
+            self.process = context.Process(target=main, args=(theirs, number), name=f"forebay-{number}", daemon=True)
+            try:
+                self.process.start()
+            except BaseException:
+                ours.close()
+                raise
+        self.channel = Channel(ours)
+
+    def send(self, message: Message, value: object) -> None:
+        """Sends a message about an object."""
+        parcel, file = self._outbox.pack(value)
+        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
+        returned = tuple(self._inbox.return_unused())
+        # One that is gone is noticed when its answer is read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(message._replace(parcel=parcel, returned=returned, given_up=given_up), file)
+
+    def is_refusal(self, message: Message) -> bool:
+        """Whether the worker says why it cannot begin."""
+        return message.kind == "failure" and not self.has_begun
+
+    def open(self, message: Message, file: int | None) -> Any:
+        """Notes what a message says of blocks; returns the object that comes with it."""
+        self._note(message, file)
+        assert message.parcel is not None, "results are in a block"  # noqa: S101
+        return self._inbox.open(message.parcel)
+
+    def take(self, message: Message, file: int | None, num_abandoned: int) -> Done | None:
+        """Takes a message; returns what came of a batch, unless it was given up."""
+        if message.kind == "ready":
+            self._note(message, file)
+            self.has_begun = True
+            return None
+        rows = self.tasks.pop(message.number)
+        if message.number <= num_abandoned:
+            self._note(message, file)
+            return None
+        try:
+            value = self.open(message, file)
+        except Exception as error:  # noqa: BLE001 - whatever the value's class raises
+            what = f"map: what came of {rows} cannot be received: {type(error).__name__}: {error}"
+            failure = TransformError(what)
+            failure.__cause__ = error
+            return Done(message.number, None, failure)
+        return Done(message.number, None, value) if message.kind == "failure" else Done(message.number, value, None)
+
+    def _note(self, message: Message, file: int | None) -> None:
+        self._outbox.take_back(message.returned)
+        self._inbox.forget(message.given_up)
+        if message.parcel is None:
+            return
+        if file is not None:
+            self._inbox.add(message.parcel, file)
+            os.close(file)
+        self._inbox.skip(message.parcel)
+
+    def obituary(self) -> str:
+        """Says how the worker ended."""
+        self.process.join(1)
+        code = self.process.exitcode
+        how = f"with exit status {code}"
+        if code is not None and code < 0:
+            how = f"by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += ", which is how Linux ends processes where memory is short"
+        if not self.has_begun:
+            return (
+                f"map: worker {self.number} ended {how} before it began; what it printed says why; a program that "
+                "starts processes needs `if __name__ == '__main__':` around all that it does"
+            )
+        rows = next(iter(self.tasks.values()), None)
+        return f"map: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
+
+
+def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) -> None:
+    """Ends the workers: idle ones by themselves, others at once."""
+    if os.getpid() != owner:
+        return
+    selector.close()
+    for worker in workers:
+        worker.channel.close()
+    deadline = time.monotonic() + SECONDS_TO_END
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.process.join()
+        worker.process.close()

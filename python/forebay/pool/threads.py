@@ -1,0 +1,91 @@
+"""A crew of threads, for functions that let go of the interpreter's lock."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from forebay.pool.ordered import Done
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.transforms import Program, Rows
+
+Task = tuple[int, Any, "Rows"]
+
+
+class Threads:
+    """Threads that run a program on batches. They end with it, at the latest after the batch that they have in hand."""
+
+    def __init__(self, program: Program, num_workers: int, prefetch: int) -> None:
+        self.capacity = num_workers * prefetch
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
+        self._num_given = self._num_abandoned = 0
+        for number in range(num_workers):
+            threading.Thread(
+                target=_work, args=(program, self._tasks, self._done), name=f"forebay-map-{number}", daemon=True
+            ).start()
+        self._end = weakref.finalize(self, _end, self._tasks, num_workers)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the threads still wait for batches."""
+        return self._end.alive
+
+    @property
+    def has_begun(self) -> bool:
+        """Threads begin at once."""
+        return True
+
+    def give(self, value: Any, rows: Rows) -> int:
+        """Has the program run on a batch; returns the number of the task."""
+        self._num_given += 1
+        self._tasks.put((self._num_given, value, rows))
+        return self._num_given
+
+    def collect(self, seconds: float) -> Iterator[Done]:
+        """Yields what is done; waits so long for the first."""
+        try:
+            found = self._done.get(timeout=seconds) if seconds > 0 else self._done.get_nowait()
+            while True:
+                if found.number > self._num_abandoned:
+                    yield found
+                found = self._done.get_nowait()
+        except queue.Empty:
+            return
+
+    def describe(self, number: int) -> str:  # noqa: ARG002 - threads have no names that help
+        """Says who works on a batch."""
+        return "a thread, which cannot be ended"
+
+    def abandon(self) -> None:
+        """Gives up all batches that are under way."""
+        self._num_abandoned = self._num_given
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._end()
+
+
+def _work(program: Program, tasks: queue.SimpleQueue[Task | None], done: queue.SimpleQueue[Done]) -> None:
+    while (task := tasks.get()) is not None:
+        number, value, rows = task
+        try:
+            done.put(Done(number, program(value, rows), None))
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
+            done.put(Done(number, None, error))
+        # Not while waiting for the next one.
+        del task, value
+
+
+def _end(tasks: queue.SimpleQueue[Task | None], num_workers: int) -> None:
+    try:
+        while True:
+            tasks.get_nowait()
+    except queue.Empty:
+        for _ in range(num_workers):
+            tasks.put(None)

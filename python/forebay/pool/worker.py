@@ -1,0 +1,152 @@
+"""The main function of a worker process: takes batches, runs the program, sends what came of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing import connection, parent_process
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forebay.exceptions import Cause, TransformError
+from forebay.pool.channel import Channel, Message
+from forebay.pool.memory import Inbox, Outbox
+from forebay.transforms import Rows, seeds_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from forebay.transforms import Program
+
+MOST_INPUTS_IN_USE = 2
+"""Batches that functions may keep before they get copies."""
+
+HOW_TO_BE_FOUND = (
+    "functions for processes stand at the top of a module or of a program whose main part is behind "
+    "`if __name__ == '__main__':`, or are sent whole where the package `cloudpickle` is installed"
+)
+
+
+class Job(NamedTuple):
+    """What a worker does. Pickled, perhaps by `cloudpickle`."""
+
+    program: Program
+    worker_init_fn: Callable[[int], Any] | None
+
+
+def main(end: socket.socket, worker: int) -> None:
+    """Works until the other end is closed, or the process there is gone."""
+    # Ctrl-C is for the process of the loop, which ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, name="forebay-follow", daemon=True).start()
+    Worker(Channel(end), worker).work()
+
+
+def _follow_parent() -> None:
+    """Ends this process with that of the loop, whatever a function is doing."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+class Worker:
+    """One end of a crew."""
+
+    def __init__(self, channel: Channel, worker: int) -> None:
+        self._channel = channel
+        self._worker = worker
+        self._inbox = Inbox(MOST_INPUTS_IN_USE)
+        self._outbox = Outbox()
+        self._program: Program | None = None
+
+    def work(self) -> None:
+        """Answers messages, one by one."""
+        try:
+            while (received := self._channel.receive()) is not None:
+                message, file = received
+                self._outbox.take_back(message.returned)
+                self._inbox.forget(message.given_up)
+                if file is not None:
+                    assert message.parcel is not None, "a file is that of a parcel's block"  # noqa: S101
+                    self._inbox.add(message.parcel, file)
+                    os.close(file)
+                if message.kind == "task":
+                    self._run(message)
+                elif not self._has_begun(message):
+                    return
+        except BrokenPipeError:
+            # The process of the loop has ended, or ends this one.
+            return
+
+    def _has_begun(self, message: Message) -> bool:
+        """Loads the program; tells whether that worked."""
+        try:
+            assert message.parcel is not None, "a job is in a block"  # noqa: S101
+            job: Job = pickle.loads(self._inbox.open(message.parcel))  # noqa: S301 - from a process of our own
+            # So that the first batch does not wait for what makes its seeds.
+            seeds_of(0, Rows(0, 0, 1, 1), "")
+            if (torch := sys.modules.get("torch")) is not None:
+                # As DataLoader: workers share the cores among each other.
+                torch.set_num_threads(1)
+            if job.worker_init_fn is not None:
+                job.worker_init_fn(self._worker)
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            what = f"map: a worker cannot begin: {type(error).__name__}: {error}"
+            self._fail(message, TransformError(f"{what}; {HOW_TO_BE_FOUND}"), error)
+            return False
+        self._program = job.program
+        self._send(Message("ready"))
+        return True
+
+    def _run(self, message: Message) -> None:
+        """Runs the program on a batch."""
+        assert self._program is not None and message.parcel is not None, "the job comes first"  # noqa: S101, PT018
+        try:
+            result = self._program(self._inbox.open(message.parcel), message.about, owns_process=True)
+        except TransformError as error:
+            self._fail(message, error, error.__cause__)
+            return
+        except BaseException as error:  # noqa: BLE001 - told to the loop
+            what = f"{type(error).__name__}: {error}".strip(": ")
+            self._fail(message, TransformError(f"map: a function failed on {message.about}: {what}"), error)
+            return
+        try:
+            packed = self._outbox.pack(result)
+        except Exception as error:  # noqa: BLE001 - told to the loop
+            what = f"map: what came of {message.about} cannot be sent to the process of the loop"
+            self._fail(message, TransformError(f"{what}: {type(error).__name__}: {error}"), error)
+            return
+        del result
+        self._send(Message("result", message.number), *packed)
+
+    def _fail(self, message: Message, error: TransformError, cause: BaseException | None) -> None:
+        """Sends an error, its cause with the traceback, as far as they can be sent."""
+        kept: BaseException | None = cause
+        if cause is not None:
+            text = "".join(traceback.format_exception(cause))
+            place = f"worker {self._worker}, process {os.getpid()}"
+            if not _survives(cause):
+                kept = Cause(f"{type(cause).__name__}: {cause}")
+            assert kept is not None  # noqa: S101
+            kept.__traceback__ = None
+            kept.add_note(f"in {place}:\n{text}")
+        error.__cause__, error.__context__, error.__traceback__ = kept, None, None
+        self._send(Message("failure", message.number), *self._outbox.pack(error))
+
+    def _send(self, message: Message, parcel: Any = None, file: int | None = None) -> None:
+        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
+        returned = tuple(self._inbox.return_unused())
+        self._channel.send(message._replace(parcel=parcel, returned=returned, given_up=given_up), file)
+
+
+def _survives(error: BaseException) -> bool:
+    """Whether an exception is the same after it was pickled."""
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever its `__reduce__` raises
+        return False

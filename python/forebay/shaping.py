@@ -1,0 +1,313 @@
+"""What `to_torch` makes of lists and images: `Pad`, `Pack` and `Image`, checked when they are made.
+
+All of it happens in Rust, on the threads that read; here it is only said, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from forebay.exceptions import SettingError
+from forebay.options import OnError, check_count, check_flag, check_names, check_text
+
+if TYPE_CHECKING:
+    from forebay.formats import Format
+    from forebay.options import ReadOptions
+
+Side = Literal["right", "left"]
+Dtype = Literal["int64", "int32"]
+PadTo = Literal["longest", "max_length"]
+PackMode = Literal["concat", "best_fit"]
+Crop = Literal["random", "center"]
+Layout = Literal["CHW", "HWC"]
+ColorMode = Literal["RGB", "L"]
+
+MAX_PIXELS = 178_956_970
+"""Pixels of an encoded image by default: where PIL refuses a bomb."""
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        expected = " or ".join(repr(choice) for choice in get_args(choices))
+        raise SettingError(f"{name}: expected {expected}, got {value!r}")
+
+
+def _check_values(values: object) -> None:
+    if not isinstance(values, Mapping):
+        raise SettingError(f'values: expected a dict such as {{"labels": -100}}, got {values!r}')
+    for column, value in values.items():
+        check_text("values", column)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise SettingError(f"values[{column!r}]: expected a number, got {value!r}")
+
+
+def _integers(dtype: Dtype | None) -> str:
+    return "stored" if dtype is None else dtype
+
+
+def _check_dtype(dtype: object) -> None:
+    if dtype is not None:
+        _check_choice("dtype", dtype, Dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pad:
+    """How lists of numbers are padded to one length in each batch: `to_torch(padding=fb.Pad(...))`.
+
+    Example:
+        >>> padding = forebay.Pad(columns=["tokens"], multiple_of=8)
+        >>> batch = next(iter(ds.select_columns(["tokens", "size"]).to_torch(32, padding=padding)))
+        >>> batch["tokens"].shape, batch["attention_mask"].sum(1)[:3].tolist()
+        (torch.Size([32, 8]), [4, 4, 4])
+    """
+
+    columns: Sequence[str] | None = None
+    """The columns; by default all lists of numbers that may differ in length."""
+    to: PadTo = "longest"
+    """Length of the rows: that of the batch's longest, or `max_length`, the same for all batches."""
+    max_length: int | None = None
+    """Longer lists are cut to this many items."""
+    multiple_of: int = 1
+    """The length is rounded up to a multiple of this."""
+    side: Side = "right"
+    """Where the padding goes."""
+    truncation_side: Side = "right"
+    """Where lists are cut."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What the columns are padded with; without, `labels` with -100, which losses ignore, and others with 0."""
+    dtype: Dtype | None = "int64"
+    """What integers become; `None` for what they are. One that does not fit is an error."""
+    mask: str | None = "attention_mask"
+    """A column to make, int64: 1 for items, 0 for padding of `input_ids`, or else of the first column that is padded.
+    Not made where a padded column has its name."""
+
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            check_names("columns", self.columns)
+        _check_choice("to", self.to, PadTo)
+        if self.max_length is not None:
+            check_count("max_length", self.max_length, most=(1 << 31) - 1)
+        elif self.to == "max_length":
+            raise SettingError("max_length: `to='max_length'` needs one")
+        check_count("multiple_of", self.multiple_of, most=1 << 20)
+        _check_choice("side", self.side, Side)
+        _check_choice("truncation_side", self.truncation_side, Side)
+        _check_values(self.values)
+        _check_dtype(self.dtype)
+        if self.mask is not None:
+            check_text("mask", self.mask)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "columns": None if self.columns is None else check_names("columns", self.columns),
+            "max_length": self.max_length,
+            "is_fixed": self.to == "max_length",
+            "multiple_of": self.multiple_of,
+            "side": self.side,
+            "truncation_side": self.truncation_side,
+            "values": dict(self.values),
+            "integers": _integers(self.dtype),
+            "mask": self.mask,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """How lists of tokens are packed into sequences of one length: `to_torch(pack=fb.Pack(length=2048))`.
+
+    Example:
+        >>> pack = forebay.Pack(length=16, columns=["tokens"])
+        >>> batch = next(iter(ds.to_torch(batch_size=2, pack=pack)))
+        >>> batch["tokens"].shape, batch["cu_seqlens"].tolist()
+        (torch.Size([2, 16]), [0, 4, 8, 12, 16, 20, 24, 28, 32])
+    """
+
+    length: int
+    """Tokens of a sequence."""
+    mode: PackMode = "concat"
+    """`"concat"` puts all tokens end to end and cuts them every `length`: nothing is wasted, documents are divided.
+    `"best_fit"` keeps documents whole (longer ones are cut), puts together those that fit, and pads the rest."""
+    columns: Sequence[str] | None = None
+    """The columns, packed alike: lists of numbers, as long as each other in each row. By default all."""
+    window: int = 4096
+    """Documents of a rank that `"best_fit"` looks at together, and holds in memory."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What the columns are padded with; without, `labels` with -100, which losses ignore, and others with 0."""
+    labels: bool = False
+    """Make `labels`: those of the column of that name, or the tokens, with -100 for padding and for the first token of
+    each document, which models would predict from the document before."""
+    flatten: bool = False
+    """Put the sequences of a batch into one row, `(1, batch_size * length)`, under the names that transformers' models
+    take without padding: `cu_seq_lens_q`, `max_length_q`, ..."""
+    dtype: Dtype | None = "int64"
+    """What integers become; `None` for what they are. One that does not fit is an error."""
+
+    def __post_init__(self) -> None:
+        check_count("length", self.length, most=(1 << 31) - 1)
+        _check_choice("mode", self.mode, PackMode)
+        if self.columns is not None and not check_names("columns", self.columns):
+            raise SettingError("columns: expected at least one, got none")
+        check_count("window", self.window, most=1 << 24)
+        _check_values(self.values)
+        check_flag("labels", self.labels)
+        check_flag("flatten", self.flatten)
+        _check_dtype(self.dtype)
+
+    def _documents(self, columns: Sequence[str]) -> str:
+        """Returns what is made of batches before they are packed."""
+        documents = {"columns": list(columns), "integers": _integers(self.dtype), "values": dict(self.values)}
+        return json.dumps({"documents": documents})
+
+    def _settings(self, batch_size: int, *, drop_last: bool) -> str:
+        return json.dumps(
+            {
+                "length": self.length,
+                "mode": self.mode,
+                "window": self.window,
+                "batch_size": batch_size,
+                "drop_last": drop_last,
+                "values": dict(self.values),
+                "labels": self.labels,
+                "is_flat": self.flatten,
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """What images become: `to_torch(decode={"image": fb.Image(size=(224, 224))})`.
+
+    Columns are binary, or structs of `bytes` and `path` as Hugging Face writes them; JPEG, PNG or WebP. Tensors are
+    uint8.
+
+    Example:
+        >>> decode = {"image": forebay.Image(size=224, crop="random", flip=True)}
+        >>> decode["image"].layout
+        'CHW'
+    """
+
+    size: tuple[int, int] | int
+    """Height and width, or both."""
+    crop: Crop | None = None
+    """The part that is kept: all of it, whatever its proportions; the largest of the right proportions, in the middle
+    (`"center"`); or a random one as torchvision's `RandomResizedCrop` takes it (`"random"`), by the shuffle's seed, the
+    epoch and the row's position: the same on any number of ranks and threads."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """The share of the image's area that a random part has."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """The width of a random part by its height."""
+    flip: bool | float = False
+    """Mirror images at random, left to right: half of them, or this share."""
+    layout: Layout = "CHW"
+    """Colours first, as PyTorch's layers take them, or last."""
+    mode: ColorMode = "RGB"
+    """Three colours, or grey (`"L"`). Transparency is dropped."""
+    on_error: OnError = "raise"
+    """What a broken or missing image does: end the stream with an error that names the row, or leave the row out of its
+    batch; `stats()["images_skipped"]` counts them."""
+    max_pixels: int = MAX_PIXELS
+    """Pixels that an image may have before it is decoded; more are an error, for a small file may be a huge image."""
+
+    def __post_init__(self) -> None:
+        for side in self._size():
+            check_count("size", side, most=16_384)
+        if self.crop is not None:
+            _check_choice("crop", self.crop, Crop)
+        _check_range("scale", self.scale, most=1.0)
+        _check_range("ratio", self.ratio, most=math.inf)
+        _check_flip(self.flip)
+        _check_choice("layout", self.layout, Layout)
+        _check_choice("mode", self.mode, ColorMode)
+        _check_choice("on_error", self.on_error, OnError)
+        check_count("max_pixels", self.max_pixels)
+
+    def _size(self) -> tuple[int, int]:
+        if isinstance(self.size, tuple | list) and len(self.size) == 2:
+            return (self.size[0], self.size[1])
+        if isinstance(self.size, int):
+            return (self.size, self.size)
+        raise SettingError(f"size: expected (height, width) or one number for both, got {self.size!r}")
+
+    def _settings(self) -> dict[str, Any]:
+        flip = 0.5 if self.flip is True else float(self.flip)
+        return {
+            "size": self._size(),
+            "crop": self.crop or "whole",
+            "scale": [float(share) for share in self.scale],
+            "ratio": [float(ratio) for ratio in self.ratio],
+            "flip": flip,
+            "layout": self.layout,
+            "mode": self.mode,
+            "on_error": self.on_error,
+            "max_pixels": self.max_pixels,
+        }
+
+
+def _check_flip(value: object) -> None:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise SettingError(f"flip: expected True, False or a share from 0 to 1, got {value!r}")
+
+
+def _check_range(name: str, value: object, *, most: float) -> None:
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    numbers = [number for number in value if isinstance(number, int | float)] if isinstance(value, tuple | list) else []
+    if not is_pair or len(numbers) != 2 or not 0 < numbers[0] <= numbers[1] <= most or math.isinf(numbers[1]):
+        within = f" within 0 to {most:g}" if math.isfinite(most) else " above 0"
+        raise SettingError(f"{name}: expected (least, most){within}, got {value!r}")
+
+
+def chosen(
+    format: Format,
+    padding: bool | Pad | None,
+    pack: Pack | None,
+    decode: Mapping[str, Image] | None,
+    read: ReadOptions,
+) -> Format | Pack:
+    """Returns the format of batches whose lists are padded and whose images are decoded; or how lists are packed.
+
+    Raises:
+        SettingError: these are none of our settings, or they exclude each other.
+    """
+    from forebay.formats import TensorFormat
+
+    pad = _check_padding(padding)
+    if not isinstance(pack, Pack | None):
+        raise SettingError(f"pack: expected fb.Pack(length=...), got {pack!r}")
+    images = _check_images(decode)
+    if pad is None and pack is None and not images:
+        return format
+    if read.on_error != "raise":
+        raise SettingError(
+            "on_error: rows that cannot be read cannot be left out where lists are padded or packed or images decoded; "
+            "leave one of both out"
+        )
+    if not isinstance(format, TensorFormat):
+        raise SettingError("compat: `padding`, `pack` and `decode` make batches of our own; leave one of both out")
+    if pack is None:
+        settings: dict[str, Any] = {"images": {name: image._settings() for name, image in images.items()}}
+        if pad is not None:
+            settings["padding"] = pad._settings()
+        return format.finished(json.dumps(settings))
+    if pad is not None or images or format.has_requests:
+        raise SettingError("pack: packed batches hold packed lists alone; leave `padding`, `decode` and `forms` out")
+    return pack
+
+
+def _check_padding(padding: object) -> Pad | None:
+    if isinstance(padding, Pad):
+        return padding
+    if not isinstance(padding, bool | None):
+        raise SettingError(f"padding: expected True or fb.Pad(...), got {padding!r}")
+    return Pad() if padding else None
+
+
+def _check_images(decode: object) -> dict[str, Image]:
+    if decode is None:
+        return {}
+    if not isinstance(decode, Mapping) or not all(isinstance(image, Image) for image in decode.values()):
+        raise SettingError(f'decode: expected a dict such as {{"image": fb.Image(size=224)}}, got {decode!r}')
+    return {check_text("decode", name): image for name, image in decode.items()}

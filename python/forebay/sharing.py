@@ -1,0 +1,291 @@
+"""Ranks of one replica that share a host read once: one of them reads, and hands its batches to the others.
+
+Batches go by shared memory, as between the processes of `map`. It is a short cut on which nothing depends: what comes
+next follows from the position, so a rank that is given nothing any more, because the one that reads is gone, has left
+its loop or waits for something, reads on by itself; and a rank that takes nothing any more is given nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from forebay.distributed import gather
+from forebay.stages import Alone, Item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forebay.passes import Cursor, Run
+    from forebay.pool.channel import Channel
+    from forebay.stages import Batches, Reading
+
+SECONDS_TO_WAIT = 60.0
+"""How long a rank waits for another one of its replica before it goes on without."""
+
+MOST_UNDER_WAY = 4
+"""Batches that a rank was given and has not taken; it then holds back the one that reads."""
+
+MOST_IN_USE = 4
+"""Batches that a loop may keep in shared memory before it gets copies."""
+
+
+class Party(Alone):
+    """The ranks of a replica on one host, for one iteration."""
+
+    def __init__(self, read: Reading, share: int, distributed: Any) -> None:
+        super().__init__(read)
+        self._share = share
+        self._distributed = distributed
+        self._has_met = False
+        self._takers: list[Taker] = []
+        self._giver: Giver | None = None
+
+    def meeting(self, agreeing: Iterator[float], start: Cursor, *, takes_part: bool = True) -> Iterator[float]:
+        """Yields pauses until ranks agree and know each other. All must call this, also those that read alone."""
+        yield from agreeing
+        if self._has_met:
+            return
+        self._has_met = True
+        with socket.socket(socket.AF_UNIX) as listener:
+            # A name that is in no folder, and gone with the socket.
+            number = int.from_bytes(os.urandom(7), "little")
+            listener.bind(_address(number))
+            listener.listen()
+            # Packed streams of one share may stand in different places.
+            mine = [int(takes_part), _host(), self._share, *start]
+            table = yield from gather(self._distributed, [*mine, number])
+            if not takes_part:
+                return
+            rank = int(self._distributed.get_rank())
+            together = [other for other, row in enumerate(table) if row[:-1] == mine]
+            if together[0] == rank:
+                self._takers = [Taker(end) for end in _accepted(listener, len(together) - 1)]
+            else:
+                with suppress(OSError):
+                    self._giver = Giver(_connected(table[together[0]][-1]))
+
+    @contextmanager
+    def reading(self, run: Run) -> Iterator[Batches]:
+        """Begins a pass: with what another rank reads, if that is known to read."""
+        if self._giver is not None and self._giver.is_there:
+            with ExitStack() as stack:
+                yield Given(self._giver, run, lambda rest: stack.enter_context(self._read(rest)))
+        else:
+            with self._read(run) as batches:
+                yield Giving(batches, self._takers) if self._takers else batches
+
+    def close(self) -> None:
+        """Leaves the others to themselves."""
+        for taker in self._takers:
+            taker.close()
+        if self._giver is not None:
+            self._giver.close()
+
+
+class Taker:
+    """A rank that is given batches, for the one that reads."""
+
+    def __init__(self, end: socket.socket) -> None:
+        from forebay.pool.channel import Channel
+        from forebay.pool.memory import Outbox
+
+        self._channel = Channel(end)
+        self._outbox = Outbox()
+        self._num_under_way = 0
+        self._is_there = True
+
+    def has_room(self, seconds: float = 0) -> bool:
+        """Waits until a batch can be given, if that is to be waited for."""
+        while self._is_there:
+            is_full = self._num_under_way >= MOST_UNDER_WAY
+            if not _is_readable(self._channel, seconds if is_full else 0):
+                return not is_full
+            try:
+                received = self._channel.receive()
+            except OSError:
+                received = None
+            if received is None:
+                self.close()
+            else:
+                self._num_under_way -= 1
+                self._outbox.take_back(received[0].returned)
+        return True
+
+    def give(self, value: object, about: Any) -> None:
+        """Hands a batch over; waits where too many are under way, and no longer than `SECONDS_TO_WAIT`."""
+        from forebay.pool.channel import Message
+
+        if not self.has_room(SECONDS_TO_WAIT):
+            self.close()
+        if not self._is_there:
+            return
+        parcel, file = self._outbox.pack(value)
+        given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
+        self._num_under_way += 1
+        try:
+            self._channel.send(Message("task", parcel=parcel, about=about, given_up=given_up), file)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Gives nothing any more."""
+        self._is_there = False
+        self._channel.close()
+
+
+class Giver:
+    """The rank that reads, for one that is given its batches."""
+
+    def __init__(self, end: socket.socket) -> None:
+        from forebay.pool.channel import Channel
+        from forebay.pool.memory import Inbox
+
+        self._channel = Channel(end)
+        self._inbox = Inbox(MOST_IN_USE)
+        self.is_there = True
+
+    def is_ready(self) -> bool:
+        """Whether something is there to take."""
+        return _is_readable(self._channel, 0)
+
+    def take(self) -> tuple[Any, Any]:
+        """Waits for a batch, no longer than `SECONDS_TO_WAIT`; returns it with what was said about it.
+
+        Raises:
+            OSError: nothing came.
+        """
+        from forebay.pool.channel import Message
+
+        received = self._channel.receive() if _is_readable(self._channel, SECONDS_TO_WAIT) else None
+        if received is None:
+            raise ConnectionResetError("the rank that reads is gone, or waits for something")
+        message, file = received
+        assert message.parcel is not None, "a batch is in a block"  # noqa: S101
+        self._inbox.forget(message.given_up)
+        if file is not None:
+            self._inbox.add(message.parcel, file)
+            os.close(file)
+        value = self._inbox.open(message.parcel)
+        with suppress(OSError):
+            # One that is gone is noticed when the next batch is waited for.
+            self._channel.send(Message("ready", returned=tuple(self._inbox.return_unused())))
+        return value, message.about
+
+    def close(self) -> None:
+        """Takes nothing any more."""
+        self.is_there = False
+        self._channel.close()
+
+
+class Giving:
+    """Batches that are handed to other ranks on their way."""
+
+    def __init__(self, batches: Batches, takers: list[Taker]) -> None:
+        self._batches = batches
+        self._takers = takers
+
+    def is_ready(self) -> bool:
+        """Whether a batch is there, or none will come, and everybody has room for it."""
+        return all(taker.has_room() for taker in self._takers) and self._batches.is_ready()
+
+    def __next__(self) -> Item:
+        item = next(self._batches, None)
+        for taker in self._takers:
+            taker.give(None, None) if item is None else taker.give(item.value, item[1:])
+        if item is None:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """Closes what is before it."""
+        self._batches.close()
+
+
+class Given:
+    """Batches that another rank reads, as long as it does; then those that this one reads."""
+
+    def __init__(self, giver: Giver, run: Run, read: Callable[[Run], Batches]) -> None:
+        self._giver = giver
+        self._run = run
+        self._read = read
+        self._own: Batches | None = None
+
+    def is_ready(self) -> bool:
+        """Whether something is there, or this rank has to look for itself."""
+        return self._giver.is_ready() if self._own is None else self._own.is_ready()
+
+    def __next__(self) -> Item:
+        if self._own is None:
+            try:
+                value, about = self._giver.take()
+            except OSError:
+                self._giver.close()
+                self._own = self._read(self._run)
+            else:
+                if about is None:
+                    raise StopIteration
+                item = Item(value, *about)
+                self._run = self._run.behind(item.after)
+                return item
+        return next(self._own)
+
+    def close(self) -> None:
+        """Closes what this rank reads itself."""
+        if self._own is not None:
+            self._own.close()
+
+
+def _host() -> int:
+    """Returns what processes have in common that may use each other's sockets: kernel, network and user."""
+    import hashlib  # loads OpenSSL: not when Forebay is imported
+
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123 - of the kernel
+        boot = file.read()
+    network = os.stat("/proc/self/ns/net").st_ino  # noqa: PTH116
+    digest = hashlib.blake2b(boot + f"{network} {os.geteuid()}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _address(number: int) -> bytes:
+    return b"\0forebay-%x" % number
+
+
+def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket]:
+    """Yields connections to ranks, as many as come in time."""
+    deadline = time.monotonic() + SECONDS_TO_WAIT
+    while num_ranks:
+        listener.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            end, _ = listener.accept()
+        except TimeoutError:
+            return
+        _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user != os.geteuid():
+            end.close()
+            continue
+        num_ranks -= 1
+        end.settimeout(SECONDS_TO_WAIT)
+        yield end
+
+
+def _connected(number: int) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX)
+    try:
+        end.settimeout(SECONDS_TO_WAIT)
+        end.connect(_address(number))
+    except BaseException:
+        end.close()
+        raise
+    return end
+
+
+def _is_readable(channel: Channel, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -1,0 +1,289 @@
+"""Functions on batches: what they are given, what may come of them, and randomness that knows no workers.
+
+A `Program` is all that happens to a batch between the stream and the loop, in one go: it is what workers get. It is a
+pure function of the batch and of the positions of its rows, as far as the user's functions are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from forebay.carriers import split
+from forebay.columns import length_of, row_of
+from forebay.exceptions import SettingError, TransformError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from forebay.carriers import Opener
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of which epoch a batch holds."""
+
+    epoch: int
+    first: int
+    """Position of the first."""
+    step: int
+    """From each row's position to the next one's: the world size."""
+    num_rows: int
+
+    @property
+    def positions(self) -> range:
+        """The rows' positions in the order of the epoch, which know neither ranks nor batches."""
+        return range(self.first, self.first + self.step * self.num_rows, self.step)
+
+    def __str__(self) -> str:
+        last = self.first + self.step * max(self.num_rows - 1, 0)
+        every = f" in steps of {self.step}" if self.step > 1 else ""
+        return f"the rows at positions {self.first} to {last}{every} of epoch {self.epoch}"
+
+
+def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
+    """Returns 64 random bits for each row: a hash of seed, epoch, purpose and position.
+
+    A NumPy array, or a list of integers where NumPy is not installed.
+    """
+    start, mask = _key(seed, rows.epoch, purpose)
+    try:
+        import numpy as np
+    except ImportError:
+        return [_mixed(start + position * _GOLDEN) ^ mask for position in rows.positions]
+    positions = np.asarray(rows.positions, dtype=np.uint64)
+    # SplitMix64, whose n-th number is a bijection of n: no two rows of an epoch have the same.
+    bits = positions * np.uint64(_GOLDEN) + np.uint64(start)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31)) ^ np.uint64(mask)
+
+
+def _mixed(bits: int) -> int:
+    """Returns what SplitMix64 makes of a state."""
+    bits &= _MASK
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
+    return bits ^ (bits >> 31)
+
+
+def _key(seed: int, epoch: int, purpose: str) -> tuple[int, int]:
+    import hashlib  # loads OpenSSL: not when Forebay is imported
+
+    digest = hashlib.blake2b(f"forebay.map {seed} {epoch} {purpose}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators of the process that functions may use: Python's and, if imported, NumPy's and torch's."""
+    import random
+
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A user's function and how it is called; see `Dataset.map`."""
+
+    function: Callable[..., Any]
+    batched: bool
+    with_indices: bool
+    with_seeds: bool
+    input_columns: tuple[str, ...] | None
+    remove_columns: tuple[str, ...]
+    fn_kwargs: Mapping[str, Any]
+    purpose: str = "0"
+    """Tells the randomness of one step from that of others."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def apply(self, batch: Any, rows: Rows, seed: int, *, owns_process: bool) -> Any:
+        """Returns the batch with what the function made of it."""
+        seeds: Any = seeds_of(seed, rows, self.purpose) if self.with_seeds or owns_process else None
+        if not self.batched:
+            return self._merged(batch, self._of_rows(batch, rows, seeds, owns_process=owns_process), rows)
+        if owns_process and rows.num_rows:
+            seed_generators(int(seeds[0]))
+        extra = ([list(rows.positions)] if self.with_indices else []) + ([seeds] if self.with_seeds else [])
+        return self._merged(batch, self._call(batch, extra), rows)
+
+    def _call(self, value: Any, extra: list[Any]) -> Any:
+        """Calls the function on a batch or a row."""
+        if self.input_columns is None:
+            given = [dict(value) if isinstance(value, dict) else value]
+        else:
+            given = [_column(value, name) for name in self.input_columns]
+        return self.function(*given, *extra, **self.fn_kwargs)
+
+    def _of_rows(self, batch: dict[str, Any], rows: Rows, seeds: Any, *, owns_process: bool) -> dict[str, Any] | None:
+        """Calls the function on each row; returns the columns of what it returned."""
+        results = []
+        for index, position in enumerate(rows.positions):
+            if owns_process:
+                seed_generators(int(seeds[index]))
+            row = {name: row_of(column, index) for name, column in batch.items()}
+            extra = ([position] if self.with_indices else []) + ([int(seeds[index])] if self.with_seeds else [])
+            results.append(self._call(row, extra))
+        if all(result is None for result in results):
+            return None
+        return _columns(results, rows)
+
+    def _merged(self, batch: Any, result: Any, rows: Rows) -> Any:
+        """Returns the columns of the batch that are kept, and those of the result."""
+        if not isinstance(batch, dict):
+            return batch if result is None else _checked_table(batch, result, rows)
+        if result is None:
+            result = {}
+        if not isinstance(result, Mapping):
+            raise _WrongResultError(f"expected a dict of columns, or None, got {_kind(result)}")
+        for name, column in result.items():
+            _check_column(name, column, rows.num_rows)
+        missing = [name for name in self.remove_columns if name not in batch]
+        if missing:
+            raise _WrongResultError(f"remove_columns: the batch has no column `{missing[0]}`, only {', '.join(batch)}")
+        return {name: column for name, column in batch.items() if name not in self.remove_columns} | dict(result)
+
+
+@dataclass(frozen=True)
+class Collate:
+    """A function that makes anything of the rows of a batch, as a list: `collate_fn` of a DataLoader."""
+
+    function: Callable[[list[Any]], Any]
+    purpose: str = "collate"
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+
+class _WrongResultError(Exception):
+    """Says what a function returned that cannot be."""
+
+
+def _columns(results: list[Any], rows: Rows) -> dict[str, Any]:
+    """Returns what a function returned of rows as columns."""
+    first = results[0]
+    for position, result in zip(rows.positions, results, strict=True):
+        if not isinstance(result, Mapping):
+            what = f"a dict of columns for the row at position {position}"
+            raise _WrongResultError(f"expected {what}, got {_kind(result)}")
+        if result.keys() != first.keys():
+            names = f"{sorted(map(str, result))} at position {position}, {sorted(map(str, first))} before"
+            raise _WrongResultError(f"expected the same columns of every row, got {names}")
+    return {name: _stacked([result[name] for result in results]) for name in first}
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is done to a batch, from how the stream handed it over to what the loop gets."""
+
+    opener: Opener
+    steps: tuple[Step, ...]
+    collate: Collate | None
+    seed: int
+
+    def __call__(self, carried: Any, rows: Rows, *, owns_process: bool = False) -> Any:
+        """Runs the functions.
+
+        Args:
+            carried: The batch as the stream hands it over.
+            rows: Which rows it holds.
+            owns_process: Whether the generators of the process may be seeded.
+
+        Raises:
+            TransformError: a function raised, which is the cause, or returned what it must not.
+        """
+        step: Step | Collate | None = None
+        try:
+            batch = self.opener.batch(carried) if self.steps or self.collate is None else None
+            for step in self.steps:
+                batch = step.apply(batch, rows, self.seed, owns_process=owns_process)
+            if self.collate is None:
+                return batch
+            step = self.collate
+            if owns_process and rows.num_rows:
+                seed_generators(int(seeds_of(self.seed, rows, step.purpose)[0]))
+            return step.function(self._rows(carried, batch))
+        except _WrongResultError as error:
+            raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".strip(": ")
+            raise TransformError(f"{self._where(step)} failed on {rows}: {what}") from error
+
+    def _rows(self, carried: Any, batch: Any) -> list[Any]:
+        """Returns the rows of a batch, one by one."""
+        if not self.steps:
+            return self.opener.rows(carried)
+        if not isinstance(batch, dict):
+            raise SettingError("collate_fn: rows of tables cannot be collated after `map`; use another format")
+        return split(batch)
+
+    def _where(self, step: Step | Collate | None) -> str:
+        if step is None:
+            return "taking the batch apart"
+        return f"collate_fn: `{step.name}`" if isinstance(step, Collate) else f"map: `{step.name}`"
+
+
+def _column(value: Any, name: str) -> Any:
+    try:
+        return value[name]
+    except (KeyError, IndexError):
+        raise _WrongResultError(f"input_columns: the batch has no column `{name}`") from None
+
+
+def _check_column(name: object, column: Any, num_rows: int) -> None:
+    """Refuses what is no column of so many rows."""
+    if not isinstance(name, str):
+        raise _WrongResultError(f"expected names of columns, got {name!r}")
+    length = length_of(column)
+    if length is None:
+        expected = f"a tensor, an array or a list of {num_rows} values"
+        raise _WrongResultError(f"column `{name}`: expected {expected}, got {_kind(column)}")
+    if length != num_rows:
+        raise _WrongResultError(
+            f"column `{name}`: expected {num_rows} rows, as many as the batch has, got {length}; what makes other rows "
+            "belongs into the `collate_fn` of a `DataLoader`"
+        )
+
+
+def _checked_table(batch: Any, result: Any, rows: Rows) -> Any:
+    """Returns a table that a function made of a table."""
+    if type(result) is not type(batch):
+        raise _WrongResultError(f"expected {_kind(batch)}, as it was given, got {_kind(result)}")
+    length = length_of(result)
+    if length != rows.num_rows:
+        raise _WrongResultError(f"expected a table of {rows.num_rows} rows, as it was given, got {length}")
+    return result
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """Returns the values of rows as one array where they have one shape and type, else as a list."""
+    first = values[0]
+    kind = type(first)
+    if any(type(value) is not kind for value in values):
+        return list(values)
+    for module in ("torch", "numpy"):
+        library: Any = sys.modules.get(module)
+        array = None if library is None else library.Tensor if module == "torch" else library.ndarray
+        if array is not None and isinstance(first, array):
+            is_one = all(value.shape == first.shape and value.dtype == first.dtype for value in values)
+            return library.stack(list(values)) if is_one else list(values)
+    return list(values)
+
+
+def _kind(value: object) -> str:
+    name = type(value).__module__ + "." + type(value).__qualname__
+    return f"`{name.removeprefix('builtins.')}`"

@@ -1,0 +1,224 @@
+//! Makes of gathered batches what the consumer asked for, on the threads that gathered them.
+//!
+//! ```text
+//! gather ──► images to pixels ──► lists padded to one length, or made ready to be packed ──► consumer
+//! ```
+//!
+//! What happens to a row depends on the row, the seed and the epoch, never on its batch's thread or time. A value that
+//! cannot be used is a [`Fault`] of its row, which the stream turns into an error that says where the row lies.
+
+mod documents;
+mod images;
+mod lists;
+mod padding;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{ArrowError, FieldRef, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+
+pub use self::documents::Documents;
+use self::documents::Packable;
+pub(crate) use self::documents::pads;
+use self::images::ImageColumn;
+pub use self::lists::Integers;
+use self::padding::Padder;
+pub use self::padding::{Padding, Side};
+use crate::error::{Error, Result};
+use crate::forms::{Form, Request};
+use crate::image::ImageSettings;
+use crate::plan::BatchSlice;
+use crate::plan::seed::{Key, Purpose};
+
+/// What is to be made of batches.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FinishSettings {
+    /// The columns whose images are decoded.
+    #[serde(default)]
+    pub images: BTreeMap<String, ImageSettings>,
+    /// How lists are padded.
+    #[serde(default)]
+    pub padding: Option<Padding>,
+    /// The lists that are packed later; excludes padding.
+    #[serde(default)]
+    pub documents: Option<Documents>,
+}
+
+/// What is made of the batches of one schema.
+#[derive(Debug)]
+pub struct Finish {
+    images: Vec<ImageColumn>,
+    lists: Lists,
+}
+
+#[derive(Debug)]
+enum Lists {
+    Untouched,
+    Padded(Padder),
+    Documents(Packable),
+}
+
+/// A value that cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Its row in the batch.
+    pub(crate) row: usize,
+    pub(crate) column: String,
+    /// What is wrong with it, and what to do.
+    pub(crate) reason: String,
+}
+
+/// Which rows a batch holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchRows {
+    pub(crate) slice: BatchSlice,
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+}
+
+impl BatchRows {
+    /// Returns the position of a row of the batch in the order of the epoch.
+    pub(crate) fn position(&self, row: usize) -> u64 {
+        match self.slice.padding {
+            Some(position) if row >= self.slice.len => position,
+            _ => self.slice.first + self.slice.step * row as u64,
+        }
+    }
+
+    /// Returns what random crops and flips are drawn by.
+    fn image_key(&self) -> Key {
+        Key::new(self.seed, self.epoch, Purpose::Image)
+    }
+}
+
+/// A finished batch.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) batch: RecordBatch,
+    /// Rows left out, because their images cannot be decoded.
+    pub(crate) num_skipped: u64,
+}
+
+impl Finish {
+    /// Prepares what is to be made of batches of `schema`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownColumn`], [`Error::NoTensor`] for columns that hold no images or lists of numbers, and
+    /// [`Error::Setting`] for values that do not fit a column's type.
+    pub fn try_new(schema: &Schema, settings: &FinishSettings) -> Result<Self> {
+        let images = settings.images.iter().map(|(name, settings)| {
+            let index = index_of(schema, name)?;
+            ImageColumn::try_new(index, &schema.fields()[index], settings)
+        });
+        let lists = match (&settings.documents, &settings.padding) {
+            (Some(documents), _) => Lists::Documents(Packable::try_new(schema, documents)?),
+            (None, Some(padding)) => Lists::Padded(Padder::try_new(schema, padding)?),
+            (None, None) => Lists::Untouched,
+        };
+        Ok(Self { images: images.collect::<Result<_>>()?, lists })
+    }
+
+    /// Returns the forms of finished batches' columns, from those of the columns of `schema` as they are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] where `requests` ask for a form of what is made into something else.
+    pub fn forms(
+        &self,
+        mut forms: Vec<Form>,
+        schema: &Schema,
+        requests: &BTreeMap<String, Request>,
+    ) -> Result<Vec<Form>> {
+        let padded: &[usize] = match &self.lists {
+            Lists::Padded(padder) => padder.columns(),
+            _ => &[],
+        };
+        let replaced = self.images.iter().map(ImageColumn::index).chain(padded.iter().copied());
+        for index in replaced {
+            let name = schema.field(index).name();
+            if requests.keys().any(|path| path.split('.').next() == Some(name)) {
+                let reason =
+                    format!("column `{name}` is padded or decoded, and has no other form; leave one of both out");
+                return Err(Error::Setting { name: "forms", reason });
+            }
+            if let Some(form) = forms.get_mut(index) {
+                *form = Form::Tensor;
+            }
+        }
+        if matches!(&self.lists, Lists::Padded(padder) if padder.makes_mask()) {
+            forms.push(Form::Tensor);
+        }
+        Ok(forms)
+    }
+
+    /// Returns the bytes that a row takes beyond those that it was gathered with.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.images.iter().map(ImageColumn::row_bytes).sum()
+    }
+
+    /// Makes of a batch what was asked for.
+    ///
+    /// # Errors
+    ///
+    /// The first value that cannot be used; images, where they are not to be skipped.
+    pub(crate) fn apply(&self, batch: RecordBatch, rows: &BatchRows) -> Result<Finished, Fault> {
+        let num_rows = batch.num_rows();
+        let batch = self.decode_images(batch, rows)?;
+        let num_skipped = (num_rows - batch.num_rows()) as u64;
+        let batch = match &self.lists {
+            Lists::Untouched => batch,
+            Lists::Padded(padder) => padder.apply(&batch)?,
+            Lists::Documents(packable) => packable.apply(&batch)?,
+        };
+        Ok(Finished { batch, num_skipped })
+    }
+
+    fn decode_images(&self, batch: RecordBatch, rows: &BatchRows) -> Result<RecordBatch, Fault> {
+        if self.images.is_empty() {
+            return Ok(batch);
+        }
+        let (key, num_rows) = (rows.image_key(), batch.num_rows());
+        let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
+        let mut is_kept = vec![true; num_rows];
+        for image in &self.images {
+            let draws = |row: usize| key.draws(rows.position(row));
+            columns[image.index()] = image.decode(batch.column(image.index()), &mut is_kept, &draws)?;
+        }
+        let decoded = made(&batch.schema(), columns, num_rows).map_err(|error| unfit(&error))?;
+        if is_kept.iter().all(|kept| *kept) {
+            return Ok(decoded);
+        }
+        arrow_select::filter::filter_record_batch(&decoded, &is_kept.into()).map_err(|error| unfit(&error))
+    }
+}
+
+/// Fields with their arrays.
+type Columns = Vec<(FieldRef, ArrayRef)>;
+
+/// Returns a batch of other columns under the metadata of `schema`.
+fn made(schema: &SchemaRef, columns: Columns, num_rows: usize) -> Result<RecordBatch, ArrowError> {
+    let (fields, arrays): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+    let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
+    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
+    RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
+}
+
+/// Returns the fault of a batch that is none of a single row: larger than Arrow can say.
+fn unfit(error: &ArrowError) -> Fault {
+    Fault { row: 0, column: String::new(), reason: format!("the batch cannot be made: {error}; use a smaller one") }
+}
+
+fn index_of(schema: &Schema, name: &str) -> Result<usize> {
+    schema.index_of(name).map_err(|_| Error::UnknownColumn {
+        column: name.to_owned(),
+        near: Vec::new(),
+        available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+    })
+}

@@ -1,0 +1,212 @@
+//! Pads lists to one length.
+
+use std::collections::BTreeMap;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_schema::{DataType, Field, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::lists::{Integers, Items, Lists};
+use super::{Columns, Fault, index_of, made, unfit};
+use crate::error::{Error, Result};
+
+/// The column whose lengths the mask tells, where several are padded.
+const LEADER: &str = "input_ids";
+
+/// The column that is padded with what losses ignore.
+const LABELS: &str = "labels";
+
+/// What PyTorch's losses ignore.
+const IGNORED: i64 = -100;
+
+/// One end of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// Its beginning.
+    Left,
+    /// Its end.
+    #[default]
+    Right,
+}
+
+/// How lists of numbers are padded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Padding {
+    /// The columns; all lists of numbers without.
+    pub columns: Option<Vec<String>>,
+    /// Longer lists are cut to this length.
+    pub max_length: Option<usize>,
+    /// Whether all batches have rows of `max_length`, not as long as the longest.
+    pub is_fixed: bool,
+    /// The length of rows is a multiple of this.
+    pub multiple_of: usize,
+    /// Where the padding goes.
+    pub side: Side,
+    /// Where lists are cut.
+    pub truncation_side: Side,
+    /// What the columns are padded with; 0 without, -100 for `labels`.
+    pub values: BTreeMap<String, serde_json::Number>,
+    /// What integers become.
+    pub integers: Integers,
+    /// The name of a column that is 1 where there are items and 0 where there is padding.
+    pub mask: Option<String>,
+}
+
+/// What is padded in batches of one schema.
+#[derive(Debug)]
+pub(super) struct Padder {
+    padding: Padding,
+    columns: Vec<usize>,
+    items: Vec<(Items, Vec<u8>)>,
+    /// Which of them the mask is of, and the mask itself.
+    mask: Option<(usize, Items)>,
+}
+
+impl Padder {
+    pub(super) fn try_new(schema: &Schema, padding: &Padding) -> Result<Self> {
+        let columns = match &padding.columns {
+            Some(names) => names.iter().map(|name| index_of(schema, name)).collect::<Result<Vec<_>>>()?,
+            None => (0..schema.fields().len()).filter(|&index| is_padded(schema.field(index))).collect(),
+        };
+        let items = columns.iter().map(|&index| {
+            let items = Items::require(schema.field(index), padding.integers, "padded")?;
+            let pad = pad_of(&items, &padding.values)?;
+            Ok((items, pad))
+        });
+        let items = items.collect::<Result<Vec<_>>>()?;
+        for name in padding.values.keys() {
+            if !items.iter().any(|(items, _)| items.name == *name) {
+                let reason = format!("`{name}` is not a column that is padded");
+                return Err(Error::Setting { name: "padding", reason });
+            }
+        }
+        let mask = mask_of(schema, padding, &items)?;
+        Ok(Self { padding: padding.clone(), columns, items, mask })
+    }
+
+    /// Returns the places of the padded columns.
+    pub(super) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// Returns whether batches have a mask behind their columns.
+    pub(super) fn makes_mask(&self) -> bool {
+        self.mask.is_some()
+    }
+
+    pub(super) fn apply(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
+        let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
+        let mut mask = None;
+        for (place, (&index, (items, pad))) in self.columns.iter().zip(&self.items).enumerate() {
+            let lists = items.lists(batch.column(index))?;
+            let length = self.length(&lists);
+            let values = self.padded(&lists, length, items.width, pad);
+            columns[index] = items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
+            if let Some((of, mask_items)) = self.mask.as_ref().filter(|(of, _)| *of == place) {
+                debug_assert_eq!(*of, place);
+                let values = self.mask(&lists, length);
+                let made = mask_items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
+                mask = Some(made);
+            }
+        }
+        columns.extend(mask);
+        made(&batch.schema(), columns, batch.num_rows()).map_err(|error| unfit(&error))
+    }
+
+    /// Returns the length of the rows of a batch.
+    fn length(&self, lists: &Lists) -> usize {
+        let longest = lists.offsets.windows(2).map(|pair| self.kept(pair[1] - pair[0])).max().unwrap_or(0);
+        let length = match self.padding.max_length {
+            Some(max_length) if self.padding.is_fixed => max_length,
+            _ => longest,
+        };
+        length.next_multiple_of(self.padding.multiple_of.max(1))
+    }
+
+    /// Returns how many items are kept of a list of `length`.
+    fn kept(&self, length: usize) -> usize {
+        self.padding.max_length.map_or(length, |max_length| length.min(max_length))
+    }
+
+    fn padded(&self, lists: &Lists, length: usize, width: usize, pad: &[u8]) -> Buffer {
+        let pads = pad.repeat(length);
+        self.rows(lists, length, width, |start, kept| &lists.values[start * width..(start + kept) * width], &pads)
+    }
+
+    fn mask(&self, lists: &Lists, length: usize) -> Buffer {
+        let (ones, zeros) = (1_i64.to_ne_bytes().repeat(length), vec![0; length * size_of::<i64>()]);
+        self.rows(lists, length, size_of::<i64>(), |_, kept| &ones[..kept * size_of::<i64>()], &zeros)
+    }
+
+    /// Lays the kept part of each list and its padding side by side.
+    fn rows<'a>(
+        &self,
+        lists: &Lists,
+        length: usize,
+        width: usize,
+        items: impl Fn(usize, usize) -> &'a [u8],
+        pads: &[u8],
+    ) -> Buffer {
+        let mut out = MutableBuffer::with_capacity((lists.offsets.len() - 1) * length * width);
+        for pair in lists.offsets.windows(2) {
+            let kept = self.kept(pair[1] - pair[0]);
+            let start = match self.padding.truncation_side {
+                Side::Right => pair[0],
+                Side::Left => pair[1] - kept,
+            };
+            let pads = &pads[..(length - kept) * width];
+            match self.padding.side {
+                Side::Right => {
+                    out.extend_from_slice(items(start, kept));
+                    out.extend_from_slice(pads);
+                }
+                Side::Left => {
+                    out.extend_from_slice(pads);
+                    out.extend_from_slice(items(start, kept));
+                }
+            }
+        }
+        out.into()
+    }
+}
+
+/// Returns whether a column is padded where none is named: lists that may differ in length.
+fn is_padded(field: &Field) -> bool {
+    !matches!(field.data_type(), DataType::FixedSizeList(..)) && Items::of(field, Integers::Stored).is_some()
+}
+
+/// Returns what a column is padded with.
+pub(super) fn pad_of(items: &Items, values: &BTreeMap<String, serde_json::Number>) -> Result<Vec<u8>> {
+    let default = if items.name == LABELS { IGNORED } else { 0 };
+    let number = values.get(&items.name).cloned().unwrap_or_else(|| default.into());
+    items.bytes_of(&number).ok_or_else(|| Error::Setting {
+        name: "values",
+        reason: format!(
+            "column `{}` of `{}` cannot be padded with {number}; give it another value, or ask for another dtype",
+            items.name, items.data_type
+        ),
+    })
+}
+
+/// Returns which column the mask is of, and the mask's items.
+fn mask_of(schema: &Schema, padding: &Padding, items: &[(Items, Vec<u8>)]) -> Result<Option<(usize, Items)>> {
+    let Some(name) = &padding.mask else { return Ok(None) };
+    if items.iter().any(|(items, _)| items.name == *name) {
+        // The files have one.
+        return Ok(None);
+    }
+    if schema.index_of(name).is_ok() {
+        let reason = format!("column `{name}` is there and not padded; choose another name for the mask, or none");
+        return Err(Error::Setting { name: "mask", reason });
+    }
+    let leader = items.iter().position(|(items, _)| items.name == LEADER).unwrap_or(0);
+    if items.is_empty() {
+        let reason = "no column is a list of numbers; leave `padding` out".to_owned();
+        return Err(Error::Setting { name: "padding", reason });
+    }
+    let int64 = DataType::new_list(DataType::Int64, false);
+    Ok(Items::of(&Field::new(name, int64, false), Integers::Int64).map(|items| (leader, items)))
+}

@@ -1,0 +1,122 @@
+//! Decodes images to pixels of one size: JPEG, PNG and WebP, cropped, resized and mirrored.
+//!
+//! ```text
+//! bytes ──► header: size, orientation ──► crop box ──► decode ──► resize ──► orient, mirror, lay out
+//!           (limits checked here)         (seeded)     (JPEG: perhaps scaled)
+//! ```
+//!
+//! Resizing is a convolution with a triangle as wide as the reduction, which is what PIL calls `BILINEAR`. The crop is
+//! chosen in the upright image; its box is turned into that of the stored one, so that only the result is turned.
+
+mod crop;
+mod exif;
+mod jpeg;
+mod layout;
+mod open;
+mod png;
+mod settings;
+mod webp;
+
+#[cfg(test)]
+mod tests;
+
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+use self::crop::Placed;
+use self::open::Opened;
+pub use self::settings::{ColorMode, Crop, ImageSettings, Layout, OnError};
+use crate::panics;
+use crate::plan::seed::Draws;
+
+/// Bytes of a pixel until it is laid out.
+const CHANNELS: usize = 3;
+
+/// Decodes images one after another, with buffers that they share.
+#[derive(Debug)]
+pub(crate) struct ImageDecoder<'a> {
+    settings: &'a ImageSettings,
+    resizer: Resizer,
+    /// The decoded image.
+    pixels: Vec<u8>,
+    /// The resized one, not yet turned.
+    resized: Vec<u8>,
+}
+
+/// The size of an image, in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+impl Extent {
+    /// Returns the bytes of an image of this size.
+    fn num_bytes(self) -> usize {
+        self.width as usize * self.height as usize * CHANNELS
+    }
+}
+
+impl<'a> ImageDecoder<'a> {
+    pub(crate) fn new(settings: &'a ImageSettings) -> Self {
+        Self { settings, resizer: Resizer::new(), pixels: Vec::new(), resized: Vec::new() }
+    }
+
+    /// Writes the pixels of an image to `out`; `draws` are its row's random numbers.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the image.
+    pub(crate) fn decode(&mut self, bytes: &[u8], draws: impl FnOnce() -> Draws, out: &mut [u8]) -> Result<(), String> {
+        panics::caught(|| self.decode_trusting(bytes, draws, out))
+            .unwrap_or_else(|panic| Err(format!("the image is broken: {panic}")))
+    }
+
+    fn decode_trusting(&mut self, bytes: &[u8], draws: impl FnOnce() -> Draws, out: &mut [u8]) -> Result<(), String> {
+        let opened = Opened::open(bytes)?;
+        let (stored, orientation) = (opened.extent(), opened.orientation());
+        self.settings.check_extent(stored)?;
+        let placed = Placed::choose(self.settings, orientation.upright(stored), draws);
+        let target = orientation.upright(self.settings.extent());
+        let cropped = orientation.stored_box(placed.cropped, stored);
+        let (decoded, fraction) = opened.decode(cropped, target, &mut self.pixels)?;
+        let cropped = cropped.reduced(fraction, decoded);
+        self.resized.resize(target.num_bytes(), 0);
+        resize(&mut self.resizer, &self.pixels, decoded, cropped, target, &mut self.resized)?;
+        layout::lay_out(&self.resized, target, orientation, placed.is_mirrored, self.settings, out);
+        Ok(())
+    }
+}
+
+/// Resizes a part of an image.
+fn resize(
+    resizer: &mut Resizer,
+    pixels: &[u8],
+    from: Extent,
+    part: crop::Box2,
+    to: Extent,
+    out: &mut [u8],
+) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("it cannot be resized: {error}");
+    let source = ImageRef::new(from.width, from.height, pixels, PixelType::U8x3).map_err(|error| failed(&error))?;
+    let mut target = Image::from_slice_u8(to.width, to.height, out, PixelType::U8x3).map_err(|error| failed(&error))?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
+        part.left,
+        part.top,
+        part.width,
+        part.height,
+    );
+    resizer.resize(&source, &mut target, &options).map_err(|error| failed(&error))
+}
+
+/// Makes `pixels` the RGB of samples of grey, grey and alpha, RGB, or RGB and alpha: 1 to 4 `channels`.
+fn to_rgb(samples: &[u8], channels: usize, pixels: &mut Vec<u8>) {
+    pixels.clear();
+    pixels.reserve(samples.len() / channels.max(1) * CHANNELS);
+    match channels {
+        1 => samples.iter().for_each(|&grey| pixels.extend_from_slice(&[grey; CHANNELS])),
+        2 => samples.as_chunks::<2>().0.iter().for_each(|&[grey, _]| pixels.extend_from_slice(&[grey; CHANNELS])),
+        4 => samples.as_chunks::<4>().0.iter().for_each(|&[r, g, b, _]| pixels.extend_from_slice(&[r, g, b])),
+        _ => pixels.extend_from_slice(samples),
+    }
+}

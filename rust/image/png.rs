@@ -1,0 +1,48 @@
+//! PNG: of any depth, with a palette or alpha, animated (the image that programs without animation show).
+
+use std::io::Cursor;
+
+use png::{Decoder, Reader, Transformations};
+
+use super::layout::Orientation;
+use super::open::broken;
+use super::{Extent, exif, to_rgb};
+
+/// A PNG image whose header was read.
+pub(super) struct Png<'a> {
+    reader: Reader<Cursor<&'a [u8]>>,
+}
+
+impl<'a> Png<'a> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
+        let mut decoder = Decoder::new(Cursor::new(bytes));
+        // Palettes and few bits become bytes, 16 bits their upper 8.
+        decoder.set_transformations(Transformations::normalize_to_color8());
+        // Compressed text and profiles are the other bombs of this format.
+        decoder.set_ignore_text_chunk(true);
+        decoder.set_ignore_iccp_chunk(true);
+        Ok(Self { reader: decoder.read_info().map_err(|error| broken("PNG", error))? })
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        let info = self.reader.info();
+        Extent { width: info.width, height: info.height }
+    }
+
+    pub(super) fn orientation(&self) -> Orientation {
+        self.reader.info().exif_metadata.as_ref().map_or_else(Orientation::default, |exif| exif::orientation(exif))
+    }
+
+    pub(super) fn decode(mut self, pixels: &mut Vec<u8>) -> Result<Extent, String> {
+        let num_bytes = self.reader.output_buffer_size().ok_or_else(|| broken("PNG", "it is too large"))?;
+        let mut samples = vec![0; num_bytes];
+        let info = self.reader.next_frame(&mut samples).map_err(|error| broken("PNG", error))?;
+        samples.truncate(info.buffer_size());
+        let extent = Extent { width: info.width, height: info.height };
+        to_rgb(&samples, info.color_type.samples(), pixels);
+        match pixels.len() == extent.num_bytes() {
+            true => Ok(extent),
+            false => Err(broken("PNG", "its pixels are not as many as its header says")),
+        }
+    }
+}

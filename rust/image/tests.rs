@@ -1,0 +1,154 @@
+use super::*;
+use crate::plan::seed::{Key, Purpose};
+
+fn settings() -> ImageSettings {
+    ImageSettings {
+        size: (2, 3),
+        crop: Crop::Whole,
+        scale: (0.08, 1.0),
+        ratio: (0.75, 4.0 / 3.0),
+        flip: 0.0,
+        layout: Layout::Pixels,
+        mode: ColorMode::Rgb,
+        on_error: OnError::Raise,
+        max_pixels: 1000,
+    }
+}
+
+/// A PNG of the pixels whose red is `x`, green `y`.
+fn png(width: u32, height: u32, exif: Option<u16>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut info = ::png::Info::with_size(width, height);
+    info.color_type = ::png::ColorType::Rgb;
+    info.bit_depth = ::png::BitDepth::Eight;
+    let orientation = exif.map(|number| {
+        let [low, high] = number.to_le_bytes();
+        let directory = [1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, low, high, 0, 0, 0, 0, 0, 0];
+        [&b"II*\0\x08\0\0\0"[..], &directory].concat()
+    });
+    info.exif_metadata = orientation.map(Into::into);
+    let mut writer = ::png::Encoder::with_info(&mut out, info).unwrap().write_header().unwrap();
+    let pixel = |x: u32, y: u32| [u8::try_from(x).unwrap(), u8::try_from(y).unwrap(), 7];
+    let pixels: Vec<u8> = (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect();
+    writer.write_image_data(&pixels).unwrap();
+    writer.finish().unwrap();
+    out
+}
+
+fn draws(position: u64) -> Draws {
+    Key::new(1, 0, Purpose::Image).draws(position)
+}
+
+fn decoded(settings: &ImageSettings, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let mut out = vec![0; settings.num_bytes()];
+    ImageDecoder::new(settings).decode(bytes, || draws(0), &mut out).map(|()| out)
+}
+
+/// Where the pixels of the result come from, as (column, row).
+fn places(settings: &ImageSettings, bytes: &[u8]) -> Vec<(u8, u8)> {
+    decoded(settings, bytes).unwrap().as_chunks::<3>().0.iter().map(|&[x, y, _]| (x, y)).collect()
+}
+
+#[test]
+fn every_orientation_is_turned_upright() {
+    // What EXIF says of the row and the column of the stored image where the upright one has its first pixels.
+    let expected = [
+        (1, (3, 2), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
+        (2, (3, 2), [(2, 0), (1, 0), (0, 0), (2, 1), (1, 1), (0, 1)]),
+        (3, (3, 2), [(2, 1), (1, 1), (0, 1), (2, 0), (1, 0), (0, 0)]),
+        (4, (3, 2), [(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]),
+        (5, (2, 3), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]),
+        (6, (2, 3), [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1), (1, 0)]),
+        (7, (2, 3), [(1, 2), (1, 1), (1, 0), (0, 2), (0, 1), (0, 0)]),
+        (8, (2, 3), [(1, 0), (1, 1), (1, 2), (0, 0), (0, 1), (0, 2)]),
+    ];
+    for (number, (width, height), upright) in expected {
+        assert_eq!(places(&settings(), &png(width, height, Some(number))), upright, "orientation {number}");
+    }
+}
+
+#[test]
+fn layouts_hold_the_same_pixels() {
+    let bytes = png(3, 2, None);
+    let planes = decoded(&ImageSettings { layout: Layout::Planes, ..settings() }, &bytes).unwrap();
+    assert_eq!(planes, [0, 1, 2, 0, 1, 2, 0, 0, 0, 1, 1, 1, 7, 7, 7, 7, 7, 7]);
+    let mirrored = decoded(&ImageSettings { layout: Layout::Planes, flip: 1.0, ..settings() }, &bytes).unwrap();
+    assert_eq!(mirrored[..6], [2, 1, 0, 2, 1, 0]);
+    let turned = ImageSettings { flip: 1.0, ..settings() };
+    assert_eq!(
+        places(&turned, &png(2, 3, Some(6))),
+        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)],
+        "mirrored after it was turned"
+    );
+    let grey = decoded(&ImageSettings { mode: ColorMode::Grey, ..settings() }, &bytes).unwrap();
+    assert_eq!(grey, [1, 1, 1, 1, 2, 2]);
+}
+
+#[test]
+fn a_crop_in_the_middle_has_the_right_proportions() {
+    let center = ImageSettings { crop: Crop::Center, ..settings() };
+    assert_eq!(places(&center, &png(7, 2, None)), [(2, 0), (3, 0), (4, 0), (2, 1), (3, 1), (4, 1)]);
+}
+
+#[test]
+fn random_crops_lie_within_the_image_and_follow_from_the_row() {
+    let random = ImageSettings { crop: Crop::Random, ..settings() };
+    let mut seen = Vec::new();
+    for position in 0..200 {
+        for (width, height) in [(1, 1), (640, 480), (3, 500), (500, 3)] {
+            let extent = Extent { width, height };
+            let placed = Placed::choose(&random, extent, || draws(position));
+            assert_eq!(placed, Placed::choose(&random, extent, || draws(position)));
+            let crop::Box2 { left, top, width, height } = placed.cropped;
+            assert!(left >= 0.0 && top >= 0.0 && width > 0.0 && height > 0.0);
+            assert!(left + width <= f64::from(extent.width) && top + height <= f64::from(extent.height));
+            if extent.width == 640 {
+                let share = width * height / f64::from(640 * 480);
+                assert!((0.079..1.0).contains(&share) && (0.74..1.35).contains(&(width / height)));
+                seen.push((left, top));
+            }
+        }
+    }
+    seen.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    seen.dedup();
+    assert!(seen.len() > 190, "only {} places", seen.len());
+}
+
+#[test]
+fn a_bomb_is_refused_by_its_header() {
+    let error = decoded(&settings(), &png(40, 26, None)).unwrap_err();
+    assert!(error.contains("40 x 26 = 1040 pixels, more than `max_pixels` (1000)"), "{error}");
+}
+
+#[test]
+fn broken_images_say_what_is_wrong() {
+    let whole = png(3, 2, None);
+    for (bytes, said) in [
+        (&b""[..], "it has no bytes"),
+        (
+            b"GIF89a\x01\x00\x01\x00",
+            "it is no JPEG, PNG or WebP image: its 10 bytes begin with 47 49 46 38 39 61 01 00",
+        ),
+        (&whole[..whole.len() - 20], "the PNG image is broken"),
+        (&whole[..20], "the PNG image is broken"),
+        (b"\xff\xd8\xff", "it is truncated"),
+        (b"\xff\xd8\xff\xd9", "the JPEG image is broken"),
+        (b"RIFF\x04\0\0\0WEBP", "the WebP image is broken"),
+    ] {
+        let error = decoded(&settings(), bytes).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    for (wrong, said) in [
+        (ImageSettings { size: (0, 2), ..settings() }, "size"),
+        (ImageSettings { scale: (0.5, 0.4), ..settings() }, "scale"),
+        (ImageSettings { scale: (0.5, 1.5), ..settings() }, "scale"),
+        (ImageSettings { ratio: (0.0, 1.0), ..settings() }, "ratio"),
+        (ImageSettings { flip: 1.5, ..settings() }, "flip"),
+    ] {
+        assert!(wrong.check().unwrap_err().starts_with(said));
+    }
+}

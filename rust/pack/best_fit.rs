@@ -1,0 +1,85 @@
+//! Decides sequences of whole documents, by best-fit decreasing.
+//!
+//! Documents are looked at in windows, counted from the beginning of the epoch, and each window is packed for itself: so
+//! the documents of one window are all that it takes to decide its sequences again. Pieces go into the sequence with the
+//! least room that has enough, longest first. Sequences leave in the order of their first documents, and so do the
+//! documents within a sequence: the order of the rows is disturbed as little as may be.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::{Mark, Piece, Sequence};
+
+/// Packs the documents of one window after another.
+#[derive(Debug)]
+pub(super) struct BestFit {
+    length: usize,
+    window: u64,
+    /// The first document of the window.
+    begin: u64,
+    /// Sequences of the first window that were delivered before.
+    skipped: u64,
+    pieces: Vec<Piece>,
+}
+
+impl BestFit {
+    pub(super) fn new(length: usize, window: usize, mark: Mark) -> Self {
+        Self { length, window: window as u64, begin: mark.document, skipped: mark.done, pieces: Vec::new() }
+    }
+
+    /// Adds a document; returns the sequences of its window if it is the last one, each with the mark behind it.
+    pub(super) fn push(&mut self, document: u64, len: usize) -> Vec<(Sequence, Mark)> {
+        // What is longer than a sequence is cut.
+        let starts = (0..len).step_by(self.length);
+        self.pieces.extend(starts.map(|start| Piece { document, start, len: self.length.min(len - start) }));
+        if document + 1 - self.begin < self.window { Vec::new() } else { self.end(document + 1) }
+    }
+
+    /// Returns the sequences of the window that ends before document `end`.
+    pub(super) fn end(&mut self, end: u64) -> Vec<(Sequence, Mark)> {
+        let sequences = pack(std::mem::take(&mut self.pieces), self.length);
+        let num = sequences.len() as u64;
+        let skipped = std::mem::take(&mut self.skipped);
+        let begin = std::mem::replace(&mut self.begin, end);
+        let mark = |done: u64| match done == num {
+            true => Mark { document: end, done: 0 },
+            false => Mark { document: begin, done },
+        };
+        let sequences = sequences.into_iter().zip(1..).map(|(sequence, done)| (sequence, mark(done)));
+        sequences.skip(usize::try_from(skipped).unwrap_or(usize::MAX)).collect()
+    }
+
+    /// Returns the first document that is in no sequence yet.
+    pub(super) fn first_needed(&self) -> u64 {
+        self.begin
+    }
+}
+
+/// Packs pieces of at most `length` tokens, given in order.
+fn pack(pieces: Vec<Piece>, length: usize) -> Vec<Sequence> {
+    let mut by_length: Vec<usize> = (0..pieces.len()).collect();
+    by_length.sort_by_key(|&index| (Reverse(pieces[index].len), index));
+    let mut sequences: Vec<Vec<usize>> = Vec::new();
+    // The room of each sequence, and which it is: the one begun first where several have as little.
+    let mut rooms: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for index in by_length {
+        let len = pieces[index].len;
+        let (room, sequence) = match rooms.range((len, 0)..).next().copied() {
+            Some(found) => {
+                rooms.remove(&found);
+                found
+            }
+            None => {
+                sequences.push(Vec::new());
+                (length, sequences.len() - 1)
+            }
+        };
+        sequences[sequence].push(index);
+        if room > len {
+            rooms.insert((room - len, sequence));
+        }
+    }
+    sequences.iter_mut().for_each(|sequence| sequence.sort_unstable());
+    sequences.sort_unstable();
+    sequences.iter().map(|sequence| sequence.iter().map(|&index| pieces[index]).collect()).collect()
+}

@@ -1,0 +1,55 @@
+//! Decides sequences of all tokens end to end.
+
+use super::{Mark, Piece, Sequence};
+
+/// Cuts the tokens of documents, end to end, every `length`.
+#[derive(Debug)]
+pub(super) struct Concat {
+    length: usize,
+    drop_last: bool,
+    /// Tokens of the first document that were delivered before.
+    skipped: usize,
+    open: Sequence,
+    open_len: usize,
+}
+
+impl Concat {
+    pub(super) fn new(length: usize, drop_last: bool, mark: Mark) -> Self {
+        let skipped = usize::try_from(mark.done).unwrap_or(usize::MAX);
+        Self { length, drop_last, skipped, open: Sequence::new(), open_len: 0 }
+    }
+
+    /// Adds a document; returns the sequences that it fills, each with the mark behind it.
+    pub(super) fn push(&mut self, document: u64, len: usize) -> Vec<(Sequence, Mark)> {
+        let mut filled = Vec::new();
+        let mut start = std::mem::take(&mut self.skipped).min(len);
+        while start < len {
+            let taken = (len - start).min(self.length - self.open_len);
+            self.open.push(Piece { document, start, len: taken });
+            self.open_len += taken;
+            start += taken;
+            if self.open_len == self.length {
+                let mark = if start == len {
+                    Mark { document: document + 1, done: 0 }
+                } else {
+                    Mark { document, done: start as u64 }
+                };
+                filled.push((std::mem::take(&mut self.open), mark));
+                self.open_len = 0;
+            }
+        }
+        filled
+    }
+
+    /// Returns what is left at the end, if it is to be delivered.
+    pub(super) fn end(&mut self, num_documents: u64) -> Vec<(Sequence, Mark)> {
+        let open = std::mem::take(&mut self.open);
+        let is_wanted = !open.is_empty() && !self.drop_last;
+        is_wanted.then_some((open, Mark { document: num_documents, done: 0 })).into_iter().collect()
+    }
+
+    /// Returns the first document of which tokens are not in a sequence yet.
+    pub(super) fn first_needed(&self) -> u64 {
+        self.open.first().map_or(u64::MAX, |piece| piece.document)
+    }
+}

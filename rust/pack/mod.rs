@@ -1,0 +1,254 @@
+//! Packs documents into sequences of one length.
+//!
+//! A document is a row's list of tokens, perhaps with further lists beside it. Which pieces of which documents make a
+//! sequence depends on the lengths of a rank's documents in their order, and on nothing else; [`concat`] and [`best_fit`]
+//! decide it, [`batch`] copies. So a [`Mark`] of two numbers says where packing stands: a document from which on the
+//! same is decided again, and how much of what follows was delivered. Tokens are in no state.
+//!
+//! Sans-IO: whoever reads the documents pushes them, and takes batches as long as there are some.
+
+mod batch;
+mod best_fit;
+mod concat;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_schema::{Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+
+pub use self::batch::PackedBatch;
+use self::best_fit::BestFit;
+use self::concat::Concat;
+use crate::error::{Error, Result};
+use crate::finish::pads;
+
+/// How documents become sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PackMode {
+    /// All tokens end to end, cut every `length`.
+    Concat,
+    /// Whole documents, as few sequences as best-fit decreasing finds among the documents of a window.
+    BestFit,
+}
+
+/// How documents are packed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackSettings {
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// How documents become sequences.
+    pub mode: PackMode,
+    /// Documents that are looked at together.
+    pub window: usize,
+    /// Sequences of a batch.
+    pub batch_size: usize,
+    /// Whether what does not fill a batch at the end is left out, and what does not fill a sequence of [`PackMode::Concat`].
+    pub drop_last: bool,
+    /// What the columns are padded with; 0 without, -100 for `labels`.
+    pub values: BTreeMap<String, serde_json::Number>,
+    /// Whether there are labels in which the first token of each piece of a document is not to be learnt.
+    pub labels: bool,
+    /// Whether the sequences of a batch are one after another in one row.
+    pub is_flat: bool,
+}
+
+/// Where packing stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// The first document that is needed to go on.
+    pub document: u64,
+    /// What of it, and of those behind it, was delivered: tokens in [`PackMode::Concat`], sequences in
+    /// [`PackMode::BestFit`].
+    pub done: u64,
+}
+
+/// A piece of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    document: u64,
+    start: usize,
+    len: usize,
+}
+
+/// The pieces of one sequence, in order; together at most its length.
+type Sequence = Vec<Piece>;
+
+/// Decides which pieces make a sequence.
+#[derive(Debug)]
+enum Decider {
+    Concat(Concat),
+    BestFit(BestFit),
+}
+
+/// Documents that were read together.
+#[derive(Debug)]
+struct Source {
+    /// The number of the first one.
+    first: u64,
+    batch: RecordBatch,
+    /// Where each begins, and the end.
+    offsets: Vec<usize>,
+}
+
+impl Source {
+    /// Returns the number of the document behind the last one.
+    fn end(&self) -> u64 {
+        self.first + self.batch.num_rows() as u64
+    }
+}
+
+/// Packs the documents of one rank.
+#[derive(Debug)]
+pub struct Packer {
+    settings: PackSettings,
+    decider: Decider,
+    /// Documents that are still needed, in order.
+    sources: VecDeque<Source>,
+    /// Documents pushed so far, those before the first included.
+    num_documents: u64,
+    /// Sequences that are decided and not delivered, each with the mark behind it.
+    sequences: VecDeque<(Sequence, Mark)>,
+    mark: Mark,
+    is_ended: bool,
+    num_tokens: u64,
+    num_padding: u64,
+}
+
+impl Packer {
+    /// Prepares packing from a mark on: the first document pushed is the one that it names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for sequences, batches or windows of nothing.
+    pub fn try_new(settings: PackSettings, mark: Mark) -> Result<Self> {
+        let numbers = [("length", settings.length), ("window", settings.window), ("batch_size", settings.batch_size)];
+        for (name, number) in numbers {
+            if number == 0 {
+                return Err(Error::Setting { name, reason: "expected at least 1, got 0".to_owned() });
+            }
+        }
+        let num_tokens = settings.length.checked_mul(settings.batch_size);
+        if num_tokens.is_none_or(|num_tokens| i32::try_from(num_tokens).is_err()) {
+            let reason = "a batch of that many tokens cannot be numbered by 32 bits; use a smaller one".to_owned();
+            return Err(Error::Setting { name: "batch_size", reason });
+        }
+        let decider = match settings.mode {
+            PackMode::Concat => Decider::Concat(Concat::new(settings.length, settings.drop_last, mark)),
+            PackMode::BestFit => Decider::BestFit(BestFit::new(settings.length, settings.window, mark)),
+        };
+        Ok(Self {
+            settings,
+            decider,
+            sources: VecDeque::new(),
+            num_documents: mark.document,
+            sequences: VecDeque::new(),
+            mark,
+            is_ended: false,
+            num_tokens: 0,
+            num_padding: 0,
+        })
+    }
+
+    /// Takes the next documents: lists that have the same offsets in all columns, as [`Finish`](crate::Finish) makes
+    /// them.
+    pub fn push(&mut self, batch: RecordBatch) {
+        let Some(offsets) = offsets(&batch) else { return };
+        for (document, pair) in (self.num_documents..).zip(offsets.windows(2)) {
+            let decided = match &mut self.decider {
+                Decider::Concat(concat) => concat.push(document, pair[1] - pair[0]),
+                Decider::BestFit(best_fit) => best_fit.push(document, pair[1] - pair[0]),
+            };
+            self.sequences.extend(decided);
+        }
+        let source = Source { first: self.num_documents, batch, offsets };
+        self.num_documents = source.end();
+        self.sources.push_back(source);
+    }
+
+    /// Says that there are no more documents.
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.is_ended, true) {
+            let decided = match &mut self.decider {
+                Decider::Concat(concat) => concat.end(self.num_documents),
+                Decider::BestFit(best_fit) => best_fit.end(self.num_documents),
+            };
+            self.sequences.extend(decided);
+        }
+    }
+
+    /// Returns whether there is a batch.
+    pub fn has_batch(&self) -> bool {
+        let is_whole = self.sequences.len() >= self.settings.batch_size;
+        is_whole || self.is_ended && !self.settings.drop_last && !self.sequences.is_empty()
+    }
+
+    /// Returns whether there is no batch and never will be.
+    pub fn is_done(&self) -> bool {
+        self.is_ended && !self.has_batch()
+    }
+
+    /// Returns the next batch; `None` where more documents are needed, or at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] where a column cannot be padded with the value that it is to be padded with.
+    pub fn next_batch(&mut self) -> Result<Option<PackedBatch>> {
+        if !self.has_batch() {
+            return Ok(None);
+        }
+        let num = self.settings.batch_size.min(self.sequences.len());
+        let (sequences, marks): (Vec<_>, Vec<_>) = self.sequences.drain(..num).unzip();
+        let schema = self.schema();
+        let pads = pads(&schema, &self.settings.values)?;
+        let batch = batch::pack(&self.settings, &schema, &self.sources, &sequences, &pads)?;
+        self.mark = marks.last().copied().unwrap_or(self.mark);
+        self.num_tokens += batch.num_tokens;
+        self.num_padding += batch.num_padding;
+        self.drop_delivered();
+        Ok(Some(batch))
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.sources.front().map_or_else(|| Arc::new(Schema::empty()), |source| source.batch.schema())
+    }
+
+    /// Lets go of documents that no sequence needs any more.
+    fn drop_delivered(&mut self) {
+        let decided = self.sequences.iter().flat_map(|(sequence, _)| sequence.iter().map(|piece| piece.document)).min();
+        let undecided = match &self.decider {
+            Decider::Concat(concat) => concat.first_needed(),
+            Decider::BestFit(best_fit) => best_fit.first_needed(),
+        };
+        let first_needed = decided.unwrap_or(u64::MAX).min(undecided);
+        // The last one tells the columns' types.
+        while self.sources.len() > 1 && self.sources.front().is_some_and(|source| source.end() <= first_needed) {
+            self.sources.pop_front();
+        }
+    }
+
+    /// Returns where packing stands: behind the last batch delivered.
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Returns how many tokens were delivered, and how many places that hold none.
+    pub fn filled(&self) -> (u64, u64) {
+        (self.num_tokens, self.num_padding)
+    }
+}
+
+/// Returns where the documents of a batch begin, and the end; `None` of a batch without any.
+fn offsets(batch: &RecordBatch) -> Option<Vec<usize>> {
+    let first = batch.columns().first()?.as_list_opt::<i64>()?;
+    let offsets = first.offsets().iter().map(|&offset| usize::try_from(offset).unwrap_or(0));
+    (batch.num_rows() > 0).then(|| offsets.collect())
+}

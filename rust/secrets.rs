@@ -1,0 +1,208 @@
+//! Keeps secrets where they belong: which options are some, and messages without them.
+//!
+//! Nothing of ours writes a secret into a message. Stores and clients below us quote what they were sent, servers repeat
+//! it in their answers, and people put credentials into URLs: so every message passes through [`redacted`] on its way out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use serde_json::Value;
+
+use crate::source::{AS_JSON, StoreKey, token_of_user};
+
+/// Parts of the names of options and of parameters of URLs whose values are secrets.
+const WORDS: [&str; 12] = [
+    "authorization",
+    "bearer",
+    "cookie",
+    "credential",
+    "header",
+    "key",
+    "pass",
+    "private",
+    "sas",
+    "secret",
+    "signature",
+    "token",
+];
+
+/// Prefixes of environment variables that stores read.
+const PREFIXES: [&str; 5] = ["AWS_", "AZURE_", "GOOGLE_", "HF_", "HUGGING_FACE_"];
+
+/// What stands for what is not shown.
+const HIDDEN: &str = "…";
+
+/// The shortest secret that is looked for in messages: shorter ones are words of every message.
+const LEAST_LEN: usize = 8;
+
+/// Values of secret options of this process's stores.
+static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Returns whether the value of an option is for this process alone.
+pub(crate) fn is_secret(name: &str, value: &str) -> bool {
+    let is_named = is_secret_name(name) || name.ends_with(AS_JSON) && is_secret_name(value);
+    !value.trim().is_empty() && (is_named || without_credentials(value) != value)
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Returns whether a URL's query signs it or lets somebody in.
+pub(crate) fn has_signature(query: &str) -> bool {
+    let names = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name);
+    names.into_iter().any(|name| name.eq_ignore_ascii_case("sig") || is_secret_name(name))
+}
+
+/// Has [`redacted`] hide the secrets among `options`.
+pub(crate) fn remember(options: &BTreeMap<String, String>) {
+    let mut secrets = Vec::new();
+    for (name, value) in options.iter().filter(|(name, value)| is_secret(name, value)) {
+        match name.strip_suffix(AS_JSON).map(|name| (name, serde_json::from_str(value))) {
+            Some((name, Ok(json))) => add_secrets(&json, is_secret_name(name), &mut secrets),
+            _ => secrets.push(value.clone()),
+        }
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.extend(secrets.into_iter().filter(|secret| secret.len() >= LEAST_LEN));
+}
+
+/// Adds the texts in `json` that are secrets, as all are under the name of one.
+fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
+    match json {
+        Value::String(text) if is_secret || without_credentials(text) != *text => secrets.push(text.clone()),
+        Value::Array(values) => values.iter().for_each(|value| add_secrets(value, is_secret, secrets)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| add_secrets(value, is_secret || is_secret_name(name), secrets));
+        }
+        _ => {}
+    }
+}
+
+/// Returns whether the environment of this process has what a store's option was.
+pub(crate) fn is_in_environment(key: &StoreKey, name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    match key {
+        StoreKey::Local | StoreKey::Http(_) | StoreKey::FileSystem(_) => false,
+        StoreKey::Hub(_) => name == "hf_token" && token_of_user().is_some(),
+        StoreKey::S3(_) => name.parse().is_ok_and(|key| AmazonS3Builder::from_env().get_config_value(&key).is_some()),
+        StoreKey::Gcs(_) => {
+            name.parse().is_ok_and(|key| GoogleCloudStorageBuilder::from_env().get_config_value(&key).is_some())
+        }
+        StoreKey::Azure(_) => {
+            name.parse().is_ok_and(|key| MicrosoftAzureBuilder::from_env().get_config_value(&key).is_some())
+        }
+    }
+}
+
+/// Returns `text` without secrets: those of stores and of the environment, user names and passwords in URLs, and queries
+/// that sign them.
+pub fn redacted(text: &str) -> String {
+    let mut hidden = text.to_owned();
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // What is not Unicode is in no message as it is.
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let environment = environment
+        .filter(|(name, value)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && is_secret(name, value))
+        .map(|(_, value)| value);
+    let mut secrets: Vec<String> =
+        known.into_iter().chain(environment).filter(|value| value.len() >= LEAST_LEN).collect();
+    // One may be a part of another.
+    secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+    for secret in secrets {
+        hidden = hidden.replace(&secret, HIDDEN);
+    }
+    without_credentials(&hidden)
+}
+
+/// Returns text in whose URLs there are neither credentials nor signatures.
+fn without_credentials(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    let mut scheme = clean.clone();
+    for part in parts {
+        let end = part.find(|c: char| c.is_whitespace() || "\"'`<>()[]{}|\\,;".contains(c)).unwrap_or(part.len());
+        let (url, after) = part.split_at(end);
+        clean.push_str("://");
+        clean.push_str(&clean_url(&scheme, url));
+        clean.push_str(after);
+        scheme = part.to_owned();
+    }
+    clean
+}
+
+/// Returns what follows `scheme://` without credentials. The scheme is the end of what was before.
+fn clean_url(scheme: &str, url: &str) -> String {
+    let (place, query) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
+    // In Azure's URLs the container stands before the account.
+    let is_container = ["az", "adl", "azure", "abfs", "abfss"].iter().any(|known| scheme.ends_with(known));
+    let authority = place.split('/').next().unwrap_or_default();
+    let has_password = authority.split_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err());
+    let has_user = authority.contains('@') && !is_container;
+    // Secrets hold slashes.
+    let user_end = if has_password { place.rfind('@') } else { place.find('@').filter(|_| has_user) };
+    let place = user_end.map_or(place.to_owned(), |end| format!("{HIDDEN}{}", &place[end..]));
+    match query {
+        Some(query) if has_signature(query) => format!("{place}?{HIDDEN}"),
+        Some(query) => format!("{place}?{query}"),
+        None => place,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_told_by_names_and_by_urls() {
+        for name in ["aws_secret_access_key", "AZURE_STORAGE_SAS_TOKEN", "hf_token", "access_key_id", "client_secret"] {
+            assert!(is_secret(name, "x"), "{name}");
+            assert!(!is_secret(name, " "), "{name}");
+        }
+        for name in ["aws_region", "endpoint_url", "timeout", "user_agent", "account_name", "allow_http", "hf_patience"]
+        {
+            assert!(!is_secret(name, "x"), "{name}");
+        }
+        assert!(is_secret("proxy_url", "http://user:secret@proxy:80"));
+        assert!(!is_secret("proxy_url", "http://proxy:80"));
+    }
+
+    #[test]
+    fn urls_keep_their_place_and_lose_what_lets_others_in() {
+        for (text, expected) in [
+            ("GET https://u:p@host:80/x failed", "GET https://…@host:80/x failed"),
+            ("`s3://key:se/cr/et@bucket/x`, `b`", "`s3://…@bucket/x`, `b`"),
+            ("(https://token@host)", "(https://…@host)"),
+            ("url (http://host/x?sv=1&sig=abc%3D): no", "url (http://host/x?…): no"),
+            ("http://host/x?X-Amz-Signature=abc&list-type=2", "http://host/x?…"),
+            ("http://host/x?list-type=2&prefix=a", "http://host/x?list-type=2&prefix=a"),
+            ("s3://bucket/part-?.parquet", "s3://bucket/part-?.parquet"),
+            ("hf://datasets/a/b@0f/x", "hf://datasets/a/b@0f/x"),
+            ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+            ("http://127.0.0.1:9/a@b and a@b", "http://127.0.0.1:9/a@b and a@b"),
+            ("a://b://c:d@e", "a://b://…@e"),
+        ] {
+            assert_eq!(redacted(text), expected);
+        }
+    }
+
+    #[test]
+    fn values_of_options_are_hidden_wherever_they_stand() {
+        let options =
+            [("aws_session_token", "k3pt/s3cr3t+"), ("aws_region", "us-east-17"), ("aws_access_key_id", "test")];
+        remember(&options.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        let nested = r#"{"place": "here-and-there", "auth": {"password": "n3st3d-s3cr3t"}}"#.to_owned();
+        assert!(is_secret("client as JSON", &nested) && !is_secret("port as JSON", "22"));
+        remember(&[("client as JSON".to_owned(), nested)].into());
+        assert_eq!(redacted("n3st3d-s3cr3t of here-and-there"), "… of here-and-there");
+        assert_eq!(
+            redacted("<Token-0>k3pt/s3cr3t+</Token-0> of test in us-east-17"),
+            "<Token-0>…</Token-0> of test in us-east-17"
+        );
+    }
+}

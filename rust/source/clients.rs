@@ -1,0 +1,225 @@
+//! Clients of object stores, from text, options and the environment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
+use futures::future::BoxFuture;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+
+use super::StoreKey;
+use super::recover::{Client, Connector, Policy, Recovering};
+use super::settings::{self, Settings};
+use super::traffic::Traffic;
+use crate::error::{Error, Result};
+
+/// A body may take long, as long as bytes arrive: a stall is what ends it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Options that may have been meant by a name that no store knows.
+const COMMON_OPTIONS: [&str; 30] = [
+    "access_key_id",
+    "account_key",
+    "account_name",
+    "allow_http",
+    "allow_invalid_certificates",
+    "aws_access_key_id",
+    "aws_endpoint_url",
+    "aws_region",
+    "aws_request_payer",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "azure_storage_account_key",
+    "azure_storage_account_name",
+    "azure_storage_sas_token",
+    "connect_timeout",
+    "endpoint",
+    "endpoint_url",
+    "google_service_account",
+    "google_service_account_key",
+    "proxy_url",
+    "read_timeout",
+    "region",
+    "request_payer",
+    "sas_token",
+    "secret_access_key",
+    "service_account_key",
+    "session_token",
+    "skip_signature",
+    "timeout",
+    "virtual_hosted_style_request",
+];
+
+/// Checks the options of the store of `key`.
+pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<()> {
+    match key {
+        StoreKey::Local => build(key, options, None, || Unconnected).map(drop),
+        _ => build(key, options, Some(&Settings::try_new(key, options)?), || Unconnected).map(drop),
+    }
+}
+
+/// Makes the store of `key`, with reads that go on through failures if it is remote.
+pub(super) fn connect(
+    key: &StoreKey,
+    options: &BTreeMap<String, String>,
+    traffic: &Arc<Traffic>,
+) -> Result<Arc<dyn ObjectStore>> {
+    if *key == StoreKey::Local {
+        return build(key, options, None, || Unconnected);
+    }
+    let Settings { limit, is_hedging, certificates, queries, .. } = Settings::try_new(key, options)?;
+    let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
+    let connector = Connector { policy: policy.clone(), certificates };
+    // Who reads a web server shows no credentials that could be others.
+    let is_web = matches!(key, StoreKey::Http(_));
+    let (key, of_make) = (key.clone(), options.clone());
+    let make = move || build(&key, &of_make, Some(&Settings::try_new(&key, &of_make)?), || connector.clone());
+    let client = if is_web { Client::fixed(make()?) } else { Client::try_new(options, Box::new(make))? };
+    Ok(Arc::new(Recovering::new(client, policy, queries)))
+}
+
+/// Makes a store whose HTTP client `connector` makes; remote ones ask once.
+fn build<C: HttpConnector>(
+    key: &StoreKey,
+    options: &BTreeMap<String, String>,
+    settings: Option<&Settings>,
+    connector: impl Fn() -> C,
+) -> Result<Arc<dyn ObjectStore>> {
+    // Another crate of the process may have installed a provider; any will do.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let Some(settings) = settings else {
+        if let Some(name) = options.keys().next() {
+            return Err(refused(&format!("`{name}` means nothing for local files")));
+        }
+        return Ok(Arc::new(LocalFileSystem::new()));
+    };
+    let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    let pairs = || settings.rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    Ok(match key {
+        StoreKey::S3(root) => {
+            let builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(connector());
+            let mut builder = builder.with_retry(once);
+            for (name, value) in timeouts(key, settings) {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs() {
+                builder = builder.with_config(parse_key(name)?, value);
+            }
+            let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+                .iter()
+                .find_map(|key| builder.get_config_value(key))
+                .unwrap_or_default();
+            if endpoint.starts_with("http://") {
+                builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp), "true");
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Gcs(root) => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(connector());
+            let mut builder = builder.with_retry(once);
+            for (name, value) in timeouts(key, settings) {
+                builder = builder.with_config(GoogleConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs() {
+                builder = builder.with_config(parse_key(name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Azure(root) => {
+            let builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(connector());
+            let mut builder = builder.with_retry(once);
+            for (name, value) in timeouts(key, settings) {
+                builder = builder.with_config(AzureConfigKey::Client(name), value);
+            }
+            for (name, value) in pairs() {
+                builder = builder.with_config(parse_key(name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        StoreKey::Http(root) => {
+            let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector()).with_retry(once);
+            for (name, value) in timeouts(key, settings) {
+                builder = builder.with_config(name, value);
+            }
+            if root.starts_with("http://") {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            for (name, value) in pairs() {
+                builder = builder.with_config(parse_key(name)?, value);
+            }
+            Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
+        }
+        // The one is made above, the others by whoever opens them: none has such a client.
+        StoreKey::Local | StoreKey::Hub(_) | StoreKey::FileSystem(_) => {
+            return Err(refused(&format!("`{}` is no store of `object_store`", key.root())));
+        }
+    })
+}
+
+/// Returns our time-outs, but for those that the environment sets. None is longer than a read may take.
+fn timeouts(key: &StoreKey, settings: &Settings) -> impl Iterator<Item = (ClientConfigKey, String)> {
+    let ours = [
+        (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
+        (ClientConfigKey::ReadTimeout, STALL_TIMEOUT.min(settings.limit.time)),
+        (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT.min(settings.limit.time)),
+    ];
+    let prefix = settings::prefix(key).unwrap_or_default();
+    let is_set = move |key: &ClientConfigKey| {
+        std::env::var_os(format!("{prefix}{}", key.as_ref().to_ascii_uppercase())).is_some()
+    };
+    let text = |(key, time): (ClientConfigKey, Duration)| (key, format!("{} ms", time.as_millis().max(1)));
+    ours.into_iter().filter(move |(key, _)| !is_set(key)).map(text)
+}
+
+fn parse_key<K: std::str::FromStr>(name: &str) -> Result<K> {
+    name.parse().map_err(|_| {
+        let is_like = |known: &str| normalized_levenshtein(known, name) > 0.6;
+        let of_client = COMMON_OPTIONS.into_iter().filter(|known| is_like(known) && known.parse::<K>().is_ok());
+        let ours = [settings::RETRY_FOR, settings::HEDGE, settings::CA_CERTIFICATE].into_iter();
+        let near: Vec<&str> = of_client.chain(ours.filter(|known| is_like(known))).collect();
+        let hint = match near.as_slice() {
+            [] => "names are those of the `object_store` crate".to_owned(),
+            near => format!("did you mean `{}`?", near.join("`, `")),
+        };
+        refused(&format!("`{name}` is not an option of this store; {hint}"))
+    })
+}
+
+fn refused(reason: &str) -> Error {
+    settings::refused(reason.into())
+}
+
+fn unusable(root: &str, error: &object_store::Error) -> Error {
+    refused(&format!("they make no client for `{root}`: {error}"))
+}
+
+/// Makes clients that are good for nothing, to see whether a store can be made of its options: a real one reads all
+/// certificates of the system.
+#[derive(Debug)]
+struct Unconnected;
+
+impl HttpConnector for Unconnected {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Self))
+    }
+}
+
+impl HttpService for Unconnected {
+    fn call<'s, 'f>(&'s self, _: HttpRequest) -> BoxFuture<'f, Result<HttpResponse, HttpError>>
+    where
+        's: 'f,
+    {
+        Box::pin(async { Err(HttpError::new(HttpErrorKind::Connect, std::io::Error::other("it is not connected"))) })
+    }
+}

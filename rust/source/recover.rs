@@ -1,0 +1,246 @@
+//! Makes reads survive what stores and networks do: the one layer through which every remote store is read.
+//!
+//! The clients below make each request once. What comes of it is checked before anybody trusts it ([`answer`]) and sorted by
+//! what to do about it ([`trouble`]). [`policy`] waits and asks again: on its own after a failure, with all others after
+//! a refusal ([`pace`]), as long as the user's [`patience`] lasts. A [`body`] that breaks goes on where it stopped; a
+//! [`client`] whose credentials are refused is made again once. What is far slower than nearly all of its kind ([`tail`])
+//! is asked for a second time. [`notes`] count what happened.
+
+mod answer;
+mod body;
+mod client;
+mod http;
+mod notes;
+mod pace;
+mod patience;
+mod policy;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod trouble;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetRange, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
+    Result, coalesce_ranges,
+};
+use tokio::time::{Instant, timeout, timeout_at};
+
+pub(super) use self::answer::{kind_of, retry_after};
+pub(super) use self::client::Client;
+pub(super) use self::http::{Connector, Query};
+pub(super) use self::notes::Notes;
+pub(super) use self::pace::Pace;
+use self::patience::Patience;
+pub(super) use self::patience::{Impatient, Limit, after};
+pub(super) use self::policy::Policy;
+pub(super) use self::tail::Tail;
+pub(crate) use self::trouble::Kind;
+pub(super) use self::trouble::{NoCredentials, Trouble, causes, is_refusal};
+use self::trouble::{Sorted, sort};
+
+/// Requests for the same at the same time.
+const MOST_AT_ONCE: usize = 3;
+
+/// A store whose reads go on through failures.
+#[derive(Debug)]
+pub(super) struct Recovering(Arc<Reads>);
+
+/// What the reads of one store have in common.
+#[derive(Debug)]
+struct Reads {
+    client: Client,
+    policy: Policy,
+    /// What belongs to the URLs of some objects, and is never shown.
+    queries: BTreeMap<Path, Query>,
+}
+
+/// What is wanted, as often as it takes.
+#[derive(Debug, Clone)]
+struct Asked {
+    location: Path,
+    options: GetOptions,
+    notes: Notes,
+    num_bytes: u64,
+}
+
+impl Recovering {
+    pub(super) fn new(client: Client, policy: Policy, queries: BTreeMap<Path, Query>) -> Self {
+        Self(Arc::new(Reads { client, policy, queries }))
+    }
+}
+
+impl Reads {
+    fn asked(&self, location: &Path, mut options: GetOptions) -> Asked {
+        let num_bytes = match &options.range {
+            _ if options.head => 0,
+            Some(GetRange::Bounded(range)) => range.end.saturating_sub(range.start),
+            Some(GetRange::Suffix(len)) => *len,
+            Some(GetRange::Offset(_)) | None => u64::MAX,
+        };
+        let notes = options.extensions.get_or_insert_default::<Notes>().clone();
+        if let Some(query) = self.queries.get(location) {
+            options.extensions.insert(query.clone());
+        }
+        Asked { location: location.clone(), options, notes, num_bytes }
+    }
+
+    /// Asks until the answer begins.
+    async fn open(&self, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
+        loop {
+            let pass = self.policy.traffic.pace().enter(patience).await?;
+            let (client, generation) = self.client.get();
+            let error = match self.ask(&*client, asked, patience).await {
+                Ok(opened) => {
+                    pass.answered();
+                    self.policy.traffic.answered();
+                    return Ok(opened);
+                }
+                Err(error) => error,
+            };
+            let may_renew = sort(&error) == Sorted::Refused && !patience.has_refreshed;
+            if may_renew && self.client.renew(generation) {
+                patience.has_refreshed = true;
+                pass.answered();
+            } else {
+                self.policy.recover(error, pass, &asked.notes, patience).await?;
+            }
+        }
+    }
+
+    /// Asks once; again, each time that the answer is late.
+    async fn ask(&self, client: &dyn ObjectStore, asked: &Asked, patience: &Patience) -> Result<GetResult> {
+        let request = || client.get_opts(&asked.location, asked.options.clone());
+        if patience.has_failed() {
+            let late = || Trouble::new(Kind::Stalled, "no answer came in time").of("store");
+            return timeout_at(patience.until(), request()).await.unwrap_or_else(|_| Err(late()));
+        }
+        let start = Instant::now();
+        let answer = match self.late_first_byte(asked.num_bytes) {
+            None => request().await,
+            Some(late) => self.race(request, late, &asked.notes).await,
+        };
+        if answer.is_ok() {
+            self.policy.traffic.tail().began(asked.num_bytes, start.elapsed());
+        }
+        answer
+    }
+
+    /// Returns the first good answer to a request that is made again each time that `late` passes, as far as the budget goes;
+    /// the first error, where all fail.
+    async fn race<F: Future<Output = Result<GetResult>> + Send>(
+        &self,
+        request: impl Fn() -> F + Send + Sync,
+        late: Duration,
+        notes: &Notes,
+    ) -> Result<GetResult> {
+        let numbered = |number: usize| request().map(move |answer| (number, answer));
+        let mut requests: FuturesUnordered<_> = std::iter::once(numbered(0)).collect();
+        let mut failed = None;
+        loop {
+            match timeout(late, requests.next()).await {
+                Ok(Some((number, Ok(answer)))) => {
+                    if number > 0 {
+                        notes.won();
+                    }
+                    return Ok(answer);
+                }
+                Ok(Some((_, Err(error)))) => {
+                    let first = failed.take().unwrap_or(error);
+                    if requests.is_empty() {
+                        return Err(first);
+                    }
+                    failed = Some(first);
+                }
+                Err(_) if requests.len() < MOST_AT_ONCE && self.may_hedge(0) => {
+                    notes.hedged();
+                    requests.push(numbered(requests.len()));
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+
+    fn late_first_byte(&self, num_bytes: u64) -> Option<Duration> {
+        self.policy.is_hedging.then(|| self.policy.traffic.tail().late_first_byte(num_bytes)).flatten()
+    }
+
+    fn late_body(&self, num_bytes: u64) -> Option<Duration> {
+        self.policy.is_hedging.then(|| self.policy.traffic.tail().late_body(num_bytes)).flatten()
+    }
+
+    /// Spends one request and `num_bytes`, if the store is calm and the budget has them.
+    fn may_hedge(&self, num_bytes: u64) -> bool {
+        self.policy.traffic.pace().is_calm() && self.policy.traffic.tail().spend(num_bytes)
+    }
+
+    fn ended(&self, num_bytes: u64, time: Duration) {
+        self.policy.traffic.tail().ended(num_bytes, time);
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait::async_trait]
+impl ObjectStore for Recovering {
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let Self(reads) = self;
+        let is_head = options.head;
+        let asked = reads.asked(location, options);
+        let opened = reads.open(&asked, &mut reads.policy.patience(Instant::now())).await?;
+        Ok(if is_head { opened } else { body::recovering(reads, asked, opened) })
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[std::ops::Range<u64>]) -> Result<Vec<bytes::Bytes>> {
+        coalesce_ranges(ranges, |range| self.get_range(location, range), OBJECT_STORE_COALESCE_DEFAULT).await
+    }
+
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.0.client.get().0.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.0.client.get().0.put_multipart_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.0.client.get().0.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.client.get().0.list(prefix)
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.client.get().0.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.0.client.get().0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.0.client.get().0.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.0.client.get().0.rename_opts(from, to, options).await
+    }
+}
+
+impl fmt::Display for Recovering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recovering({})", self.0.policy.root)
+    }
+}

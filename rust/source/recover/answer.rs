@@ -1,0 +1,214 @@
+//! Checks the head of an answer before anybody trusts its body.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use object_store::client::{HttpError, HttpErrorKind, HttpResponse};
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use super::trouble::{Kind, Trouble};
+
+/// Statuses by which stores say that there are too many requests.
+const THROTTLED: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+
+/// Bytes of a failure's body that are read for what they say.
+const READ_BYTES: usize = 16 << 10;
+
+/// The longest wait for them.
+const READ_TIME: Duration = Duration::from_secs(2);
+
+/// Returns what a status says that may be another one later.
+pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
+    if THROTTLED.contains(&status) {
+        return Some(Kind::Throttled);
+    }
+    (status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT).then_some(Kind::Failed)
+}
+
+/// Returns how long a refusal asks to wait: seconds, or until a date.
+pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = text(headers, &RETRY_AFTER)?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = chrono::DateTime::parse_from_rfc2822(text).ok()?;
+    Some(date.signed_duration_since(chrono::Utc::now()).to_std().unwrap_or_default())
+}
+
+/// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked
+/// for become errors that say so.
+pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    if let Some(kind) = kind_of(response.status()) {
+        return Err(failure(kind, response).await);
+    }
+    let Some(range) = range else { return Ok(response) };
+    match check_range(range, response.status(), response.headers()) {
+        Ok(None) => Ok(response),
+        Ok(Some(num_bytes)) => {
+            // Clients want it said twice.
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(num_bytes));
+            Ok(response)
+        }
+        Err(said) => Err(wrong(said)),
+    }
+}
+
+/// Refuses a page for people where data is expected.
+pub(super) fn check_data(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let is_page = text(response.headers(), &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
+    match is_page && response.status().is_success() {
+        true => Err(wrong("it sent a page of HTML instead of an answer".into())),
+        false => Ok(response),
+    }
+}
+
+fn wrong(said: String) -> HttpError {
+    HttpError::new(HttpErrorKind::Decode, Trouble::new(Kind::Wrong, said))
+}
+
+/// Returns the error for a failure, with what the store says of it.
+async fn failure(kind: Kind, response: HttpResponse) -> HttpError {
+    let (status, retry_after) = (response.status(), retry_after(response.headers()));
+    let read = async {
+        let mut body = response.into_body().bytes_stream();
+        let mut said = Vec::new();
+        while let Some(Ok(bytes)) = body.next().await
+            && said.len() < READ_BYTES
+        {
+            said.extend_from_slice(&bytes);
+        }
+        said
+    };
+    let body = tokio::time::timeout(READ_TIME, read).await.unwrap_or_default();
+    let said = format!("the store answered {status}{}", reason(&String::from_utf8_lossy(&body)));
+    let kind_of_client = if kind == Kind::Throttled { HttpErrorKind::Interrupted } else { HttpErrorKind::Unknown };
+    HttpError::new(kind_of_client, Trouble { kind, said, retry_after })
+}
+
+/// Returns code and message of an XML error; other bodies may hold anything, and are left out.
+fn reason(body: &str) -> String {
+    let element = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once("</")?.0.trim()).filter(|text| !text.is_empty())
+    };
+    match (element("Code"), element("Message")) {
+        (Some(code), Some(message)) => format!(" ({code}: {message})"),
+        (Some(code), None) => format!(" ({code})"),
+        _ => String::new(),
+    }
+}
+
+/// Checks that an answer is of the bytes that were asked for, and as long as it says; returns their number, if it has any.
+fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<Option<u64>, String> {
+    if status == StatusCode::OK {
+        return Err(format!(
+            "it sent the whole object when asked for {range}: a server must support ranges, or its files be copied"
+        ));
+    }
+    if status != StatusCode::PARTIAL_CONTENT {
+        return Ok(None);
+    }
+    let answered = text(headers, &CONTENT_RANGE).unwrap_or("no `Content-Range`");
+    let parsed = parse(answered).ok_or_else(|| format!("it answered {range} with `{answered}`"))?;
+    if !is_answer(range, parsed) {
+        return Err(format!("it answered {range} with `{answered}`"));
+    }
+    let (first, last, _) = parsed;
+    let num_bytes = last - first + 1;
+    let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    match length {
+        Some(length) if length != num_bytes => Err(format!("it announced {length} bytes for `{answered}`")),
+        _ => Ok(Some(num_bytes)),
+    }
+}
+
+/// Parses `bytes 5-9/20`.
+fn parse(content_range: &str) -> Option<(u64, u64, u64)> {
+    let (range, size) = content_range.trim().strip_prefix("bytes")?.trim().split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last, size) = (first.trim().parse().ok()?, last.trim().parse().ok()?, size.trim().parse().ok()?);
+    (first <= last && last < size).then_some((first, last, size))
+}
+
+/// Returns whether these are the bytes of `bytes=5-9`, `bytes=5-` or `bytes=-5`, as far as the object has them.
+fn is_answer(range: &str, (first, last, size): (u64, u64, u64)) -> bool {
+    let Some((from, to)) = range.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return true;
+    };
+    match (from.parse::<u64>(), to.parse::<u64>()) {
+        (Ok(from), Ok(to)) => first == from && last == to.min(size - 1),
+        (Ok(from), Err(_)) => first == from && last == size - 1,
+        (Err(_), Ok(len)) => first == size.saturating_sub(len) && last == size - 1,
+        (Err(_), Err(_)) => true,
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&HeaderName, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| ((*name).clone(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    fn checked(range: &str, content_range: &str, length: &str) -> Result<Option<u64>, String> {
+        let headers = headers(&[(&CONTENT_RANGE, content_range), (&CONTENT_LENGTH, length)]);
+        check_range(range, StatusCode::PARTIAL_CONTENT, &headers)
+    }
+
+    #[test]
+    fn an_answer_is_of_what_was_asked_for() {
+        for (range, content_range, length) in [
+            ("bytes=5-9", "bytes 5-9/20", "5"),
+            ("bytes=5-99", "bytes 5-19/20", "15"),
+            ("bytes=5-", "bytes 5-19/20", "15"),
+            ("bytes=-5", "bytes 15-19/20", "5"),
+            ("bytes=-50", "bytes 0-19/20", "20"),
+        ] {
+            assert_eq!(checked(range, content_range, length), Ok(length.parse().ok()), "{range}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_something_else_says_what_it_is() {
+        for (range, content_range, length) in [
+            ("bytes=5-9", "bytes 4-8/20", "5"),
+            ("bytes=5-9", "bytes 5-8/20", "4"),
+            ("bytes=5-9", "bytes 5-9/20", "3"),
+            ("bytes=5-9", "bytes 5-9/*", "5"),
+            ("bytes=5-9", "bytes 9-5/20", "5"),
+            ("bytes=-5", "bytes 0-19/20", "20"),
+            ("bytes=5-9", "nonsense", "5"),
+        ] {
+            let said = checked(range, content_range, length).unwrap_err();
+            assert!(said.contains(content_range), "{said}");
+        }
+        let whole = check_range("bytes=5-9", StatusCode::OK, &HeaderMap::new()).unwrap_err();
+        assert!(whole.contains("whole object"), "{whole}");
+        let bare = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &HeaderMap::new()).unwrap_err();
+        assert!(bare.contains("no `Content-Range`"), "{bare}");
+    }
+
+    #[test]
+    fn a_refusal_says_how_long() {
+        let seconds = |text: &str| retry_after(&headers(&[(&RETRY_AFTER, text)])).map(|time| time.as_secs());
+        assert_eq!(seconds("7"), Some(7));
+        assert_eq!(seconds("Fri, 31 Dec 1999 23:59:59 GMT"), Some(0));
+        assert!(seconds("Fri, 31 Dec 2100 23:59:59 GMT").unwrap() > 1_000_000_000);
+        assert_eq!(seconds("soon"), None);
+        assert_eq!(retry_after(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn xml_errors_are_told_and_pages_are_not() {
+        let slow = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Reduce it.</Message></Error>";
+        assert_eq!(reason(slow), " (SlowDown: Reduce it.)");
+        assert_eq!(reason("<Error><Code>InternalError</Code></Error>"), " (InternalError)");
+        assert_eq!(reason("<html>down</html>"), "");
+    }
+}

@@ -1,0 +1,215 @@
+//! The body of an answer, which goes on where it broke off, or elsewhere where it is slow.
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, Either, select};
+use futures::stream::{self, BoxStream, StreamExt};
+use object_store::{Error, GetOptions, GetRange, GetResult, ObjectMeta, Result};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::patience::Patience;
+use super::trouble::{Kind, Trouble};
+use super::{Asked, Reads};
+
+/// A body of which less is missing is not asked for twice: its end is on the way.
+const LEAST_HEDGED_BYTES: u64 = 64 << 10;
+
+struct Body {
+    reads: Arc<Reads>,
+    /// For more of the very version that was opened.
+    asked: Asked,
+    meta: ObjectMeta,
+    stream: BoxStream<'static, Result<Bytes>>,
+    /// Bytes of the stream before those that are missing.
+    skip: u64,
+    missing: Range<u64>,
+    num_bytes: u64,
+    began: Instant,
+    heard: Instant,
+    patience: Option<Patience>,
+    late: Option<Pin<Box<Sleep>>>,
+    hedge: Option<Hedge>,
+    is_whole: bool,
+}
+
+/// A second request, for what was missing when it was made.
+struct Hedge {
+    range: Range<u64>,
+    answer: BoxFuture<'static, Result<GetResult>>,
+}
+
+/// Returns `opened` with a body that goes on, in further answers if need be, until all of its range has come.
+pub(super) fn recovering(reads: &Arc<Reads>, asked: Asked, opened: GetResult) -> GetResult {
+    let GetResult { payload: _, meta, range, attributes, extensions } = &opened;
+    let (meta, range, attributes, extensions) = (meta.clone(), range.clone(), attributes.clone(), extensions.clone());
+    let (num_bytes, now) = (range.end - range.start, Instant::now());
+    let late = (num_bytes >= 2 * LEAST_HEDGED_BYTES).then(|| reads.late_body(num_bytes)).flatten();
+    let strong = meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
+    let options = GetOptions { if_match: asked.options.if_match.clone().or(strong), ..asked.options.clone() };
+    let body = Body {
+        reads: Arc::clone(reads),
+        asked: Asked { options, ..asked },
+        meta: meta.clone(),
+        stream: opened.into_stream(),
+        skip: 0,
+        missing: range.clone(),
+        num_bytes,
+        began: now,
+        heard: now,
+        patience: None,
+        late: late.map(|time| Box::pin(sleep(time))),
+        hedge: None,
+        is_whole: true,
+    };
+    let chunks = stream::try_unfold(body, |mut body| async move { Ok(body.next().await?.map(|bytes| (bytes, body))) });
+    let payload = object_store::GetResultPayload::Stream(chunks.boxed());
+    GetResult { payload, meta, range, attributes, extensions }
+}
+
+impl Body {
+    /// Returns the next bytes; patience begins anew with each.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while !self.missing.is_empty() {
+            let failed = match self.receive().await {
+                Some(Ok(bytes)) => match self.take(bytes)? {
+                    Some(bytes) => return Ok(Some(bytes)),
+                    None => continue,
+                },
+                Some(Err(error)) => error,
+                None => {
+                    let said = format!("the body ended {} bytes early", self.missing.end - self.missing.start);
+                    Trouble::new(Kind::Broken, said).of("store")
+                }
+            };
+            if !self.has_switched().await {
+                self.go_on(failed).await?;
+            }
+        }
+        self.end().await
+    }
+
+    /// Receives what comes first: bytes, or the answer to a second request, which then goes on.
+    async fn receive(&mut self) -> Option<Result<Bytes>> {
+        loop {
+            if let Some(Hedge { answer, .. }) = &mut self.hedge {
+                match select(self.stream.next(), answer).await {
+                    Either::Left((bytes, _)) => return bytes,
+                    Either::Right((answer, _)) => self.switch(answer),
+                };
+            } else if let Some(late) = &mut self.late {
+                match select(self.stream.next(), late).await {
+                    Either::Left((bytes, _)) => return bytes,
+                    Either::Right(_) => self.start_hedge(),
+                }
+            } else {
+                return self.stream.next().await;
+            }
+        }
+    }
+
+    /// Takes those bytes that are missing; none may come after them.
+    fn take(&mut self, mut bytes: Bytes) -> Result<Option<Bytes>> {
+        let skipped = self.skip.min(bytes.len() as u64);
+        self.skip -= skipped;
+        // No more than the length of what is in memory.
+        bytes = bytes.split_off(usize::try_from(skipped).unwrap_or(bytes.len()));
+        if bytes.len() as u64 > self.missing.end - self.missing.start {
+            return Err(self.too_long());
+        }
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        self.missing.start += bytes.len() as u64;
+        (self.heard, self.patience) = (Instant::now(), None);
+        Ok(Some(bytes))
+    }
+
+    /// Asks for the rest on a second connection, if the budget allows it.
+    fn start_hedge(&mut self) {
+        self.late = None;
+        let num_bytes = self.missing.end - self.missing.start;
+        if num_bytes < LEAST_HEDGED_BYTES || !self.reads.may_hedge(num_bytes) {
+            return;
+        }
+        self.asked.notes.hedged();
+        let (reads, rest) = (Arc::clone(&self.reads), self.rest());
+        let answer = async move {
+            let (client, _) = reads.client.get();
+            client.get_opts(&rest.location, rest.options).await
+        };
+        self.hedge = Some(Hedge { range: self.missing.clone(), answer: Box::pin(answer) });
+    }
+
+    /// Goes on with the answer to the second request, if it is one.
+    fn switch(&mut self, answer: Result<GetResult>) -> bool {
+        let Some(Hedge { range, .. }) = self.hedge.take() else { return false };
+        let Ok(opened) = answer else { return false };
+        if self.check(&opened, &range).is_err() {
+            return false;
+        }
+        self.asked.notes.won();
+        self.skip = self.missing.start - range.start;
+        self.stream = opened.into_stream();
+        true
+    }
+
+    /// Waits for the second request, if there is one, now that the first has failed.
+    async fn has_switched(&mut self) -> bool {
+        let Some(Hedge { answer, .. }) = &mut self.hedge else { return false };
+        let answer = answer.await;
+        self.switch(answer)
+    }
+
+    /// Opens what is missing after `failed`.
+    async fn go_on(&mut self, failed: Error) -> Result<()> {
+        let mut patience = self.patience.take().unwrap_or_else(|| self.reads.policy.patience(self.heard));
+        let gone = self.reads.policy.traffic.pace().gone();
+        self.reads.policy.recover(failed, gone, &self.asked.notes, &mut patience).await?;
+        let opened = self.reads.open(&self.rest(), &mut patience).await?;
+        self.check(&opened, &self.missing)?;
+        self.asked.notes.resumed();
+        (self.patience, self.late, self.is_whole) = (Some(patience), None, false);
+        (self.stream, self.skip) = (opened.into_stream(), 0);
+        Ok(())
+    }
+
+    /// Returns the request for what is missing.
+    fn rest(&self) -> Asked {
+        let range = Some(GetRange::Bounded(self.missing.clone()));
+        Asked { options: GetOptions { range, ..self.asked.options.clone() }, ..self.asked.clone() }
+    }
+
+    /// Refuses bytes of another version of the object: stores may ignore `If-Match`.
+    fn check(&self, opened: &GetResult, range: &Range<u64>) -> Result<()> {
+        let tag = |meta: &ObjectMeta| meta.e_tag.clone();
+        let is_same = opened.meta.size == self.meta.size
+            && tag(&opened.meta) == tag(&self.meta)
+            && opened.meta.last_modified == self.meta.last_modified;
+        if is_same && opened.range == *range {
+            return Ok(());
+        }
+        let said = "it was replaced while it was read".to_owned();
+        Err(Error::Precondition { path: self.asked.location.to_string(), source: said.into() })
+    }
+
+    /// Reads to the end of the answer, so that its connection can be used again.
+    async fn end(&mut self) -> Result<Option<Bytes>> {
+        if self.is_whole {
+            self.reads.ended(self.num_bytes, self.began.elapsed());
+            self.is_whole = false;
+        }
+        // All bytes are there: what breaks now breaks nothing.
+        match self.stream.next().await {
+            Some(Ok(bytes)) if !bytes.is_empty() => Err(self.too_long()),
+            _ => Ok(None),
+        }
+    }
+
+    fn too_long(&self) -> Error {
+        let said = format!("the body is longer than the {} bytes that it was asked for", self.num_bytes);
+        Trouble::new(Kind::Wrong, said).of("store")
+    }
+}

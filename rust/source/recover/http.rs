@@ -1,0 +1,146 @@
+//! Below the clients: what goes over the wire, once for a read, and again for all that is not one.
+//!
+//! Reads come with [`Notes`]: the layer above makes them again, since each needs a signature of its own. Listings, writes and
+//! requests for credentials have none: they are made again here, with their bodies.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use object_store::{Certificate, ClientOptions, Error};
+use reqwest::header::RANGE;
+use reqwest::{Method, StatusCode};
+use tokio::time::{Instant, timeout};
+
+use super::answer;
+use super::notes::Notes;
+use super::patience::Limit;
+use super::policy::Policy;
+use super::trouble::NoCredentials;
+
+/// A signature is good for a quarter of an hour: what was signed before is not sent for longer.
+const LONGEST_SIGNED: Duration = Duration::from_secs(600);
+
+/// The longest wait for one answer of a machine's metadata service, which is near if there is one.
+const METADATA_TIME: Duration = Duration::from_secs(2);
+
+/// Beginnings of the paths of metadata services: of Amazon, Google and Azure.
+const METADATA_PATHS: [&str; 3] = ["/latest/", "/computeMetadata/", "/metadata/identity/"];
+
+/// Path and query of an object's URL as they were given: a signature may be among them, and is of exactly this text.
+#[derive(Clone)]
+pub(in crate::source) struct Query(Arc<str>);
+
+impl Query {
+    pub(in crate::source) fn new(path_and_query: &str) -> Self {
+        Self(path_and_query.into())
+    }
+}
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Query(…)")
+    }
+}
+
+/// Makes clients whose answers are checked.
+#[derive(Debug, Clone)]
+pub(in crate::source) struct Connector {
+    pub(in crate::source) policy: Policy,
+    /// Trusted besides those of the system.
+    pub(in crate::source) certificates: Vec<Certificate>,
+}
+
+#[derive(Debug)]
+struct Checked {
+    client: HttpClient,
+    policy: Policy,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let trusted = self.certificates.iter().cloned();
+        let options = trusted.fold(options.clone(), ClientOptions::with_root_certificate);
+        let client = ReqwestConnector::default().connect(&options)?;
+        Ok(HttpClient::new(Checked { client, policy: self.policy.clone() }))
+    }
+}
+
+impl HttpService for Checked {
+    fn call<'s, 'f>(&'s self, mut request: HttpRequest) -> BoxFuture<'f, Result<HttpResponse, HttpError>>
+    where
+        's: 'f,
+    {
+        if request.extensions().get::<Notes>().is_none() {
+            return Box::pin(self.again(request));
+        }
+        Box::pin(async move {
+            if let Some(Query(query)) = request.extensions().get::<Query>().cloned() {
+                let mut parts = request.uri().clone().into_parts();
+                let invalid =
+                    |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query is no query"));
+                parts.path_and_query = Some(query.parse().map_err(invalid)?);
+                let unfit = |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query does not fit"));
+                *request.uri_mut() = parts.try_into().map_err(unfit)?;
+            }
+            let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok()).map(str::to_owned);
+            answer::check(range.as_deref(), self.client.execute(request).await?).await
+        })
+    }
+}
+
+impl Checked {
+    /// Makes a request until all of its answer is there.
+    async fn again(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if METADATA_PATHS.iter().any(|path| request.uri().path().starts_with(path)) {
+            return self.ask_machine(request).await;
+        }
+        let limit = Limit { time: self.policy.limit.time.min(LONGEST_SIGNED), ..self.policy.limit };
+        let policy = Policy { limit, ..self.policy.clone() };
+        let (notes, mut patience) = (Notes::default(), policy.patience(Instant::now()));
+        loop {
+            let entered = policy.traffic.pace().enter(&patience).await;
+            let pass = entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?;
+            let kind = match self.whole(request.clone()).await {
+                Ok(response) => {
+                    pass.answered();
+                    policy.traffic.answered();
+                    return Ok(response);
+                }
+                Err(error) => error,
+            };
+            let (kind, error) = (kind.kind(), Error::Generic { store: "store", source: Box::new(kind) });
+            let waited = policy.recover(error, pass, &notes, &mut patience).await;
+            waited.map_err(|error| HttpError::new(kind, error))?;
+        }
+    }
+
+    /// Makes a request once, and takes its whole answer.
+    async fn whole(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let has_data = request.method() == Method::GET;
+        let mut response = answer::check(None, self.client.execute(request).await?).await?;
+        if has_data {
+            response = answer::check_data(response)?;
+        }
+        let (head, body) = response.into_parts();
+        Ok(HttpResponse::from_parts(head, body.bytes().await?.into()))
+    }
+
+    /// Asks the metadata service, once: most machines have none, and what has one is near it.
+    async fn ask_machine(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let nobody = |said: String| HttpError::new(HttpErrorKind::Unknown, NoCredentials { said });
+        match timeout(METADATA_TIME, self.whole(request)).await {
+            // With 403 an old service says that it wants to be asked in the old way.
+            Ok(Ok(response)) if response.status().is_success() || response.status() == StatusCode::FORBIDDEN => {
+                Ok(response)
+            }
+            Ok(Ok(response)) => Err(nobody(format!("it answered {}", response.status()))),
+            Ok(Err(error)) => Err(nobody(error.to_string())),
+            Err(_) => Err(nobody(format!("it did not answer within {} seconds", METADATA_TIME.as_secs()))),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! When requests to one store may go: at once, or all together later.
+//!
+//! A store that says that there are too many requests (429, 503) is left alone by everybody: for as long as it asks, or
+//! for a moment. Then one request goes ahead, the probe. If it is refused, too, another one goes later, one a second at most;
+//! if it is answered, the others follow, two at first, and one more with each answer, until none is held back.
+//! How many then run beside each other is the [limiter](crate::source::limiter)'s to say.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use object_store::Error;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::patience::{LONGEST, Patience, random};
+use super::trouble::{Kind, Trouble};
+
+/// Times between a refusal and the next probe, at first and at last, to which up to a quarter is added.
+const FIRST_PROBE: Duration = Duration::from_millis(200);
+const LATER_PROBE: Duration = Duration::from_secs(1);
+
+/// Requests that follow an answered probe at first, and those beside each other when none is held back any more.
+const FIRST_FOLLOWERS: usize = 2;
+const ALL_FOLLOWERS: usize = 32;
+
+/// So long after a refusal nothing is asked for twice.
+const CALM: Duration = Duration::from_secs(10);
+
+/// The pace of the requests to one store.
+#[derive(Debug)]
+pub(in crate::source) struct Pace {
+    is_open: AtomicBool,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    /// Told to those that never were refused themselves.
+    said: String,
+    refused_at: Option<Instant>,
+}
+
+/// A pure state machine: it is told what happened, and says who may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    Held { until: Instant, pause: Duration, is_probed: bool },
+    Following { allowed: usize, num_under_way: usize },
+}
+
+/// What a request is told that wants to go.
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    Go(Role),
+    /// Not before then, or before something changes.
+    Wait(Option<Instant>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Free,
+    Probe,
+    Follower,
+}
+
+impl Stage {
+    fn decide(&mut self, now: Instant) -> Decision {
+        match self {
+            Self::Open => Decision::Go(Role::Free),
+            Self::Held { is_probed: true, .. } => Decision::Wait(None),
+            Self::Held { until, .. } if now < *until => Decision::Wait(Some(*until)),
+            Self::Held { is_probed, .. } => {
+                *is_probed = true;
+                Decision::Go(Role::Probe)
+            }
+            Self::Following { allowed, num_under_way } if *num_under_way < *allowed => {
+                *num_under_way += 1;
+                Decision::Go(Role::Follower)
+            }
+            Self::Following { .. } => Decision::Wait(None),
+        }
+    }
+
+    /// Takes in that a request of `role` was refused.
+    fn refused(&mut self, role: Role, now: Instant, retry_after: Option<Duration>, random: f64) {
+        let hold = |pause: Duration| {
+            let wait = retry_after.unwrap_or(pause).max(pause.mul_f64(1.0 + random / 4.0));
+            Self::Held { until: now + wait.min(LONGEST), pause, is_probed: false }
+        };
+        match *self {
+            Self::Held { pause, .. } if role == Role::Probe => *self = hold((pause * 2).min(LATER_PROBE)),
+            // It was under way when the others were refused.
+            Self::Held { until, pause, is_probed } => {
+                let asked = retry_after.map_or(until, |wait| until.max(now + wait.min(LONGEST)));
+                *self = Self::Held { until: asked, pause, is_probed };
+            }
+            Self::Open | Self::Following { .. } => *self = hold(FIRST_PROBE),
+        }
+    }
+
+    /// Takes in that the store answered a request of `role`.
+    fn answered(&mut self, role: Role) {
+        match self {
+            Self::Held { .. } if role == Role::Probe => {
+                *self = Self::Following { allowed: FIRST_FOLLOWERS, num_under_way: 0 };
+            }
+            Self::Following { allowed, num_under_way } if role == Role::Follower => {
+                (*allowed, *num_under_way) = (*allowed + 1, num_under_way.saturating_sub(1));
+                if *allowed >= ALL_FOLLOWERS {
+                    *self = Self::Open;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in that a request of `role` ended without an answer.
+    fn given_up(&mut self, role: Role, now: Instant) {
+        match self {
+            Self::Held { until, pause, is_probed } if role == Role::Probe => {
+                (*until, *is_probed) = (now + *pause, false);
+            }
+            Self::Following { num_under_way, .. } if role == Role::Follower => {
+                *num_under_way = num_under_way.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let state = State { stage: Stage::Open, said: String::new(), refused_at: None };
+        Self { is_open: AtomicBool::new(true), state: Mutex::new(state), changed: Notify::new() }
+    }
+}
+
+impl Pace {
+    /// Waits until a request may go.
+    pub(super) async fn enter(&self, patience: &Patience) -> Result<Pass<'_>, Error> {
+        loop {
+            if self.is_open.load(Ordering::Acquire) {
+                return Ok(Pass { pace: self, role: Role::Free });
+            }
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // From here on: what changes after the decision is not missed.
+            changed.as_mut().enable();
+            let decision = self.lock().stage.decide(Instant::now());
+            let until = match decision {
+                Decision::Go(role) => return Ok(Pass { pace: self, role }),
+                Decision::Wait(Some(until)) => {
+                    patience.check(until, || self.refusal())?;
+                    until
+                }
+                Decision::Wait(None) => patience.until(),
+            };
+            if timeout_at(until, changed).await.is_err() && until >= patience.until() {
+                return Err(patience.end(self.refusal()));
+            }
+        }
+    }
+
+    /// Returns leave for a request that has gone already.
+    pub(super) fn gone(&self) -> Pass<'_> {
+        Pass { pace: self, role: Role::Free }
+    }
+
+    /// Returns whether the store has refused nothing for a while.
+    pub(super) fn is_calm(&self) -> bool {
+        let state = self.lock();
+        state.stage == Stage::Open && state.refused_at.is_none_or(|at| at.elapsed() >= CALM)
+    }
+
+    /// Returns why those wait that were not refused themselves.
+    fn refusal(&self) -> Error {
+        Trouble::new(Kind::Throttled, self.lock().said.clone()).of("store")
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        self.is_open.store(state.stage == Stage::Open, Ordering::Release);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Leave to make one request; dropped without a word, it is as if the request had not been made.
+#[derive(Debug)]
+pub(super) struct Pass<'a> {
+    pace: &'a Pace,
+    role: Role,
+}
+
+impl Pass<'_> {
+    /// Notes that the store refused the request because there are too many.
+    pub(super) fn refused(mut self, retry_after: Option<Duration>, said: String) {
+        let role = std::mem::replace(&mut self.role, Role::Free);
+        self.pace.change(|state| {
+            let now = Instant::now();
+            state.stage.refused(role, now, retry_after, random());
+            (state.said, state.refused_at) = (said, Some(now));
+        });
+    }
+
+    /// Notes that the store answered, whatever it said.
+    pub(super) fn answered(mut self) {
+        let role = std::mem::replace(&mut self.role, Role::Free);
+        if role != Role::Free {
+            self.pace.change(|state| state.stage.answered(role));
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if self.role != Role::Free {
+            self.pace.change(|state| state.stage.given_up(self.role, Instant::now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::patience::Limit;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn patience(time: Duration) -> Patience {
+        Patience::new(Limit { time, option: "retry_for", is_given: true }, Instant::now())
+    }
+
+    #[test]
+    fn one_goes_ahead_and_the_others_follow_its_answer() {
+        let (now, mut stage) = (Instant::now(), Stage::Open);
+        assert_eq!(stage.decide(now), Decision::Go(Role::Free));
+        stage.refused(Role::Free, now, None, 0.0);
+        // Those that were under way are refused, too, or answered: neither changes anything.
+        stage.refused(Role::Free, now + 10 * MS, None, 0.0);
+        stage.answered(Role::Free);
+        assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
+        assert_eq!(stage.decide(now + FIRST_PROBE), Decision::Go(Role::Probe));
+        assert_eq!(stage.decide(now + 5 * FIRST_PROBE), Decision::Wait(None), "one at a time");
+        stage.answered(Role::Probe);
+        let goes = |stage: &mut Stage| matches!(stage.decide(now), Decision::Go(Role::Follower));
+        assert_eq!([(); 3].map(|()| goes(&mut stage)), [true, true, false]);
+        stage.answered(Role::Follower);
+        assert_eq!([(); 3].map(|()| goes(&mut stage)), [true, true, false]);
+        stage.given_up(Role::Follower, now);
+        assert!(goes(&mut stage));
+        for _ in 0..ALL_FOLLOWERS {
+            stage.answered(Role::Follower);
+        }
+        assert_eq!(stage, Stage::Open);
+    }
+
+    #[test]
+    fn a_probe_that_ends_without_an_answer_leaves_its_place_to_another() {
+        let (now, mut stage) = (Instant::now(), Stage::Open);
+        stage.refused(Role::Free, now, Some(3000 * MS), 0.0);
+        assert_eq!(stage.decide(now + 2999 * MS), Decision::Wait(Some(now + 3000 * MS)), "as long as it asks");
+        let then = now + 3000 * MS;
+        assert_eq!(stage.decide(then), Decision::Go(Role::Probe));
+        stage.given_up(Role::Probe, then);
+        assert_eq!(stage.decide(then + FIRST_PROBE), Decision::Go(Role::Probe));
+    }
+
+    proptest! {
+        #[test]
+        fn a_storm_sees_a_probe_a_second_at_most_however_many_want_to_go(
+            num_waiting in 1usize..500, random in 0.0..1.0f64,
+        ) {
+            let (start, mut stage, mut num_probes) = (Instant::now(), Stage::Open, 0u32);
+            (0..num_waiting).for_each(|_| stage.refused(Role::Free, start, None, random));
+            for step in 0..60_000 {
+                let now = start + MS * step;
+                for _ in 0..num_waiting.min(5) {
+                    if stage.decide(now) == Decision::Go(Role::Probe) {
+                        num_probes += 1;
+                        stage.refused(Role::Probe, now + 5 * MS, None, random);
+                    }
+                }
+            }
+            prop_assert!((45..=62).contains(&num_probes), "{num_probes}");
+        }
+    }
+
+    #[test]
+    fn everybody_waits_and_patience_ends() {
+        crate::Io::current().unwrap().block_on(async {
+            let pace = Pace::default();
+            let (patient, start) = (patience(Duration::from_secs(9)), Instant::now());
+            let pass = pace.enter(&patient).await.unwrap();
+            assert!(pace.is_calm());
+            pass.refused(None, "503".into());
+            assert!(!pace.is_calm());
+            let enter = async || pace.enter(&patient).await.unwrap().answered();
+            tokio::join!(enter(), enter(), enter());
+            assert!(start.elapsed() >= FIRST_PROBE);
+            pace.enter(&patient).await.unwrap().refused(Some(Duration::from_secs(3600)), "503 again".into());
+            let refused = pace.enter(&self::patience(Duration::from_secs(1))).await.unwrap_err();
+            assert!(refused.to_string().contains("503 again"), "{refused}");
+        });
+    }
+
+    #[test]
+    fn no_time_is_too_long_for_the_clock() {
+        crate::Io::current().unwrap().block_on(async {
+            let pace = Pace::default();
+            let patient = patience(Duration::from_secs(1));
+            pace.enter(&patient).await.unwrap().refused(Some(Duration::MAX), "503".into());
+            assert!(pace.enter(&patient).await.is_err());
+        });
+    }
+}

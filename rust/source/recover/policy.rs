@@ -1,0 +1,119 @@
+//! What happens between a request that failed and the next one: for reads, and for all that is not one.
+
+use std::sync::Arc;
+
+use object_store::Error;
+use tokio::time::Instant;
+
+use super::notes::Notes;
+use super::pace::Pass;
+use super::patience::{Limit, Patience};
+use super::trouble::{Kind, Sorted, causes, sort};
+use crate::notices;
+use crate::source::traffic::Traffic;
+
+/// How the requests to one store are made again.
+#[derive(Debug, Clone)]
+pub(in crate::source) struct Policy {
+    pub(in crate::source) traffic: Arc<Traffic>,
+    pub(in crate::source) limit: Limit,
+    /// Whether a request may be made a second time because the first is late.
+    pub(in crate::source) is_hedging: bool,
+    /// The store as people write it, for warnings.
+    pub(in crate::source) root: String,
+}
+
+impl Policy {
+    /// Begins a read, or goes on with one that had its last byte at `since`.
+    pub(super) fn patience(&self, since: Instant) -> Patience {
+        Patience::new(self.limit, since)
+    }
+
+    /// Makes a request that is no read until it is answered.
+    pub(in crate::source) async fn persist<T, F: Future<Output = Result<T, Error>> + Send>(
+        &self,
+        ask: impl Fn() -> F + Send + Sync,
+    ) -> Result<T, Error> {
+        let (notes, mut patience) = (Notes::default(), self.patience(Instant::now()));
+        loop {
+            let pass = self.traffic.pace().enter(&patience).await?;
+            match ask().await {
+                Ok(answer) => {
+                    pass.answered();
+                    self.traffic.answered();
+                    return Ok(answer);
+                }
+                Err(error) => self.recover(error, pass, &notes, &mut patience).await?,
+            }
+        }
+    }
+
+    /// Waits after `error` until the request may be made again; returns the error if that is in vain.
+    pub(super) async fn recover(
+        &self,
+        error: Error,
+        pass: Pass<'_>,
+        notes: &Notes,
+        patience: &mut Patience,
+    ) -> Result<(), Error> {
+        let Sorted::Again(kind, retry_after) = sort(&error) else {
+            pass.answered();
+            return Err(error);
+        };
+        let said = said(&error);
+        let error = patience.note(kind, self.traffic.has_answered(), error)?;
+        notes.again(kind);
+        if self.traffic.is_first_of(kind) {
+            let seconds = self.limit.time.as_secs_f64();
+            notices::push(format!(
+                "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
+                self.root,
+                kind.verb(),
+                self.limit.option,
+            ));
+        }
+        match kind {
+            // All wait together.
+            Kind::Throttled => {
+                self.traffic.throttled();
+                pass.refused(retry_after, said);
+                return Ok(());
+            }
+            Kind::Failed | Kind::Wrong => pass.answered(),
+            Kind::Broken | Kind::Stalled => drop(pass),
+        }
+        patience.pause(error).await
+    }
+}
+
+/// Returns what the deepest causes say, without what the client puts around them: URLs among it.
+fn said(error: &Error) -> String {
+    let mut said = String::new();
+    let inner = causes(error).filter(|cause| {
+        let is_around = cause.is::<Error>() || cause.is::<object_store::client::HttpError>();
+        !is_around && !cause.to_string().contains("Error performing")
+    });
+    for text in inner.map(ToString::to_string) {
+        let text = text.trim_start_matches("HTTP error: ");
+        if !said.contains(text) {
+            said.push_str(if said.is_empty() { "" } else { ": " });
+            said.push_str(text);
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::client::{HttpError, HttpErrorKind};
+
+    use super::*;
+    use crate::source::recover::Trouble;
+
+    #[test]
+    fn what_is_said_is_said_once_and_without_the_client() {
+        let cause = Trouble::new(Kind::Failed, "the store answered 500");
+        let source = Box::new(HttpError::new(HttpErrorKind::Unknown, cause));
+        assert_eq!(said(&Error::Generic { store: "S3", source }), "the store answered 500");
+    }
+}

@@ -1,0 +1,171 @@
+//! What goes wrong with a request, sorted by what to do about it.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use object_store::Error;
+use object_store::client::{HttpError, HttpErrorKind};
+
+use super::patience::Impatient;
+use crate::source::file_system::FileError;
+
+/// What went wrong with a request that may be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// The store says that there are too many: 429 or 503.
+    Throttled,
+    /// The store failed: another 5xx, or 408.
+    Failed,
+    /// There was no connection, or it broke.
+    Broken,
+    /// Nothing came for too long.
+    Stalled,
+    /// The answer is not one to what was asked.
+    Wrong,
+}
+
+impl Kind {
+    /// Returns what happened, for a sentence that begins with the store.
+    pub(super) fn verb(self) -> &'static str {
+        match self {
+            Self::Throttled => "refuses requests because there are too many",
+            Self::Failed => "fails",
+            Self::Broken => "cannot be reached, or breaks connections",
+            Self::Stalled => "stalls",
+            Self::Wrong => "gives answers to other requests than those that were made",
+        }
+    }
+}
+
+/// A cause that says of itself what kind it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{said}")]
+pub(in crate::source) struct Trouble {
+    pub(in crate::source) kind: Kind,
+    /// In words that hold neither URLs nor credentials.
+    pub(in crate::source) said: String,
+    /// How long the store wants to be left alone.
+    pub(in crate::source) retry_after: Option<Duration>,
+}
+
+impl Trouble {
+    pub(in crate::source) fn new(kind: Kind, said: impl Into<String>) -> Self {
+        Self { kind, said: said.into(), retry_after: None }
+    }
+
+    /// Returns it as an error of the store called `store`.
+    pub(in crate::source) fn of(self, store: &'static str) -> Error {
+        Error::Generic { store, source: Box::new(self) }
+    }
+}
+
+/// There is nobody to ask for credentials.
+#[derive(Debug, thiserror::Error)]
+#[error("no credentials were given, and none came from the machine's metadata service: {said}")]
+pub(in crate::source) struct NoCredentials {
+    pub(super) said: String,
+}
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sorted {
+    /// Ask again.
+    Again(Kind, Option<Duration>),
+    /// Ask again with other credentials, if there are any.
+    Refused,
+    /// Say so.
+    Final,
+}
+
+/// Returns an error and its causes, also those that an error of the system hides.
+pub(in crate::source) fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error: &&'a (dyn StdError + 'static)| {
+        let hidden = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        hidden.map(|hidden| hidden as &(dyn StdError + 'static)).or_else(|| error.source())
+    })
+}
+
+/// Sorts what a store's client said.
+pub(super) fn sort(error: &Error) -> Sorted {
+    match error {
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => return Sorted::Refused,
+        Error::Generic { .. } => {}
+        _ => return Sorted::Final,
+    }
+    for cause in causes(error) {
+        if cause.is::<NoCredentials>() || cause.is::<Impatient>() || is_hopeless(cause) {
+            return Sorted::Final;
+        }
+    }
+    // First: the client wraps what it was told in errors of its own.
+    if let Some(trouble) = causes(error).find_map(|cause| cause.downcast_ref::<Trouble>()) {
+        return Sorted::Again(trouble.kind, trouble.retry_after);
+    }
+    if let Some(failed) = causes(error).find_map(|cause| cause.downcast_ref::<FileError>()) {
+        return failed.trouble().map_or(Sorted::Final, |kind| Sorted::Again(kind, None));
+    }
+    if let Some(failed) = causes(error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
+        return Sorted::Again(of_client(failed.kind()), None);
+    }
+    if is_refusal(&error.to_string()) { Sorted::Refused } else { Sorted::Final }
+}
+
+/// Returns whether a text says that credentials are refused: listings report every status as a generic error, and expired
+/// tokens are a bad request.
+pub(in crate::source) fn is_refusal(said: &str) -> bool {
+    let refusals = ["403 Forbidden", "401 Unauthorized", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"];
+    refusals.iter().any(|refusal| said.contains(refusal))
+}
+
+fn of_client(kind: HttpErrorKind) -> Kind {
+    match kind {
+        HttpErrorKind::Timeout => Kind::Stalled,
+        _ => Kind::Broken,
+    }
+}
+
+/// Returns whether the same would happen again: a certificate stays as it is, and so does a URL that is none.
+fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
+    let of_tls = cause.downcast_ref::<rustls::Error>();
+    of_tls.is_some_and(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
+        || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn generic(source: impl StdError + Send + Sync + 'static) -> Error {
+        Error::Generic { store: "S3", source: Box::new(source) }
+    }
+
+    #[test]
+    fn causes_are_found_wherever_they_are() {
+        let slow = Trouble { retry_after: Some(Duration::from_secs(3)), ..Trouble::new(Kind::Throttled, "503") };
+        let hidden = io::Error::other(HttpError::new(HttpErrorKind::Decode, slow));
+        assert_eq!(sort(&generic(hidden)), Sorted::Again(Kind::Throttled, Some(Duration::from_secs(3))));
+        let stalled = HttpError::new(HttpErrorKind::Timeout, io::Error::other("slow"));
+        assert_eq!(sort(&generic(stalled)), Sorted::Again(Kind::Stalled, None));
+    }
+
+    #[test]
+    fn what_would_happen_again_is_final() {
+        let source = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let unknown = HttpError::new(HttpErrorKind::Connect, io::Error::other(source));
+        assert_eq!(sort(&generic(unknown)), Sorted::Final);
+        let nobody = HttpError::new(HttpErrorKind::Connect, NoCredentials { said: "timed out".into() });
+        assert_eq!(sort(&generic(nobody)), Sorted::Final);
+        assert_eq!(sort(&generic(io::Error::other("nothing known"))), Sorted::Final);
+        assert_eq!(sort(&Error::NotFound { path: "x".into(), source: "404".into() }), Sorted::Final);
+    }
+
+    #[test]
+    fn refusals_are_known_by_status_and_by_name() {
+        assert_eq!(sort(&Error::PermissionDenied { path: "x".into(), source: "403".into() }), Sorted::Refused);
+        assert_eq!(sort(&generic(io::Error::other("400 Bad Request: <Code>ExpiredToken</Code>"))), Sorted::Refused);
+    }
+}

@@ -1,0 +1,209 @@
+//! Options of remote stores that are ours, not their clients'.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use object_store::Certificate;
+use object_store::path::Path;
+
+use super::StoreKey;
+use super::recover::{Limit, Query};
+use crate::config;
+use crate::error::{Error, Result};
+
+/// The option that says how long a read goes on without a byte.
+pub(super) const RETRY_FOR: &str = "retry_for";
+
+/// The option that says whether a late request may be made a second time.
+pub(super) const HEDGE: &str = "hedge";
+
+/// The option that names certificates to trust, or holds them.
+pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
+
+/// What ends the name of an option whose value is JSON: file systems know more than text.
+pub(crate) const AS_JSON: &str = " as JSON";
+
+/// What begins the name of an option that holds the path and the query of an object's URL. The rest is the object's key.
+const QUERY: &str = "query of ";
+
+/// Returns the option that holds the query of an object's URL.
+pub(crate) fn query_option(path: &Path) -> String {
+    format!("{QUERY}{path}")
+}
+
+/// Returns the options that the store of `key` takes: values that are no text come as text, and [as JSON](AS_JSON), too,
+/// which only file systems read.
+pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let is_file_system = matches!(key, StoreKey::FileSystem(_));
+    let is_ours = |name: &str| [RETRY_FOR, HEDGE].contains(&name);
+    let is_read = |name: &str| match name.strip_suffix(AS_JSON) {
+        Some(plain) => is_file_system && !is_ours(plain),
+        None => !is_file_system || is_ours(name) || !options.contains_key(&format!("{name}{AS_JSON}")),
+    };
+    options.iter().filter(|(name, _)| is_read(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// What is ours among the options of a store, and the rest.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) limit: Limit,
+    pub(super) is_hedging: bool,
+    pub(super) certificates: Vec<Certificate>,
+    pub(super) queries: BTreeMap<Path, Query>,
+    /// For the client; names in small letters.
+    pub(super) rest: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// Reads `options`, and the environment for what they do not say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for values that mean nothing.
+    pub(super) fn try_new(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
+        let mut rest: BTreeMap<String, String> = BTreeMap::new();
+        let mut queries = BTreeMap::new();
+        for (name, value) in options {
+            match name.strip_prefix(QUERY).filter(|_| matches!(key, StoreKey::Http(_))) {
+                Some(path) => drop(queries.insert(Path::from(path), Query::new(value))),
+                None => drop(rest.insert(name.to_ascii_lowercase(), value.clone())),
+            }
+        }
+        let mut take = |name: &str| rest.remove(name).or_else(|| of_environment(key, name));
+        let retry_for = take(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
+        let (hedge, certificate) = (take(HEDGE), take(CA_CERTIFICATE));
+        Ok(Self {
+            limit: Limit {
+                time: retry_for.unwrap_or(config::RETRY_FOR),
+                option: RETRY_FOR,
+                is_given: retry_for.is_some(),
+            },
+            is_hedging: hedge.map_or(Ok(true), |text| flag(HEDGE, &text))?,
+            certificates: certificate.map_or(Ok(Vec::new()), |text| certificates(&text))?,
+            queries,
+            rest: rest.into_iter().collect(),
+        })
+    }
+}
+
+/// Returns the variable of an option, named as the store's own: `AWS_RETRY_FOR`.
+fn of_environment(key: &StoreKey, name: &str) -> Option<String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    let of_store = format!("{}{}", prefix(key)?, name.to_ascii_uppercase());
+    let of_tools = || match key {
+        // As Amazon's own tools do.
+        StoreKey::S3(_) if name == CA_CERTIFICATE => variable("AWS_CA_BUNDLE"),
+        _ => None,
+    };
+    variable(&of_store).or_else(of_tools)
+}
+
+/// Returns what the variables of a store begin with.
+pub(super) fn prefix(key: &StoreKey) -> Option<&'static str> {
+    match key {
+        StoreKey::Local | StoreKey::FileSystem(_) => None,
+        StoreKey::S3(_) => Some("AWS_"),
+        StoreKey::Gcs(_) => Some("GOOGLE_"),
+        StoreKey::Azure(_) => Some("AZURE_"),
+        StoreKey::Http(_) => Some("HTTP_"),
+        StoreKey::Hub(_) => Some("HF_"),
+    }
+}
+
+/// Reads a number of seconds, or one with a unit.
+pub(super) fn duration(name: &str, text: &str) -> Result<Duration> {
+    let text = text.trim();
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let seconds_per_unit = match text[number.len()..].trim() {
+        "" | "s" | "second" | "seconds" => 1.0,
+        "ms" => 0.001,
+        "m" | "min" | "minute" | "minutes" => 60.0,
+        "h" | "hour" | "hours" => 3600.0,
+        _ => 0.0,
+    };
+    let time =
+        number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok());
+    time.filter(|time| !time.is_zero()).ok_or_else(|| {
+        refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
+    })
+}
+
+/// Reads a truth value.
+pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(refused(format!("`{name}`: expected `true` or `false`, got `{text}`"))),
+    }
+}
+
+/// Reads the PEM text of certificates.
+pub(super) fn pem(text: &str) -> Result<Vec<u8>> {
+    let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
+    if text.trim_start().starts_with("-----BEGIN") {
+        return Ok(text.as_bytes().to_vec());
+    }
+    std::fs::read(text).map_err(|error| failed(format!("cannot read `{text}`: {error}")))
+}
+
+fn certificates(text: &str) -> Result<Vec<Certificate>> {
+    let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
+    let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|error| failed(error.to_string()))?;
+    if found.is_empty() {
+        return Err(failed("expected certificates in PEM, or the path of a file of them; got none".into()));
+    }
+    Ok(found)
+}
+
+pub(super) fn refused(reason: String) -> Error {
+    Error::Setting { name: "storage_options", reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(key: &StoreKey, pairs: &[(&str, &str)]) -> Result<Settings> {
+        let options = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Settings::try_new(key, &options)
+    }
+
+    #[test]
+    fn what_is_ours_does_not_reach_the_client() {
+        let s3 = StoreKey::S3("s3://bucket".into());
+        let found = settings(&s3, &[("Retry_For", "2 minutes"), ("hedge", "off"), ("AWS_REGION", "here")]).unwrap();
+        assert_eq!((found.limit.time, found.limit.is_given), (Duration::from_secs(120), true));
+        assert!(!found.is_hedging);
+        assert_eq!(found.rest, [("aws_region".to_owned(), "here".to_owned())]);
+        let default = settings(&s3, &[]).unwrap();
+        assert_eq!((default.limit.time, default.is_hedging), (config::RETRY_FOR, true));
+        assert!(!default.limit.is_given);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let s3 = StoreKey::S3("s3://bucket".into());
+        for (name, text) in [
+            ("retry_for", "soon"),
+            ("retry_for", "0"),
+            ("retry_for", "-1"),
+            ("hedge", "perhaps"),
+            ("ca_certificate", "/no/such/file"),
+            ("ca_certificate", "-----BEGIN NONSENSE"),
+        ] {
+            let said = settings(&s3, &[(name, text)]).unwrap_err().to_string();
+            assert!(said.contains(name), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_query_belongs_to_its_object_and_is_not_shown() {
+        let path = Path::from("data/a b.parquet");
+        let option = query_option(&path);
+        let http = StoreKey::Http("https://host".into());
+        let found = settings(&http, &[(&option, "/data/a%20b.parquet?Signature=s3cr3t")]).unwrap();
+        assert!(found.queries.contains_key(&path) && found.rest.is_empty());
+        assert!(!format!("{found:?}").contains("s3cr3t"));
+        assert_eq!(settings(&StoreKey::S3("s3://b".into()), &[(&option, "x")]).unwrap().rest.len(), 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Rows that could not be read and are left out, where the user chose so.
+//!
+//! A hole is some kept rows of a span: those of the part that failed. Their positions stay empty, and nothing moves into
+//! their place. What a state lists is not asked for again, so that the rows after it are those of the run that wrote it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::plan::{EpochPlan, Hole, RowRef};
+
+/// The holes of an epoch, as far as they are known to a stream.
+#[derive(Debug, Default)]
+pub(super) struct Holes {
+    /// In the order in which they were found; those of the state first.
+    found: Vec<Hole>,
+    /// Kept rows of each span.
+    of_span: BTreeMap<u32, Vec<Range<u32>>>,
+    num_rows: u64,
+    /// How many rows may be missing; without, none.
+    max_rows: Option<u64>,
+}
+
+impl Holes {
+    /// Begins with the holes of a state.
+    pub(super) fn new(known: Vec<Hole>, max_rows: Option<u64>) -> Self {
+        let mut holes = Self { max_rows, ..Self::default() };
+        for hole in known {
+            holes.note(hole);
+        }
+        holes
+    }
+
+    /// Returns the holes.
+    pub(super) fn found(&self) -> &[Hole] {
+        &self.found
+    }
+
+    /// Returns how many rows are missing.
+    pub(super) fn num_rows(&self) -> u64 {
+        self.num_rows
+    }
+
+    /// Adds a hole for what could not be read because of `cause`.
+    ///
+    /// # Errors
+    ///
+    /// `cause`, where it is not the objects' fault or nothing is to be skipped; [`Error::TooManySkipped`] where this is
+    /// more than may be.
+    pub(super) fn add(&mut self, hole: impl FnOnce(String) -> Hole, cause: Error) -> Result<()> {
+        let Some(max_rows) = self.max_rows.filter(|_| cause.is_of_object()) else { return Err(cause) };
+        self.note(hole(cause.describe()));
+        if self.num_rows > max_rows {
+            return Err(Error::TooManySkipped { num_rows: self.num_rows, max_rows, source: Box::new(cause) });
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, hole: Hole) {
+        let rows = hole.start..hole.end;
+        let of_span = self.of_span.entry(hole.span).or_default();
+        // A part that several blocks wanted at once fails for each of them.
+        if rows.is_empty() || of_span.iter().any(|known| known.start <= rows.start && rows.end <= known.end) {
+            return;
+        }
+        self.num_rows += u64::from(rows.end - rows.start);
+        of_span.push(rows);
+        self.found.push(hole);
+    }
+
+    /// Drops the rows that are known to be missing.
+    pub(super) fn drop_missing(&self, rows: &mut Vec<RowRef>, plan: &EpochPlan) {
+        if self.of_span.is_empty() {
+            return;
+        }
+        rows.retain(|row| {
+            let Some(missing) = self.of_span.get(&row.piece.span) else { return true };
+            let number = plan.kept_row(row.piece.span, plan.piece(row.piece).kept.start + row.row);
+            !missing.iter().any(|missing| missing.contains(&number))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::plan::{Order, PieceId, Span};
+
+    fn hole(span: u32, rows: Range<u32>) -> Hole {
+        Hole { span, start: rows.start, end: rows.end, object: "x".into(), row_group: 0, cause: String::new() }
+    }
+
+    fn damaged() -> Error {
+        Error::NotParquet { url: "x".into(), reason: "it is damaged".into() }
+    }
+
+    #[test]
+    fn rows_are_counted_once_and_dropped() {
+        let mut holes = Holes::new(vec![hole(1, 10..20)], Some(100));
+        for rows in [10..20, 12..15, 40..50] {
+            holes.add(|_| hole(1, rows), damaged()).unwrap();
+        }
+        assert_eq!(holes.num_rows(), 20);
+        assert_eq!(holes.found().len(), 2);
+        let spans = [60; 3].map(|num_kept| Span { row_group: 0, start: 0, end: num_kept, num_kept });
+        let plan = EpochPlan::new(Arc::new(spans), Order::Sequential, 0);
+        let row = |span, row| RowRef { piece: PieceId { lane: 0, span }, row };
+        let mut rows = vec![row(1, 9), row(1, 10), row(2, 10), row(1, 39), row(1, 40)];
+        holes.drop_missing(&mut rows, &plan);
+        assert_eq!(rows, [row(1, 9), row(2, 10), row(1, 39)]);
+    }
+
+    #[test]
+    fn more_than_may_be_missing_is_an_error_that_says_why() {
+        let mut holes = Holes::new(Vec::new(), Some(10));
+        holes.add(|_| hole(0, 0..10), damaged()).unwrap();
+        let error = holes.add(|_| hole(0, 10..11), damaged()).unwrap_err();
+        assert!(matches!(error, Error::TooManySkipped { num_rows: 11, max_rows: 10, .. }), "{error}");
+        assert!(error.describe().contains("it is damaged"), "{}", error.describe());
+    }
+
+    #[test]
+    fn what_is_not_the_objects_fault_is_no_hole() {
+        let mut holes = Holes::new(Vec::new(), Some(10));
+        let error = Error::Closed { reason: "it was closed" };
+        assert!(matches!(holes.add(|_| hole(0, 0..1), error), Err(Error::Closed { .. })));
+        assert!(Holes::default().add(|_| hole(0, 0..1), damaged()).is_err());
+        assert_eq!(holes.num_rows(), 0);
+    }
+}

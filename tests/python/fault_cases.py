@@ -1,0 +1,271 @@
+"""What can go wrong between a reader and its store, and what must come of it: the table of `test_faults.py`.
+
+A fault that passes leaves the epoch exact. One that stays ends it with an error that says what is the matter. Where
+bytes are changed in a way that HTTP cannot show, the pages' checksums must; never does a row come out that is not the
+dataset's.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import fault_edits
+from fault_proxy import Fault
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from upstreams import Answer
+
+SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please wait.</Message></Error>'
+CHANGED = "part-3.parquet"
+"""The object to which things happen, in the middle of its being read."""
+
+PAGE = b"<html><body>Please log in to the network.</body></html>"
+
+
+class Place(Protocol):
+    """Where the objects of a case are."""
+
+    def replace(self, *, same_size: bool = False) -> None:
+        """Writes another object in the place of one."""
+
+    def delete(self) -> None:
+        """Deletes an object."""
+
+    def expire(self) -> None:
+        """Ends the session of the credentials."""
+
+
+Make = Callable[[Place], list[Fault]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Faults, and what must come of an epoch through them."""
+
+    faults: Make
+    error: tuple[type[fb.ForebayError], ...] = ()
+    """What ends it; nothing if it must be exact."""
+    may_be_exact: bool = False
+    """Whether it may go on, too, if every row is right."""
+    words: str = ""
+    """What the error says."""
+    is_opening: bool = False
+    """Whether things go wrong before the dataset is open."""
+    stores: tuple[str, ...] = ("s3", "http")
+
+
+def passes(**fault: Any) -> Case:
+    """Makes a case of one fault that passes."""
+    return Case(lambda _: [Fault(**{"skip": 2} | fault)])
+
+
+def stays(*error: type[fb.ForebayError], words: str = r"\.parquet", may_be_exact: bool = False, **fault: Any) -> Case:
+    """Makes a case of one fault that stays."""
+    return Case(lambda _: [Fault(**{"times": None} | fault)], error, may_be_exact, words)
+
+
+def spoils(**fault: Any) -> Case:
+    """Makes a case of bytes that look right and are not."""
+    return stays(fb.DataError, fb.StoreError, may_be_exact=True, **{"times": 1} | fault)
+
+
+def opening(**fault: Any) -> Case:
+    """Makes a case of one fault that passes while footers are read."""
+    return Case(lambda _: [Fault(**fault)], is_opening=True)
+
+
+def happens(what: Callable[[Place], None], *error: type[fb.ForebayError], words: str, **fault: Any) -> Case:
+    """Makes a case of something that happens to an object in mid-epoch."""
+    return Case(lambda place: [Fault(before=lambda: what(place), where=CHANGED, **fault)], error, words=words)
+
+
+def refused(status: int, wait: str | None = None) -> dict[str, Any]:
+    """Returns a fault by which a store says that there are too many requests."""
+    headers = {"Content-Type": "application/xml"} | ({} if wait is None else {"Retry-After": wait})
+    return {"status": status, "headers": headers, "body": SLOW_DOWN}
+
+
+def until_next_second() -> str:
+    """Returns the date of a moment that is less than two seconds away."""
+    return email.utils.formatdate(time.time() + 1, usegmt=True)
+
+
+def mixture(_: Place) -> list[Fault]:
+    """Returns a bit of everything that passes."""
+    rare: dict[str, Any] = {"times": 4, "chance": 0.15}
+    return [
+        Fault(**rare, status=503),
+        Fault(**rare, status=500),
+        Fault(**rare, cut_after=200, ending="reset"),
+        Fault(**rare, cut_after=300),
+        Fault(**rare, cut_after=-1, ending="reset"),
+        Fault(times=1, chance=0.1, cut_after=10, ending="stall"),
+        Fault(**rare | {"times": 1}, edit=fault_edits.shifted_range()),
+        Fault(**rare | {"times": 1}, edit=fault_edits.shortened()),
+        Fault(times=None, latency=0.0, jitter=0.03),
+    ]
+
+
+def without_tag(answer: Answer) -> None:
+    """Leaves out the e-tag, as some servers do."""
+    answer.headers.pop("etag", None)
+
+
+def with_weak_tag(answer: Answer) -> None:
+    """Makes the e-tag a weak one, as servers that compress do."""
+    answer.headers["etag"] = f"W/{answer.headers['etag']}"
+
+
+def a_page(answer: Answer) -> None:
+    """Answers what gateways answer to those who are not logged in."""
+    answer.status, answer.body = 200, PAGE
+    answer.headers.clear()
+    answer.headers.update({"content-type": "text/html", "content-length": str(len(PAGE))})
+
+
+CASES: dict[str, Case] = {
+    # Time.
+    "late answers": passes(latency=0.02, jitter=0.05, times=None),
+    "one very late answer": passes(latency=1.5),
+    "some very late answers": passes(latency=1.5, times=3),
+    "a slow link": passes(bytes_per_second=400_000.0, times=None),
+    "one slow body": passes(bytes_per_second=6_000.0),
+    # Refusals and failures.
+    "500": passes(status=500, times=3),
+    "502": passes(status=502, times=3),
+    "504": passes(status=504, times=3),
+    "408": passes(status=408),
+    "500 ten times": passes(status=500, times=10),
+    "503": passes(**refused(503), times=3),
+    "503 with Retry-After": passes(**refused(503, "1"), times=2),
+    "503 with a Retry-After of nothing": passes(**refused(503, "0"), times=3),
+    "503 with a Retry-After of no meaning": passes(**refused(503, "soon")),
+    "429": passes(**refused(429), times=3),
+    "429 with Retry-After": passes(**refused(429, "1"), times=2),
+    "429 until a date": Case(lambda _: [Fault(skip=2, **refused(429, until_next_second()))]),
+    "503 for one in two": passes(**refused(503), times=None, chance=0.5),
+    # Connections.
+    "refused connections": passes(outage=0.4),
+    "two outages": Case(lambda _: [Fault(skip=2, outage=0.3), Fault(skip=3, outage=0.3)]),
+    "reset before the answer": passes(cut_after=-1, ending="reset", times=3),
+    "closed before the answer": passes(cut_after=-1, times=3),
+    "reset after the headers": passes(cut_after=0, ending="reset", times=3),
+    "reset in mid-body": passes(cut_after=500, ending="reset", times=3),
+    "reset in mid-body, ten times": passes(cut_after=500, ending="reset", times=10),
+    "reset for one in two": passes(cut_after=300, ending="reset", times=None, chance=0.5),
+    "stall before the answer": passes(cut_after=-1, ending="stall"),
+    "stall after the headers": passes(cut_after=0, ending="stall"),
+    "stall in mid-body": passes(cut_after=500, ending="stall"),
+    "several stalls": passes(cut_after=500, ending="stall", times=4),
+    # Bodies of another length, or of another place.
+    "cut, with the right length": passes(cut_after=500, times=3),
+    "cut, with a length that agrees": passes(edit=fault_edits.shortened(7)),
+    "cut, without a length": passes(edit=fault_edits.with_header("content-length", None), cut_after=500),
+    "without a length, whole": passes(edit=fault_edits.with_header("content-length", None), times=None),
+    "empty": passes(edit=fault_edits.shortened(1 << 20)),
+    "doubled bytes": passes(edit=fault_edits.doubled(9)),
+    "another Content-Range": passes(edit=fault_edits.shifted_range(3)),
+    "no Content-Range": passes(edit=fault_edits.with_header("content-range", None)),
+    "a Content-Range of no meaning": passes(edit=fault_edits.with_header("content-range", "bytes 5-2/x")),
+    "range ignored": passes(hide=("range",)),
+    "a page in the place of bytes": passes(edit=a_page),
+    "a mixture": Case(mixture),
+    "e-tags that are weak": passes(edit=with_weak_tag, times=None, skip=0),
+    # What HTTP cannot show.
+    "a flipped bit": spoils(edit=fault_edits.flipped_bit()),
+    "flipped bits": spoils(edit=fault_edits.flipped_bit(0.3), times=None),
+    "doubled bytes in the right length": spoils(edit=fault_edits.doubled_within(40)),
+    "doubled bytes in the right length, always": spoils(edit=fault_edits.doubled_within(40), times=None),
+    # What stays.
+    "503 for ever": stays(fb.StoreTimeoutError, **refused(503)),
+    "503 for ever, with a long Retry-After": stays(fb.StoreTimeoutError, **refused(503, "3600")),
+    "500 for ever": stays(fb.StoreError, status=500),
+    "stalls for ever": stays(fb.StoreTimeoutError, cut_after=-1, ending="stall"),
+    "stalls in all bodies": stays(fb.StoreTimeoutError, cut_after=0, ending="stall"),
+    "resets for ever": stays(fb.StoreError, cut_after=-1, ending="reset"),
+    "gone for ever": stays(fb.StoreError, outage=3600.0),
+    "cut for ever, with a length that agrees": stays(fb.StoreError, edit=fault_edits.shortened(7)),
+    "another Content-Range for ever": stays(fb.StoreError, edit=fault_edits.shifted_range(3)),
+    "no Content-Range for ever": stays(fb.StoreError, edit=fault_edits.with_header("content-range", None)),
+    "doubled bytes for ever": stays(fb.StoreError, edit=fault_edits.doubled(9)),
+    "ranges ignored for ever": stays(fb.StoreError, may_be_exact=True, hide=("range",)),
+    "pages in the place of bytes for ever": stays(fb.StoreError, edit=a_page),
+    "400": stays(fb.StoreError, status=400),
+    "401": stays(fb.AccessDeniedError, status=401),
+    "403": stays(fb.AccessDeniedError, status=403),
+    "404": stays(fb.NotFoundError, status=404),
+    "410": stays(fb.StoreError, fb.NotFoundError, status=410),
+    "416": stays(fb.StoreError, status=416),
+    "412": stays(fb.ObjectChangedError, status=412),
+    "another e-tag": stays(fb.ObjectChangedError, edit=fault_edits.with_header("etag", '"other"')),
+    "a stale e-tag once": stays(
+        fb.ObjectChangedError, may_be_exact=True, times=1, edit=fault_edits.with_header("etag", '"stale"')
+    ),
+    # What happens to objects.
+    "replaced": happens(lambda place: place.replace(), fb.ObjectChangedError, words=CHANGED, times=1),
+    "replaced by one as large": happens(
+        lambda place: place.replace(same_size=True), fb.ObjectChangedError, words=CHANGED, times=1
+    ),
+    "replaced in a store that knows no conditions": happens(
+        lambda place: place.replace(same_size=True),
+        fb.ObjectChangedError,
+        words=CHANGED,
+        times=None,
+        hide=("if-match",),
+    ),
+    "replaced in a store that knows no e-tags": happens(
+        lambda place: place.replace(),
+        fb.ObjectChangedError,
+        fb.StoreError,
+        words=CHANGED,
+        times=None,
+        hide=("if-match",),
+        edit=without_tag,
+    ),
+    "deleted": happens(lambda place: place.delete(), fb.NotFoundError, fb.ObjectChangedError, words=CHANGED, times=1),
+    # Footers.
+    "opening: 503": opening(**refused(503), times=3),
+    "opening: 429 with Retry-After": opening(**refused(429, "1")),
+    "opening: a reset": opening(cut_after=100, ending="reset", times=3),
+    "opening: a cut": opening(cut_after=100, times=3),
+    "opening: a stall": opening(cut_after=100, ending="stall"),
+    "opening: an outage": opening(outage=0.4),
+    "opening: another Content-Range": opening(edit=fault_edits.shifted_range(3)),
+    "opening: a length that agrees with a cut": opening(edit=fault_edits.shortened(7)),
+    "opening: range ignored": opening(hide=("range",)),
+    "opening: 403": Case(lambda _: [Fault(status=403, times=None)], (fb.AccessDeniedError,), is_opening=True),
+    "opening: stalls for ever": Case(
+        lambda _: [Fault(cut_after=-1, ending="stall", times=None)], (fb.StoreTimeoutError,), is_opening=True
+    ),
+    "opening: 503 for ever": Case(
+        lambda _: [Fault(**refused(503), times=None)], (fb.StoreTimeoutError,), is_opening=True
+    ),
+    # Listings and credentials, which are of S3.
+    "listing: 503": Case(
+        lambda _: [Fault(**refused(503), times=2, where="list-type")], is_opening=True, stores=("s3",)
+    ),
+    "listing: a cut": Case(
+        lambda _: [Fault(cut_after=60, times=2, where="list-type")], is_opening=True, stores=("s3",)
+    ),
+    "listing: a stall": Case(
+        lambda _: [Fault(cut_after=60, ending="stall", where="list-type")], is_opening=True, stores=("s3",)
+    ),
+    "listing: no XML": Case(
+        lambda _: [Fault(edit=a_page, times=None, where="list-type")],
+        (fb.StoreError, fb.NotFoundError),
+        is_opening=True,
+        stores=("s3",),
+    ),
+    "credentials that expire": Case(
+        lambda place: [Fault(before=place.expire, skip=2)],
+        (fb.AccessDeniedError,),
+        words="expired|credentials",
+        stores=("s3",),
+    ),
+}

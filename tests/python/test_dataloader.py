@@ -1,0 +1,200 @@
+"""`fb.DataLoader`: the arguments of torch's, its batches, and a place in the epoch."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import multiprocessing
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import data
+import functions
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from rows import batches_of, ids_of, write_uneven
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NUM_ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    return write_uneven(tmp_path_factory.mktemp("dataloader"), NUM_ROWS)
+
+
+def test_it_takes_all_arguments_of_torchs_in_their_places() -> None:
+    ours = list(inspect.signature(fb.DataLoader).parameters.values())
+    theirs = list(inspect.signature(torch.utils.data.DataLoader).parameters.values())
+    positional = [p.name for p in theirs if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD] == positional
+    assert {p.name for p in theirs} <= {p.name for p in ours}
+
+
+def test_batches_are_those_of_torchs_loader_over_the_rows(rows: fb.Dataset) -> None:
+    ours = fb.DataLoader(rows, 32, drop_last=True)
+    theirs = torch.utils.data.DataLoader(rows, 32, drop_last=True)
+    assert len(ours) == len(theirs)
+    for got, expected in zip(ours, theirs, strict=True):
+        assert got.keys() == expected.keys()
+        assert got["id"].equal(expected["id"])
+        assert got["label"] == expected["label"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_collate_fn_is_given_the_rows_that_torch_gives(rows: fb.Dataset, num_workers: int) -> None:
+    expected = list(torch.utils.data.DataLoader(rows, 32, collate_fn=functions.pairs))
+    loader = fb.DataLoader(rows, 32, collate_fn=functions.pairs, num_workers=num_workers)
+    assert list(loader) == expected
+    assert list(loader) == expected, "another loop starts other workers"
+
+
+def test_rows_are_those_of_the_format_and_of_functions(rows: fb.Dataset) -> None:
+    def collate(found: list[Any]) -> list[Any]:
+        assert all(isinstance(row["id"], np.integer) for row in found)
+        return [(row["id"] + row["more"], row["label"]) for row in found]
+
+    ds = rows.with_format("numpy").map(lambda batch: {"more": batch["id"] * 2}, batched=True)
+    loader = fb.DataLoader(ds, 50, collate_fn=collate)
+    assert [pair for batch in loader for pair in batch] == [(3 * i, f"row {i}") for i in range(NUM_ROWS)]
+
+
+def test_every_loop_is_another_epoch_and_shuffled_anew(rows: fb.Dataset) -> None:
+    loader = fb.DataLoader(rows, 32, shuffle=True)
+    stream = rows.shuffle().to_torch(32)
+    orders = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        assert loader.epoch == max(0, epoch - 1)
+        orders.append(ids_of(loader))
+        assert orders[-1] == ids_of(stream)
+    assert len(set(map(str, orders))) == 3
+    for _ in loader:
+        break
+    assert loader.epoch == 3
+    for _ in range(2):
+        loader.set_epoch(1)
+        assert ids_of(loader) == orders[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_goes_on_in_its_epoch_and_the_next_loop_is_the_next(rows: fb.Dataset, num_workers: int) -> None:
+    def make() -> fb.DataLoader:
+        settings = {"num_workers": num_workers, "persistent_workers": num_workers > 0}
+        return fb.DataLoader(rows.shuffle(3), 32, collate_fn=functions.pairs, **settings)
+
+    loader = make()
+    epochs = [list(loader) for _ in range(3)]
+    stopped = make()
+    list(stopped)
+    batches: Iterator[Any] = iter(stopped)
+    before = [next(batches) for _ in range(5)]
+    state = json.loads(json.dumps(stopped.state_dict()))
+    later = make()
+    later.load_state_dict(state)
+    assert later.epoch == 1
+    assert len(later) == len(epochs[1]) - 5
+    assert before + list(later) == epochs[1]
+    assert list(later) == epochs[2]
+
+
+def children() -> int:
+    return sum(child.name.startswith("forebay-") for child in multiprocessing.active_children())
+
+
+def test_workers_end_with_their_loop_unless_they_persist(rows: fb.Dataset) -> None:
+    gc.collect()
+    before = children()
+    for persists in (False, True):
+        loader = fb.DataLoader(
+            rows, 32, collate_fn=functions.pairs, num_workers=1, persistent_workers=persists, timeout=60
+        )
+        assert len(list(loader)) == 16
+        assert children() == before + persists
+    del loader
+    gc.collect()
+    assert children() == before
+
+
+def test_without_functions_no_worker_is_started(rows: fb.Dataset) -> None:
+    before = children()
+    batches = iter(fb.DataLoader(rows, 32, num_workers=4))
+    next(batches)
+    assert children() == before
+
+
+def test_workers_of_map_are_taken_where_no_others_are_named(rows: fb.Dataset) -> None:
+    ds = rows.map(functions.who, batched=True, num_proc=1)
+    settings = {"collate_fn": functions.unchanged}
+    [pid] = {row["pid"] for batch in fb.DataLoader(ds, 100, **settings) for row in batch}
+    loader = fb.DataLoader(ds, 10, num_workers=2, worker_init_fn=functions.init, prefetch_factor=1, **settings)
+    assert len({row["pid"] for batch in loader for row in batch} - {pid}) == 2
+
+
+def test_ranks_take_their_share(rows: fb.Dataset) -> None:
+    loaders = [fb.DataLoader(rows, 10, rank=rank, world_size=2) for rank in range(2)]
+    assert [ids_of(loader) for loader in loaders] == [list(range(rank, NUM_ROWS, 2)) for rank in range(2)]
+    assert "rank 1 of 2" in repr(loaders[1])
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"sampler": [1, 2]}, "sampler: the order is that of the dataset"),
+    ({"batch_sampler": [[1, 2]]}, "batch_sampler: batches are consecutive rows"),
+    ({"generator": torch.Generator()}, "generator: the order follows from the seed of `ds.shuffle(seed=...)`"),
+    ({"batch_size": None}, "batch_size: expected a number of rows"),
+    ({"in_order": False}, "in_order: batches always come in their order"),
+    ({"num_workers": -1}, "num_workers: expected 0 to 1024, got -1"),
+    ({"timeout": -1}, "timeout: expected seconds above 0"),
+    ({"multiprocessing_context": "fork"}, "this process has threads"),
+    ({"multiprocessing_context": multiprocessing.get_context("fork")}, "this process has threads"),
+    ({"prefetch_factor": 0}, "prefetch: expected 1 to 1024, got 0"),
+    ({"shuffle": 1}, "shuffle: expected True or False, got 1"),
+    ({"persistent_workers": 1}, "persistent_workers: expected True or False, got 1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), REFUSED, ids=lambda value: str(value)[:30])
+def test_arguments_that_cannot_work_are_refused_with_the_reason(
+    rows: fb.Dataset, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(fb.SettingError) as raised:
+        fb.DataLoader(rows, **{"batch_size": 8} | settings)
+    assert words in str(raised.value)
+
+
+def test_what_is_no_dataset_of_ours_is_refused(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.SettingError, match="torch's DataLoader takes others"):
+        fb.DataLoader([1, 2, 3], 2)
+    with pytest.raises(fb.SettingError, match="shuffled by `ds.shuffle`"):
+        fb.DataLoader(rows.shuffle(3), 2, shuffle=False)
+    assert batches_of(fb.DataLoader(rows.shuffle(3), 2, shuffle=True)) == batches_of(rows.shuffle(3).to_torch(2))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    data.write_fragments(folder, data.corpus_table(1500), num_fragments=2)
+    return folder
+
+
+# The trainers warn of this machine (no GPU, few cores) and of their own calls; none of it is about the rows.
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["lightning_loader.py", "accelerate_loader.py"])
+def test_the_examples_train_and_resume_exactly(
+    name: str, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, str(corpus)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "the same rows in the same order" in out
+    assert "FAILED" not in out

@@ -1,0 +1,193 @@
+"""Pinned memory and copies to a device: when they happen, and that nothing happens where there is no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rows import ids_of
+
+import forebay as fb
+from forebay.devices import BATCHES_AHEAD, DeviceStage, make_stages, map_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HAS_GPU = torch.cuda.is_available()
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU of CUDA, and torch finds none")
+without_gpu = pytest.mark.skipif(HAS_GPU, reason="is about machines without a GPU")
+
+NUM_ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    folder: Path = tmp_path_factory.mktemp("devices")
+    ids = np.arange(NUM_ROWS)
+    table = pa.table(
+        {
+            "id": ids,
+            "maybe": pa.array([None if i % 3 == 0 else i for i in range(NUM_ROWS)], pa.int32()),
+            "lists": [list(range(i % 4)) for i in range(NUM_ROWS)],
+            "meta": [{"page": i, "name": str(i)} for i in range(NUM_ROWS)],
+            "text": [str(i) for i in range(NUM_ROWS)],
+        }
+    )
+    pq.write_table(table, folder / "train.parquet", row_group_size=50)
+    return fb.load_dataset(folder, split="train")
+
+
+class Noting:
+    """A device that is none: it notes what happens in which order."""
+
+    def __init__(self, device: str | None) -> None:
+        self.device = device
+        self.log: list[tuple[str, Any]] = []
+        self.num_marks = 0
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.log.append(("pin", tuple(tensor.shape)))
+        return tensor.clone()
+
+    def copy(self, pinned: torch.Tensor) -> torch.Tensor:
+        self.log.append(("copy", tuple(pinned.shape)))
+        return pinned.clone()
+
+    def mark(self) -> int:
+        self.num_marks += 1
+        self.log.append(("mark", self.num_marks))
+        return self.num_marks
+
+    def hand_over(self, event: int, tensors: list[torch.Tensor]) -> None:
+        self.log.append(("hand over", (event, len(tensors))))
+
+
+def stream_to(rows: fb.Dataset, device: str | None, links: list[Noting]) -> Any:
+    def make(of: str | None) -> Noting:
+        links.append(Noting(of))
+        return links[-1]
+
+    stream = rows.to_torch(50)
+    stream._stream._stages = (DeviceStage(device, make),)
+    return stream
+
+
+def test_batches_are_copied_ahead_and_handed_over_behind_their_copies(rows: fb.Dataset) -> None:
+    links: list[Noting] = []
+    stream = stream_to(rows.select_columns("id"), "cuda:0", links)
+    assert ids_of(stream) == list(range(NUM_ROWS))
+    [link] = links
+    assert link.device == "cuda:0"
+    handed = [what for kind, what in link.log if kind == "hand over"]
+    assert handed == [(number, 1) for number in range(1, 9)]
+    for number in range(1, 9):
+        at = link.log.index(("hand over", (number, 1)))
+        assert link.log.index(("mark", number)) < at, "a batch is handed over behind its copy"
+        ahead = sum(kind == "mark" for kind, _ in link.log[:at]) - number
+        assert ahead <= BATCHES_AHEAD
+
+
+def test_batches_that_are_there_are_copied_before_the_loop_asks(rows: fb.Dataset) -> None:
+    links: list[Noting] = []
+    stream = stream_to(rows.select_columns("id"), "cuda:0", links)
+    batches = iter(stream)
+    next(batches)
+    while not stream._stream._active.wait(1):
+        pass
+    next(batches)
+    assert links[0].num_marks > 2
+    assert stream.state_dict()["position"] == 100, "what is ahead does not count"
+
+
+def test_a_state_counts_batches_that_the_loop_has(rows: fb.Dataset) -> None:
+    whole = ids_of(rows.to_torch(50))
+    for cut in range(9):
+        stream, later = stream_to(rows, "cuda:0", []), stream_to(rows, "cuda:0", [])
+        batches = iter(stream)
+        before = [next(batches)["id"] for _ in range(cut)]
+        later.load_state_dict(stream.state_dict())
+        assert [i for ids in before for i in ids.tolist()] + ids_of(later) == whole
+
+
+def test_every_tensor_of_a_batch_is_moved_and_nothing_else(rows: fb.Dataset) -> None:
+    links: list[Noting] = []
+    plain, moved = next(iter(rows.to_torch(50))), next(iter(stream_to(rows, None, links)))
+    assert str(moved) == str(plain)
+    assert type(moved["lists"]) is fb.Ragged
+    assert type(moved["maybe"]) is fb.Masked
+    assert sum(kind == "pin" for kind, _ in links[0].log) % 6 == 0
+    assert not any(kind == "copy" for kind, _ in links[0].log)
+
+
+def test_batches_before_a_failure_are_delivered(rows: fb.Dataset) -> None:
+    def fail(_: dict[str, Any], indices: list[int]) -> None:
+        if 200 in indices:
+            raise ValueError("no 200")
+
+    stream = rows.map(fail, batched=True, with_indices=True).to_torch(50)
+    stream._stream._stages = (*stream._stream._stages, DeviceStage("cuda:0", Noting))
+    seen = []
+
+    def read() -> None:
+        for batch in stream:
+            seen.extend(batch["id"].tolist())
+
+    with pytest.raises(fb.TransformError, match="no 200"):
+        read()
+    assert seen == list(range(200))
+    assert stream.state_dict()["position"] == 200
+
+
+def test_a_batch_of_any_shape_is_walked_through() -> None:
+    batch = {"a": torch.ones(2), "b": [torch.ones(1), "text"], "c": ("x", 3), "d": ["only", "text"]}
+    found = map_tensors(lambda tensor: tensor + 1, batch)
+    assert str(found) == str(
+        {"a": torch.ones(2) + 1, "b": [torch.ones(1) + 1, "text"], "c": ("x", 3), "d": ["only", "text"]}
+    )
+    assert found["d"] is batch["d"]
+
+
+@without_gpu
+def test_without_a_gpu_pinned_memory_is_plain_memory_and_costs_nothing(rows: fb.Dataset) -> None:
+    assert make_stages(None, pin_memory=True) == make_stages("cpu", pin_memory=True) == ()
+    stream = rows.to_torch(50, pin_memory=True)
+    assert stream._stream._stages == ()
+    assert ids_of(stream) == list(range(NUM_ROWS))
+    assert ids_of(fb.DataLoader(rows, 50, pin_memory=True)) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("gpu", "expected a device of torch such as 'cuda', got 'gpu'"),
+        (3.5, "expected a device of torch"),
+        ("meta", "batches are copied to 'cuda' or stay on the 'cpu', got 'meta'"),
+        pytest.param("cuda", "torch finds no GPU for 'cuda'", marks=without_gpu),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(rows: fb.Dataset, device: Any, words: str) -> None:
+    with pytest.raises(fb.SettingError) as raised:
+        rows.to_torch(50, device=device)
+    assert words in str(raised.value)
+
+
+@needs_gpu
+def test_batches_arrive_in_pinned_memory(rows: fb.Dataset) -> None:
+    for batch in rows.to_torch(50, pin_memory=True):
+        assert batch["id"].is_pinned()
+        assert batch["lists"].values.is_pinned()
+
+
+@needs_gpu
+def test_batches_arrive_on_the_device_whole(rows: fb.Dataset) -> None:
+    plain = rows.shuffle(3).to_torch(50)
+    for _ in range(20):
+        for batch, expected in zip(rows.shuffle(3).to_torch(50, device="cuda"), plain, strict=True):
+            torch.cuda._sleep(100_000)
+            assert batch["id"].is_cuda
+            total = batch["id"].sum() + batch["maybe"].mask.sum()
+            assert int(total) == int(expected["id"].sum() + expected["maybe"].mask.sum())

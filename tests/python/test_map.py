@@ -1,0 +1,342 @@
+"""`Dataset.map`: the same rows, randomness, order and states, whoever runs the functions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import functions
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows import batches_of, ids_of, write_uneven
+from torch.utils.data import DataLoader
+
+import forebay as fb
+from forebay.transforms import Rows, seeds_of
+
+if TYPE_CHECKING:
+    from forebay.mapped import MappedDataset
+
+NUM_ROWS = 500
+BATCH_SIZE = 32
+
+WORKERS = [{}, {"num_threads": 3}, {"num_proc": 1}, {"num_proc": 3}]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    return write_uneven(tmp_path_factory.mktemp("map"), NUM_ROWS)
+
+
+@pytest.fixture(scope="module")
+def shuffled(rows: fb.Dataset) -> fb.Dataset:
+    return rows.filter("id % 9 <> 4").shuffle(6, num_lanes=6, window_rows=20)
+
+
+def column(stream: fb.Stream, name: str) -> list[Any]:
+    return [value for batch in stream for value in batch[name]]
+
+
+def ids_in(stream: fb.Stream) -> list[int]:
+    return column(stream, "id")
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_results_come_in_the_order_of_the_stream_whoever_is_done_first(
+    shuffled: fb.Dataset, workers: dict[str, int]
+) -> None:
+    plain = shuffled.batches(BATCH_SIZE)
+    mapped = shuffled.map(functions.late, batched=True, with_indices=True, **workers).batches(BATCH_SIZE)
+    assert len(mapped) == len(plain)
+    for epoch in range(2):
+        plain.set_epoch(epoch)
+        mapped.set_epoch(epoch)
+        batches = list(mapped)
+        assert [batch["id"] for batch in batches] == batches_of(plain)
+        assert [position for batch in batches for position in batch["position"]] == list(range(len(shuffled)))
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_proc": 2}], ids=str)
+def test_a_state_counts_what_the_loop_has_and_not_what_workers_have_in_hand(
+    shuffled: fb.Dataset, workers: dict[str, int]
+) -> None:
+    mapped = shuffled.map(functions.late, batched=True, with_indices=True, **workers)
+    whole = [batch["id"] for batch in mapped.batches(BATCH_SIZE)]
+    stream, later = mapped.batches(BATCH_SIZE), mapped.batches(BATCH_SIZE)
+    plain = shuffled.batches(BATCH_SIZE)
+    for cut in range(len(whole) + 1):
+        batches, plain_batches = iter(stream), iter(plain)
+        before = [next(batches)["id"] for _ in range(cut)]
+        for _ in range(cut):
+            next(plain_batches)
+        state = json.loads(json.dumps(stream.state_dict()))
+        assert state == plain.state_dict(), "the state is that of the stream without functions"
+        later.load_state_dict(state)
+        assert len(later) == len(whole) - cut
+        assert before + [batch["id"] for batch in later] == whole
+        batches.close()
+
+
+def test_functions_are_given_rows_and_results_are_stacked(rows: fb.Dataset) -> None:
+    [first, *_] = rows.map(functions.of_row).batches(8)
+    assert first == {"id": list(range(8)), "label": [f"ROW {i}" for i in range(8)], "double": list(range(0, 16, 2))}
+    [first, *_] = rows.with_format("numpy").map(lambda row: {"twice": row["id"] * np.ones(2)}).batches(8)
+    assert first["twice"].tolist() == [[i, i] for i in range(8)]
+    [first, *_] = rows.with_format("numpy").map(lambda row: {"many": np.ones(row["id"])}).batches(3)
+    assert [len(values) for values in first["many"]] == [0, 1, 2]
+
+
+def test_columns_are_chosen_for_the_function_and_left_out_behind_it(rows: fb.Dataset) -> None:
+    mapped = rows.map(
+        functions.scaled,
+        batched=True,
+        input_columns=["id", "label"],
+        remove_columns=["label"],
+        fn_kwargs={"factor": 3},
+    )
+    [first, *_] = mapped.batches(4)
+    assert first == {"id": [0, 1, 2, 3], "scaled": [0, 3, 6, 9], "length": [5, 5, 5, 5]}
+
+
+@pytest.mark.parametrize("function", [functions.nothing, functions.unchanged])
+def test_a_function_may_change_nothing(rows: fb.Dataset, function: Any) -> None:
+    assert ids_in(rows.map(function, batched=True).batches(64)) == list(range(NUM_ROWS))
+
+
+def test_several_functions_run_one_after_another(rows: fb.Dataset) -> None:
+    twice = rows.map(functions.doubled, batched=True).map(
+        lambda batch: {"double": [value + 1 for value in batch["double"]]}, batched=True, num_proc=1
+    )
+    assert column(twice.batches(64), "double") == [2 * i + 1 for i in range(NUM_ROWS)]
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 2}], ids=str)
+@pytest.mark.parametrize("name", ["arrow", "pandas", "polars"])
+def test_functions_on_tables_return_tables(rows: fb.Dataset, name: str, workers: dict[str, int]) -> None:
+    def labelled(table: Any) -> Any:
+        if name == "arrow":
+            return table.append_column("more", pa.compute.add(table["id"], 1))
+        if name == "pandas":
+            return table.assign(more=table["id"] + 1)
+        return table.with_columns((table["id"] + 1).alias("more"))
+
+    mapped = rows.with_format(name).map(labelled, batched=True, **workers)
+    assert [int(value) for batch in mapped.batches(64) for value in batch["more"].to_numpy()] == list(
+        range(1, NUM_ROWS + 1)
+    )
+
+
+def test_tables_go_to_processes_and_back_without_a_copy_into_pickles(rows: fb.Dataset) -> None:
+    mapped = rows.with_format("arrow").map(functions.unchanged, batched=True, num_proc=1)
+    found = pa.concat_tables(mapped.batches(64))
+    assert found.equals(pa.table(rows))
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_randomness_is_that_of_the_row_for_any_workers_batches_and_ranks(
+    shuffled: fb.Dataset, workers: dict[str, int]
+) -> None:
+    expected = expected_draws(shuffled)
+    mapped = shuffled.map(functions.draw, batched=True, with_seeds=True, **workers)
+    assert draws_of(mapped, batch_size=BATCH_SIZE) == expected
+
+
+def test_randomness_is_that_of_the_row_for_any_batches_and_ranks(shuffled: fb.Dataset) -> None:
+    expected = expected_draws(shuffled)
+    for mapped in (
+        shuffled.map(functions.draw, batched=True, with_seeds=True),
+        shuffled.map(functions.draw_row, with_seeds=True),
+    ):
+        ranks: dict[int, float] = {}
+        for rank in range(3):
+            ranks |= draws_of(mapped, batch_size=7, rank=rank, world_size=3, remainder="keep")
+        assert ranks == expected
+        stream = mapped.batches(10)
+        stream.load_state_dict({**stream.state_dict(), "position": 33})
+        rest = {key: value for batch in stream for key, value in zip(batch["id"], batch["draw"], strict=True)}
+        assert rest == {key: expected[key] for key in list(expected)[33:]}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch_size=st.integers(1, 90),
+    world_size=st.integers(1, 4),
+    num_threads=st.integers(0, 3),
+    prefetch=st.integers(1, 5),
+    cut=st.integers(0, 12),
+    epoch=st.integers(0, 2),
+)
+def test_any_batches_ranks_workers_and_cuts_give_each_row_what_is_its_own(
+    shuffled: fb.Dataset, batch_size: int, world_size: int, num_threads: int, prefetch: int, cut: int, epoch: int
+) -> None:
+    whole = shuffled.map(functions.draw, batched=True, with_seeds=True).batches(1000)
+    whole.set_epoch(epoch)
+    [expected] = [dict(zip(batch["id"], batch["draw"], strict=True)) for batch in whole]
+    pool = fb.PoolOptions(prefetch=prefetch)
+    mapped = shuffled.map(functions.draw, batched=True, with_seeds=True, num_threads=num_threads, pool=pool)
+    found: dict[int, float] = {}
+    for rank in range(world_size):
+        stopped, later = (
+            mapped.batches(batch_size, rank=rank, world_size=world_size, remainder="keep") for _ in range(2)
+        )
+        stopped.set_epoch(epoch)
+        batches = iter(stopped)
+        seen = [batch for _, batch in zip(range(cut), batches, strict=False)]
+        later.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        for batch in [*seen, *later]:
+            assert not found.keys() & set(batch["id"])
+            found |= zip(batch["id"], batch["draw"], strict=True)
+    assert found == expected
+
+
+def expected_draws(dataset: fb.Dataset) -> dict[int, float]:
+    mapped = dataset.map(functions.draw, batched=True, with_seeds=True)
+    draws = draws_of(mapped, batch_size=1000)
+    assert len(set(draws.values())) == len(dataset)
+    return draws
+
+
+def draws_of(mapped: MappedDataset, batch_size: int, **share: Any) -> dict[int, float]:
+    return {
+        key: value
+        for batch in mapped.batches(batch_size, **share)
+        for key, value in zip(batch["id"], batch["draw"], strict=True)
+    }
+
+
+def test_randomness_is_another_in_each_epoch_seed_and_function(rows: fb.Dataset) -> None:
+    def draws(seed: int, epoch: int) -> list[float]:
+        stream = rows.shuffle(seed).map(functions.draw, batched=True, with_seeds=True).batches(100)
+        stream.set_epoch(epoch)
+        return column(stream, "draw")
+
+    assert len({value for seed in (0, 1) for epoch in (0, 1) for value in draws(seed, epoch)}) == 4 * NUM_ROWS
+    twice = rows.map(functions.draw, batched=True, with_seeds=True).map(
+        lambda batch, seeds: {"other": functions.draw(batch, seeds)["draw"]}, batched=True, with_seeds=True
+    )
+    [batch, *_] = twice.batches(100)
+    assert not set(batch["draw"]) & set(batch["other"])
+
+
+def test_generators_of_worker_processes_are_seeded_for_each_row(rows: fb.Dataset) -> None:
+    found = [
+        column(rows.map(functions.draw_globally, num_proc=num_proc).batches(batch_size), "draw")
+        for num_proc, batch_size in ((1, 32), (2, 50))
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == NUM_ROWS
+
+
+def test_seeds_stay_what_they_are_also_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A change of these changes what every model was trained on.
+    rows = Rows(epoch=3, first=10, step=2, num_rows=3)
+    assert seeds_of(7, rows, "0").tolist() == GOLDEN_SEEDS
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert seeds_of(7, rows, "0") == GOLDEN_SEEDS
+
+
+GOLDEN_SEEDS = [11831727933372666924, 3432784286152803666, 10550606775632502563]
+
+
+def test_a_dataset_with_functions_has_its_length(shuffled: fb.Dataset) -> None:
+    mapped = shuffled.map(functions.doubled, batched=True)
+    assert len(mapped) == mapped.num_rows == len(shuffled)
+    assert len(mapped.batches(BATCH_SIZE)) == len(shuffled.batches(BATCH_SIZE))
+
+
+def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) -> None:
+    mapped = rows.map(functions.doubled, batched=True)
+    with pytest.raises(fb.SettingError, match="filter: the dataset has functions; choose rows before `map`"):
+        mapped.filter("id < 3")
+    with pytest.raises(fb.SettingError, match="in batches"):
+        iter(mapped)
+    with pytest.raises(AttributeError, match="no `fliter`"):
+        mapped.fliter  # noqa: B018 - it is what raises
+    assert repr(mapped).endswith(".map(doubled)")
+
+
+def test_functions_and_shuffle_may_come_in_any_order(rows: fb.Dataset) -> None:
+    one = rows.shuffle(5).map(functions.draw, batched=True, with_seeds=True)
+    two = rows.map(functions.draw, batched=True, with_seeds=True).shuffle(5)
+    assert draws_of(one, 100) == draws_of(two, 100)
+    assert ids_in(one.batches(10)) == ids_in(two.batches(10)) == ids_of(rows.shuffle(5).batches(10))
+
+
+def test_an_event_loop_goes_on_while_workers_work(rows: fb.Dataset) -> None:
+    async def read() -> tuple[list[int], int]:
+        stream, turns = rows.map(functions.late, batched=True, with_indices=True, num_proc=2).batches(50), 0
+        done = asyncio.Event()
+
+        async def count() -> int:
+            nonlocal turns
+            while not done.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+            return turns
+
+        counting = asyncio.create_task(count())
+        found = [value async for batch in stream for value in batch["id"]]
+        done.set()
+        return found, await counting
+
+    found, turns = asyncio.run(read())
+    assert found == list(range(NUM_ROWS))
+    assert turns > 20
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_workers_of_a_dataloader_run_functions_themselves(shuffled: fb.Dataset) -> None:
+    mapped = shuffled.map(functions.draw, batched=True, with_seeds=True, num_proc=2)
+    expected = list(shuffled.map(functions.draw, batched=True, with_seeds=True).to_torch(BATCH_SIZE))
+    loader = DataLoader(mapped.to_torch(BATCH_SIZE), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    found = list(loader)
+    assert [batch["id"].tolist() for batch in found] == [batch["id"].tolist() for batch in expected]
+    assert [batch["draw"] for batch in found] == [batch["draw"] for batch in expected]
+    assert [batch["label"] for batch in found] == [batch["label"] for batch in expected]
+
+
+def test_a_stream_with_functions_can_be_pickled(shuffled: fb.Dataset) -> None:
+    stream = shuffled.map(functions.doubled, batched=True, num_proc=1).batches(50)
+    first = next(iter(stream))
+    copied = pickle.loads(pickle.dumps(stream))
+    assert next(iter(copied)) == first
+
+
+def test_iterations_of_one_stream_do_not_take_each_others_batches(rows: fb.Dataset) -> None:
+    stream = rows.map(functions.late, batched=True, with_indices=True, num_proc=2).batches(50)
+    one, two = iter(stream), iter(stream)
+    found = [(next(one)["id"][0], next(two)["id"][0]) for _ in range(10)]
+    assert found == [(50 * i, 50 * i) for i in range(10)]
+
+
+def test_text_bytes_and_nulls_arrive_as_they_are(tmp_path: Any) -> None:
+    import pyarrow.parquet as pq
+
+    table = pa.table(
+        {
+            "text": ["straße", "", None, "数据"] * 50,
+            "blob": pa.array([b"\xff\x00", b"", None, b"x"] * 50, pa.large_binary()),
+            "tags": [["a"], [], None, ["b", "c"]] * 50,
+            "flag": [True, None, False, True] * 50,
+            "nested": [{"name": "n", "at": 1}] * 200,
+        }
+    )
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=30)
+    ds = fb.load_dataset(tmp_path, split="train").with_format("numpy")
+    plain, mapped = (
+        next(iter(ds.batches(64))),
+        next(iter(ds.map(functions.unchanged, batched=True, num_proc=1).batches(64))),
+    )
+    assert mapped.keys() == plain.keys()
+    for name in ("text", "blob", "tags", "nested"):
+        assert str(mapped[name]) == str(plain[name])
+    assert mapped["flag"].mask.tolist() == plain["flag"].mask.tolist()
+    rows = fb.load_dataset(tmp_path, split="train").map(functions.unchanged, batched=True, num_proc=1)
+    assert [row for batch in rows.batches(64) for row in batch["text"]] == table["text"].to_pylist()

@@ -1,0 +1,334 @@
+"""Packed sequences: those of the model, on any rank, from any state."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import packing_model as model
+import pyarrow as pa
+import pytest
+import torch
+from data import write_fragments
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_DOCUMENTS = 400
+
+
+def tokens_of(document: int, length: int) -> list[int]:
+    """Tokens that tell whose they are and where they stand."""
+    return [document * 1000 + place for place in range(length)]
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    """Documents of 0 to 150 tokens, with labels and weights, of several row groups."""
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 150, NUM_DOCUMENTS)
+    ids = [tokens_of(document, length) for document, length in enumerate(lengths)]
+    table = pa.table(
+        {
+            "id": range(NUM_DOCUMENTS),
+            "input_ids": pa.array(ids, pa.list_(pa.int32())),
+            "labels": pa.array([[token + 1 for token in row] for row in ids], pa.large_list(pa.int64())),
+            "weight": pa.array([[token / 2 for token in row] for row in ids], pa.list_(pa.float32())),
+            "is_answer": pa.array([[token % 2 == 0 for token in row] for row in ids], pa.list_(pa.bool_())),
+        }
+    )
+    folder = tmp_path_factory.mktemp("documents")
+    write_fragments(folder, table, num_fragments=2, row_group_rows=70)
+    return fb.load_dataset(folder, split="train")
+
+
+def expected(rows: list[list[int]], pack: fb.Pack) -> list[model.Pieces]:
+    if pack.mode == "concat":
+        return model.concat(rows, pack.length)
+    return model.best_fit(rows, pack.length, pack.window)
+
+
+def order(ds: fb.Dataset, epoch: int = 0, rank: int = 0, world_size: int = 1) -> list[list[int]]:
+    """The documents of a rank, as it reads them."""
+    stream = ds.select_columns(["input_ids"]).batches(64, rank=rank, world_size=world_size)
+    stream.set_epoch(epoch)
+    return [row for batch in stream for row in pa.record_batch(batch)["input_ids"].to_pylist()]
+
+
+def stream_of(ds: fb.Dataset, pack: fb.Pack, batch_size: int = 3, **options: Any) -> Any:
+    return ds.to_torch(batch_size, pack=pack, **({"rank": 0, "world_size": 1} | options))
+
+
+def rows_of(batches: Any, name: str = "input_ids") -> list[list[int]]:
+    return [row for batch in batches for row in batch[name].tolist()]
+
+
+PACKS = [
+    fb.Pack(length=64, columns=["input_ids"]),
+    fb.Pack(length=200, columns=["input_ids"], values={"input_ids": -1}),
+    fb.Pack(length=64, columns=["input_ids"], mode="best_fit", window=50),
+    fb.Pack(length=256, columns=["input_ids"], mode="best_fit", window=7),
+    fb.Pack(length=200, columns=["input_ids"], mode="best_fit"),
+]
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda pack: f"{pack.mode}-{pack.length}-{pack.window}")
+def test_sequences_are_those_of_the_model_and_resume_at_every_batch(documents: fb.Dataset, pack: fb.Pack) -> None:
+    ds = documents.shuffle(seed=3)
+    sequences = expected(order(ds, epoch=1), pack)
+    pad = int(pack.values.get("input_ids", 0))
+    rows = [model.row(sequence, pack.length, pad) for sequence in sequences]
+    stream = stream_of(ds, pack, 1)
+    stream.set_epoch(1)
+    states = [stream.state_dict()]
+    seen = []
+    for batch in stream:
+        seen += batch["input_ids"].tolist()
+        states.append(json.loads(json.dumps(stream.state_dict())))
+    assert seen == rows
+    resumed = stream_of(ds, pack, 4)
+    for at, state in enumerate(states):
+        # Every sequence is a state; a few batches behind each tell whether it holds, all of them behind some.
+        resumed.load_state_dict(state)
+        batches = resumed if at % 25 == 0 else itertools.islice(resumed, 2)
+        found = rows_of(batches)
+        assert found == rows[at : at + len(found)], at
+        assert len(found) == min(8, len(rows) - at) or (at % 25 == 0 and len(found) == len(rows) - at)
+    assert len(json.dumps(states[-1])) < 1000
+
+
+@given(
+    lengths=st.lists(st.integers(0, 70), max_size=60),
+    length=st.integers(1, 64),
+    window=st.integers(1, 20),
+    is_best_fit=st.booleans(),
+    batch_size=st.integers(1, 7),
+)
+def test_any_lengths_are_packed_as_the_model_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    length: int,
+    window: int,
+    is_best_fit: bool,
+    batch_size: int,
+) -> None:
+    rows = [tokens_of(document, length) for document, length in enumerate(lengths)]
+    folder = tmp_path_factory.mktemp("given")
+    write_fragments(folder, pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32()))}), row_group_rows=17)
+    ds = fb.load_dataset(folder, split="train")
+    pack = fb.Pack(length=length, mode="best_fit" if is_best_fit else "concat", window=window)
+    sequences = expected(rows, pack)
+    batches = list(stream_of(ds, pack, batch_size))
+    assert rows_of(batches) == [model.row(sequence, length, 0) for sequence in sequences]
+    for number, batch in enumerate(batches):
+        of_batch = sequences[number * batch_size : (number + 1) * batch_size]
+        pieces = [piece for sequence in of_batch for piece in model.segments(sequence, length)]
+        assert batch["cu_seqlens"].tolist() == [0, *itertools.accumulate(pieces)]
+        assert batch["cu_seqlens"].dtype == torch.int32
+        assert batch["max_seqlen"] == max(pieces)
+        positions = [place for piece in pieces for place in range(piece)]
+        assert batch["position_ids"].flatten().tolist() == positions
+        assert batch["position_ids"].shape == batch["input_ids"].shape == (len(of_batch), length)
+
+
+@pytest.mark.parametrize("mode", ["concat", "best_fit"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_pack_their_own_documents_and_resume(documents: fb.Dataset, mode: Any, world_size: int) -> None:
+    pack = fb.Pack(length=100, mode=mode, columns=["input_ids"], window=32)
+    ds = documents.shuffle(seed=1)
+    for rank in range(world_size):
+        share = {"rank": rank, "world_size": world_size}
+        rows = [model.row(sequence, 100, 0) for sequence in expected(order(ds, **share), pack)]
+        stream = stream_of(ds, pack, **share)
+        first = rows_of(itertools.islice(stream, 9))
+        state = stream.state_dict()
+        resumed = stream_of(ds, pack, **share)
+        resumed.load_state_dict(state)
+        assert first + rows_of(resumed) == rows
+        assert rows_of(resumed) == rows, "the loop behind a resumed one begins at 0"
+
+
+def test_columns_are_packed_alike_in_their_types(documents: fb.Dataset) -> None:
+    names = ["labels", "input_ids", "weight", "is_answer"]
+    batches = list(stream_of(documents, fb.Pack(length=96, mode="best_fit", columns=names)))
+    dtypes = {name: batches[0][name].dtype for name in names}
+    assert dtypes == {
+        "labels": torch.int64,
+        "input_ids": torch.int64,
+        "weight": torch.float32,
+        "is_answer": torch.bool,
+    }
+    num_padding = 0
+    for batch in batches:
+        tokens = batch["input_ids"]
+        is_padding = batch["labels"] == -100
+        num_padding += int(is_padding.sum())
+        assert torch.equal(batch["labels"][~is_padding], tokens[~is_padding] + 1)
+        assert torch.equal(batch["weight"], tokens / 2)
+        assert torch.equal(batch["is_answer"], (tokens % 2 == 0) & ~is_padding)
+        assert not tokens[is_padding].any()
+    assert num_padding > 0
+
+
+def test_other_dtypes_are_had_on_request(documents: fb.Dataset) -> None:
+    names = ["labels", "input_ids"]
+    batch = next(iter(stream_of(documents, fb.Pack(length=8, columns=names, dtype=None))))
+    assert (batch["input_ids"].dtype, batch["labels"].dtype) == (torch.int32, torch.int64)
+    batch = next(iter(stream_of(documents, fb.Pack(length=8, columns=names, dtype="int32"))))
+    assert (batch["input_ids"].dtype, batch["labels"].dtype) == (torch.int32, torch.int32)
+
+
+def test_flat_batches_are_those_of_transformers_collator(documents: fb.Dataset) -> None:
+    from transformers import DataCollatorWithFlattening
+
+    pack = fb.Pack(length=256, columns=["input_ids"], labels=True, flatten=True)
+    sequences = expected(order(documents), pack)
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    batches = list(stream_of(documents, pack, 2))
+    for number, batch in enumerate(batches[:-1]):
+        pieces = [piece for sequence in sequences[2 * number : 2 * number + 2] for piece in sequence]
+        made = collate([{"input_ids": piece} for piece in pieces])
+        assert batch.keys() == made.keys()
+        for name, value in made.items():
+            assert torch.equal(torch.as_tensor(batch[name]), torch.as_tensor(value)), (number, name)
+    # The collator has no padding; ours is a piece of its own that nothing is learnt from.
+    last = batches[-1]
+    num_padding = 256 - sum(map(len, sequences[-1]))
+    assert last["cu_seq_lens_q"].diff()[-1] == num_padding > 0
+    assert set(last["labels"][0, -num_padding:].tolist()) == {-100}
+
+
+def test_best_fit_fills_nearly_all_of_what_documents_usually_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(6, 1, 8192), 16, 20_000).astype(int)
+    table = pa.table({"input_ids": pa.array([np.ones(n, np.int32) for n in lengths], pa.list_(pa.int32()))})
+    write_fragments(tmp_path, table)
+    stream = stream_of(fb.load_dataset(tmp_path, split="train"), fb.Pack(length=2048, mode="best_fit"), 16)
+    num_tokens = sum(int(batch["input_ids"].sum()) for batch in stream)
+    stats = stream.stats()
+    assert stats["tokens_packed"] == num_tokens == lengths.sum()
+    assert stats["tokens_packed"] / (stats["tokens_packed"] + stats["tokens_padding"]) > 0.97
+
+
+def test_drop_last_leaves_out_what_is_not_full(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=128, columns=["input_ids"])
+    all_rows = rows_of(stream_of(documents, pack, 5))
+    num_whole = sum(map(len, order(documents))) // 128
+    kept = stream_of(documents, pack, 5, drop_last=True)
+    assert rows_of(kept) == all_rows[: num_whole // 5 * 5]
+    kept.load_state_dict(kept.state_dict())
+    assert rows_of(kept) == []
+
+
+def test_an_event_loop_gets_the_same_batches(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=64, mode="best_fit", columns=["input_ids"], window=20)
+
+    async def collect() -> list[list[int]]:
+        return [row async for batch in stream_of(documents, pack) for row in batch["input_ids"].tolist()]
+
+    assert asyncio.run(collect()) == rows_of(stream_of(documents, pack))
+
+
+def test_a_data_loader_without_workers_passes_batches_on(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=64, columns=["input_ids"])
+    stream = stream_of(documents, pack)
+    assert rows_of(DataLoader(stream, batch_size=None)) == rows_of(stream)
+    with pytest.raises(fb.SettingError, match="num_workers"):
+        next(iter(DataLoader(stream, batch_size=None, num_workers=1)))
+
+
+def test_states_of_other_streams_are_refused(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=64, columns=["input_ids"], mode="best_fit", window=10)
+    state = stream_of(documents, pack).state_dict()
+    for other, options, said in [
+        (fb.Pack(length=65, columns=["input_ids"], mode="best_fit", window=10), {}, "length: expected `65`, got `64`"),
+        (fb.Pack(length=64, columns=["input_ids"], mode="best_fit", window=11), {}, "window: expected `11`, got `10`"),
+        (fb.Pack(length=64, columns=["input_ids"]), {}, "mode: expected `concat`, got `best_fit`"),
+        (pack, {"rank": 0, "world_size": 2}, "world_size: expected `2`, got `1`"),
+    ]:
+        with pytest.raises(fb.StateError, match=said):
+            stream_of(documents, other, **options).load_state_dict(state)
+    plain = documents.to_torch(8, rank=0, world_size=1)
+    with pytest.raises(fb.StateError, match="unknown field `pack`"):
+        plain.load_state_dict(state)
+    with pytest.raises(fb.StateError, match="of a stream that does not pack"):
+        stream_of(documents, pack).load_state_dict(plain.state_dict())
+    with pytest.raises(fb.StateError, match="done"):
+        stream_of(documents, pack).load_state_dict(state | {"pack": state["pack"] | {"done": -1}})
+    of_two = stream_of(documents, pack, rank=1, world_size=2)
+    with pytest.raises(fb.StateError, match="between the documents"):
+        of_two.load_state_dict(of_two.state_dict() | {"position": 3})
+    with pytest.raises(fb.StateError, match="left out rows"):
+        stream_of(documents, pack).load_state_dict(state | {"holes": [{"span": 0}]})
+    with pytest.raises(fb.StateError):
+        stream_of(documents, pack).load_state_dict([])
+    # Columns and batch size are free.
+    both = fb.Pack(length=64, columns=["labels", "input_ids"], mode="best_fit", window=10)
+    stream_of(documents, both, 17).load_state_dict(state)
+
+
+def test_another_epoch_begins_at_its_beginning(documents: fb.Dataset) -> None:
+    pack = fb.Pack(length=64, columns=["input_ids"])
+    stream = stream_of(documents.shuffle(seed=2), pack)
+    for _ in zip(range(3), stream, strict=False):
+        pass
+    stream.load_state_dict(stream.state_dict())
+    stream.set_epoch(1)
+    assert stream.state_dict()["pack"]["done"] == stream.state_dict()["position"] == 0
+    assert rows_of(stream) == [
+        model.row(sequence, 64, 0) for sequence in expected(order(documents.shuffle(seed=2), epoch=1), pack)
+    ]
+
+
+def test_the_number_of_batches_is_not_known(documents: fb.Dataset) -> None:
+    with pytest.raises(TypeError, match="known only when"):
+        len(stream_of(documents, fb.Pack(length=64, columns=["input_ids"])))
+
+
+def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(fb.TensorError, match="`id` of type `Int64`.*only lists of numbers are packed"):
+        stream_of(documents, fb.Pack(length=64))
+    with pytest.raises(fb.ColumnNotFoundError):
+        stream_of(documents, fb.Pack(length=64, columns=["nothing"]))
+    with pytest.raises(fb.SettingError, match="cannot be padded with 0.5"):
+        stream_of(documents, fb.Pack(length=64, columns=["input_ids"], values={"input_ids": 0.5}))
+    with pytest.raises(fb.SettingError, match="leave `padding`"):
+        stream_of(documents, fb.Pack(length=64, columns=["input_ids"]), padding=True)
+    with pytest.raises(fb.SettingError, match="position_ids"):
+        stream_of(documents.rename_column("labels", "position_ids"), fb.Pack(length=8, columns=["position_ids"]))
+    with pytest.raises(fb.SettingError, match="32 bits"):
+        next(iter(stream_of(documents, fb.Pack(length=1 << 20, columns=["input_ids"]), 1 << 12)))
+    with pytest.raises(fb.SettingError, match="labels are made of"):
+        next(iter(stream_of(documents, fb.Pack(length=8, columns=["weight"], labels=True))))
+    table = pa.table({"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3, 4]]})
+    write_fragments(tmp_path, table)
+    with pytest.raises(fb.DataError, match=r"column `labels`, row 1 of row group 0 of `.*part-0.parquet`: expected 1"):
+        list(stream_of(fb.load_dataset(tmp_path, split="train"), fb.Pack(length=4)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"length": 0}, "length"),
+        ({"mode": "first_fit"}, "mode: expected 'concat' or 'best_fit', got 'first_fit'"),
+        ({"columns": []}, "columns"),
+        ({"window": 0}, "window"),
+        ({"values": {"a": "b"}}, "values"),
+        ({"values": {"a": float("nan")}}, "values"),
+        ({"values": [1]}, "values"),
+        ({"labels": 1}, "labels"),
+        ({"flatten": None}, "flatten"),
+        ({"dtype": "float32"}, "dtype"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(fb.SettingError, match=said):
+        fb.Pack(**({"length": 8} | options))

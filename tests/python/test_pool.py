@@ -1,0 +1,448 @@
+"""The workers of `map`: what goes wrong in them, and what is left of them."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import functions
+import numpy as np
+import psutil
+import pytest
+import torch
+from programs import MODULES, run_python, run_to_its_end
+from rows import write_uneven
+
+import forebay as fb
+from forebay.pool.memory import Inbox, Outbox
+
+if TYPE_CHECKING:
+    from forebay.mapped import MappedDataset
+
+NUM_ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pool")
+    write_uneven(folder, NUM_ROWS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> fb.Dataset:
+    return fb.load_dataset(folder, split="train")
+
+
+def failing(rows: fb.Dataset, how: str, num_proc: int = 2, **settings: Any) -> MappedDataset:
+    return rows.map(
+        functions.failing,
+        batched=True,
+        with_indices=True,
+        fn_kwargs={"how": how},
+        num_proc=num_proc,
+        pool=fb.PoolOptions(**settings),
+    )
+
+
+def children() -> list[Any]:
+    """Worker processes of this one."""
+    return [child for child in multiprocessing.active_children() if child.name.startswith("forebay-")]
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 2}, {"num_proc": 2}], ids=str)
+def test_an_exception_names_function_and_rows_and_has_its_own_as_the_cause(
+    rows: fb.Dataset, workers: dict[str, int]
+) -> None:
+    mapped = rows.map(functions.failing, batched=True, with_indices=True, **workers)
+    stream = mapped.batches(32, rank=0, world_size=2)
+    batches = iter(stream)
+    found = [next(batches)["position"][0] for _ in range(3)]
+    assert found == [0, 64, 128]
+    with pytest.raises(fb.TransformError) as raised:
+        next(batches)
+    where = "the rows at positions 192 to 254 in steps of 2 of epoch 0"
+    assert str(raised.value) == f"map: `failing` failed on {where}: ValueError: no 200"
+    cause = raised.value.__cause__
+    assert isinstance(cause, ValueError)
+    assert cause.args == ("no 200",)
+    if "num_proc" in workers:
+        [note] = cause.__notes__
+        assert "worker" in note
+        assert 'functions.py", line' in note
+        assert "raise ValueError" in note
+    assert stream.state_dict()["position"] == 192, "the batch that failed is the next one"
+
+
+def test_after_an_exception_the_same_workers_go_on(rows: fb.Dataset) -> None:
+    stream = failing(rows, "value").batches(32)
+    pids = []
+    for _ in range(2):
+        with pytest.raises(fb.TransformError, match="no 200"):
+            list(stream)
+        pids.append({child.pid for child in children()})
+    assert pids[0] == pids[1]
+    assert len(pids[0]) >= 2
+
+
+def test_an_exception_that_cannot_be_pickled_is_told_in_text(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.TransformError, match="TwoPartsError: cannot") as raised:
+        list(failing(rows, "unpicklable").batches(32))
+    assert "TwoPartsError: cannot" in str(raised.value.__cause__)
+    assert "lambda: 0" in raised.value.__cause__.__notes__[0]
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_function_that_exits_ends_no_worker(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.TransformError, match="a function failed on the rows at positions 192 to 223.*SystemExit: 3"):
+        list(failing(rows, "exit").batches(32))
+
+
+def test_a_killed_worker_is_told_with_its_rows(rows: fb.Dataset) -> None:
+    stream = failing(rows, "killed").batches(32)
+    with pytest.raises(fb.WorkerDiedError, match=r"SIGKILL, which is .* at positions 192 to 223 of epoch 0"):
+        list(stream)
+    # Others take its place for the next iteration.
+    stream.load_state_dict({**stream.state_dict(), "position": 224})
+    assert len(list(stream)) == 9
+
+
+def test_a_worker_that_is_killed_from_outside_is_told(rows: fb.Dataset) -> None:
+    before = {child.pid for child in children()}
+    batches = iter(rows.map(functions.late, batched=True, with_indices=True, num_proc=2).batches(8))
+    next(batches)
+    [one, _] = [child for child in children() if child.pid not in before]
+    os.kill(one.pid, signal.SIGTERM)
+    with pytest.raises(fb.WorkerDiedError, match="ended by SIGTERM"):
+        list(batches)
+
+
+@pytest.mark.parametrize("workers", [{"num_threads": 2}, {"num_proc": 2}], ids=str)
+def test_a_function_that_hangs_is_given_up_after_its_time(rows: fb.Dataset, workers: dict[str, int]) -> None:
+    before = {child.pid for child in children()}
+    mapped = rows.map(
+        functions.failing,
+        batched=True,
+        with_indices=True,
+        fn_kwargs={"how": "hang"},
+        pool=fb.PoolOptions(timeout=2.5),
+        **workers,
+    )
+    stream = mapped.batches(32)
+    with pytest.raises(fb.TransformTimeoutError, match="192 to 223 of epoch 0 within the timeout of 2.5 s") as raised:
+        list(stream)
+    assert isinstance(raised.value, TimeoutError)
+    assert {child.pid for child in children()} <= before, "workers that hang are ended"
+
+
+@pytest.mark.parametrize("num_proc", [0, 1])
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (functions.other_length, "column `double`: expected 32 rows, as many as the batch has, got 3"),
+        (functions.number, "expected a dict of columns, or None, got `int`"),
+        (functions.scalar, "column `double`: expected a tensor, an array or a list of 32 values, got `float`"),
+    ],
+)
+def test_a_result_that_is_none_is_refused(rows: fb.Dataset, function: Any, words: str, num_proc: int) -> None:
+    with pytest.raises(fb.TransformError) as raised:
+        list(rows.map(function, batched=True, num_proc=num_proc).batches(32))
+    assert words in str(raised.value)
+    assert f"`{function.__name__}` returned for the rows at positions 0 to 31 of epoch 0" in str(raised.value)
+
+
+def test_a_result_that_cannot_be_sent_is_refused(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.TransformError, match="at positions 0 to 31 of epoch 0 cannot be sent"):
+        list(rows.map(functions.lambdas, batched=True, num_proc=1).batches(32))
+
+
+def test_a_function_that_cannot_be_sent_is_refused_at_once(rows: fb.Dataset) -> None:
+    lock = threading.Lock()
+    mapped = rows.map(lambda _: {"locked": [lock.locked()]}, batched=True, num_proc=1)
+    with pytest.raises(fb.SettingError, match="cannot be sent to a process: .*at the top of a module"):
+        mapped.batches(32)
+
+
+class Unloadable:
+    """Cannot be loaded where it arrives."""
+
+    def __call__(self, _: Any) -> None:
+        raise AssertionError("it is never called")
+
+    def __reduce__(self) -> Any:
+        return __import__, ("no_such_module",)
+
+
+def test_a_function_that_cannot_be_loaded_is_told(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.TransformError, match="a worker cannot begin: ModuleNotFoundError: .*no_such_module"):
+        list(rows.map(Unloadable(), batched=True, num_proc=2).batches(32))
+
+
+def test_workers_are_initialised_with_their_numbers(rows: fb.Dataset) -> None:
+    pool = fb.PoolOptions(worker_init_fn=functions.init, start_method="forkserver")
+    mapped = rows.map(functions.name_of_worker, batched=True, num_proc=2, pool=pool)
+    assert {name for batch in mapped.batches(16) for name in batch["worker"]} == {"0", "1"}
+
+
+def test_workers_serve_all_epochs_and_end_with_the_stream(rows: fb.Dataset) -> None:
+    before = {child.pid for child in children()}
+    stream = rows.map(functions.who, batched=True, num_proc=2).batches(16)
+    pids = {pid for _ in range(3) for batch in stream for pid in batch["pid"]}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    del stream
+    gc.collect()
+    assert {child.pid for child in children()} <= before
+
+
+def test_no_more_batches_are_under_way_than_was_said(rows: fb.Dataset) -> None:
+    mapped = rows.map(functions.late, batched=True, with_indices=True, num_proc=2, pool=fb.PoolOptions(prefetch=3))
+    stream = mapped.batches(4)
+    batches = iter(stream)
+    for _ in range(20):
+        next(batches)
+        time.sleep(0.005)
+        assert stream.stats()["batches"] <= stream.state_dict()["position"] / 4 + 6
+
+
+def test_batches_that_are_kept_stay_what_they_are(rows: fb.Dataset) -> None:
+    ds = rows.with_format("numpy")
+    stream = ds.map(functions.of_array, batched=True, num_proc=2).batches(16)
+    batches = list(stream)
+    again = list(stream)
+    for kept, other in zip(batches, again, strict=True):
+        assert (kept["image"] == kept["id"][:, None]).all()
+        assert (other["image"] == kept["image"]).all()
+        kept["image"][:] = 0
+        assert (other["image"] == other["id"][:, None]).all()
+
+
+def test_inputs_that_a_function_keeps_stay_what_they_are(rows: fb.Dataset) -> None:
+    stream = rows.with_format("numpy").map(functions.keeping, batched=True, num_proc=1).batches(100)
+    assert [batch["total"][0] for batch in stream] == [sum(range(100 * n)) for n in range(1, 6)]
+
+
+def test_a_block_is_written_again_only_when_nobody_uses_what_was_read() -> None:
+    outbox, inbox = Outbox(), Inbox(most_in_use=2)
+    value = {"a": np.arange(10_000), "t": torch.arange(5000, dtype=torch.bfloat16).reshape(50, 100).T, "n": [1, "x"]}
+
+    def send() -> Any:
+        parcel, file = outbox.pack(value)
+        if file is not None:
+            inbox.add(parcel, file)
+            os.close(file)
+        return parcel, inbox.open(parcel)
+
+    first, read = send()
+    assert (read["a"] == value["a"]).all()
+    assert read["t"].equal(value["t"])
+    assert read["n"] == [1, "x"]
+    part = read["t"][3:5]
+    del read
+    assert inbox.return_unused() == [], "a part of a tensor is in use"
+    second = send()[0]
+    assert second.block != first.block
+    del part
+    assert sorted(inbox.return_unused()) == [first.block, second.block]
+    outbox.take_back([first.block, second.block])
+    assert send()[0].block in (first.block, second.block)
+
+
+def test_a_block_that_is_too_small_gives_way_to_a_larger_one() -> None:
+    outbox, inbox = Outbox(), Inbox(most_in_use=2)
+    parcel, file = outbox.pack(b"small")
+    inbox.add(parcel, file)
+    os.close(file)
+    assert inbox.open(parcel) == b"small"
+    outbox.take_back(inbox.return_unused())
+    larger, file = outbox.pack(bytes(1 << 20))
+    os.close(file)
+    assert outbox.given_up == [parcel.block]
+    assert larger.num_bytes >= 1 << 20
+    inbox.forget([parcel.block])
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 100_000])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex64])
+def test_tensors_of_every_type_and_size_arrive(dtype: torch.dtype, num_bytes: int) -> None:
+    outbox, inbox = Outbox(), Inbox(most_in_use=2)
+    tensor = torch.ones(num_bytes // dtype.itemsize).to(dtype)
+    parcel, file = outbox.pack([tensor, tensor[::2], tensor.sum(), torch.ones(3, requires_grad=True)])
+    inbox.add(parcel, file)
+    os.close(file)
+    whole, half, total, parameter = inbox.open(parcel)
+    assert whole.equal(tensor)
+    assert whole.dtype == dtype
+    assert half.equal(tensor[::2])
+    assert total.equal(tensor.sum())
+    assert parameter.requires_grad
+
+
+def resources() -> tuple[int, int, int, int]:
+    """Processes, descriptors, mapped blocks, and what is mapped that has a name in shared memory."""
+    gc.collect()
+    found = [Path(f"/proc/{pid}/maps").read_text() for pid in (os.getpid(), *(child.pid for child in children()))]
+    num_named = sum(maps.count("/dev/shm") for maps in found)
+    return len(children()), len(list(Path("/proc/self/fd").iterdir())), found[0].count("memfd:"), num_named
+
+
+def test_two_hundred_epochs_leave_nothing_behind(rows: fb.Dataset) -> None:
+    stream = rows.with_format("numpy").map(functions.of_array, batched=True, num_proc=2).batches(100)
+    seen = []
+    *_, num_named = resources()
+    for epoch in range(200):
+        stream.set_epoch(epoch)
+        batches = iter(stream)
+        for _ in range(5 if epoch % 3 else 2):  # every third is left in the middle
+            next(batches)
+        batches.close()
+        if epoch in (40, 199):
+            del batches
+            seen.append((resources(), psutil.Process().memory_info().rss))
+    (before, rss_before), (after, rss_after) = seen
+    assert after[0] == before[0]
+    assert after[3] == before[3] == num_named, "other tests may have named what they share"
+    assert after[1] <= before[1] + 4
+    assert after[2] <= before[2] + 4
+    assert rss_after < rss_before + (32 << 20)
+
+
+FULL = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+import functions
+import forebay as fb
+
+if __name__ == "__main__":
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    stream = ds.map(functions.waiting, batched=True, fn_kwargs={"folder": sys.argv[2]}, num_proc=2).batches(16)
+    batches = iter(stream)
+    import threading
+    def say():
+        while len(list(Path(sys.argv[2]).glob("began-*"))) < 2:
+            time.sleep(0.01)
+        print("going", flush=True)
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        next(batches)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("send", "to_group", "status"),
+    [(signal.SIGINT, True, 7), (signal.SIGKILL, False, -signal.SIGKILL)],
+    ids=["Ctrl-C", "kill -9"],
+)
+def test_a_program_that_ends_with_a_full_pool_leaves_nothing(
+    folder: Path, tmp_path: Path, send: signal.Signals, to_group: bool, status: int
+) -> None:
+    began, temporary = tmp_path / "began", tmp_path / "temporary"
+    began.mkdir()
+    temporary.mkdir()
+
+    def end(process: subprocess.Popen[str]) -> None:
+        if to_group:
+            os.killpg(process.pid, send)
+        else:
+            process.send_signal(send)
+
+    ending = run_to_its_end(FULL, folder, began, MODULES, folder=temporary, then=end)
+    assert ending.status == status, ending.err
+    assert ending.seconds < 1.0
+    assert ending.left == []
+    assert "Traceback" not in ending.err
+
+
+def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path: Path) -> None:
+    program = tmp_path / "unguarded.py"
+    program.write_text(
+        "import sys\n"
+        "import forebay as fb\n"
+        "def double(batch):\n"
+        "    return {'double': [2 * i for i in batch['id']]}\n"
+        "ds = fb.load_dataset(sys.argv[1], split='train')\n"
+        "print(len(list(ds.map(double, batched=True, num_proc=1).batches(50))))\n"
+    )
+    done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "WorkerDiedError" in done.stderr
+    assert "needs `if __name__ == '__main__':`" in done.stderr
+
+
+def test_functions_of_a_program_that_is_no_file_are_sent_whole(folder: Path) -> None:
+    code = """
+    import sys
+    import forebay as fb
+    offset = 5
+    def shifted(batch):
+        return {"shifted": [value + offset for value in batch["id"]]}
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    print(sum(sum(batch["shifted"]) for batch in ds.map(shifted, batched=True, num_proc=1).batches(50)))
+    """
+    assert run_python(code, folder).strip() == str(sum(range(500)) + 2500)
+
+
+def test_nothing_of_it_is_loaded_before_it_is_used() -> None:
+    code = """
+    import sys
+    import forebay
+    unwanted = ("forebay.pool", "forebay.mapped", "multiprocessing")
+    print(sorted(name for name in sys.modules if name.startswith(unwanted)))
+    """
+    assert run_python(code).strip() == "[]"
+
+
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"num_proc": -1}, "num_proc: expected 0 to 1024, got -1"),
+    ({"num_proc": 1, "num_threads": 1}, "pass one of `num_proc`, `num_threads`"),
+    ({"batched": 1}, "batched: expected True or False, got 1"),
+    ({"fn_kwargs": 3}, "fn_kwargs: expected a dict, got 3"),
+    ({"pool": {"prefetch": 2}}, "pool: expected `PoolOptions`"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), SETTINGS, ids=lambda value: str(value)[:30])
+def test_settings_that_cannot_work_are_refused(rows: fb.Dataset, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(fb.SettingError) as raised:
+        rows.map(functions.doubled, **settings)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"prefetch": 0}, "prefetch: expected 1 to 1024, got 0"),
+        ({"timeout": 0}, "timeout: expected seconds above 0, or None, got 0"),
+        ({"start_method": "fork"}, "this process has threads"),
+        ({"worker_init_fn": 3}, "worker_init_fn: expected a function, got 3"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(fb.SettingError) as raised:
+        fb.PoolOptions(**settings)
+    assert words in str(raised.value)
+
+
+def test_columns_that_are_not_there_are_refused(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.ColumnNotFoundError, match="lable"):
+        rows.map(functions.doubled, input_columns=["lable"])
+    with pytest.raises(fb.SettingError, match="pass `batched=True`"):
+        rows.with_format("arrow").map(functions.doubled)
+    with pytest.raises(fb.SettingError, match="expected a function, got 3"):
+        rows.map(3)
+    with pytest.raises(fb.SettingError, match="in the same workers"):
+        rows.map(functions.doubled, num_proc=1).map(functions.doubled, num_threads=1)

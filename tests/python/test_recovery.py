@@ -1,0 +1,283 @@
+"""What goes on by itself when a store fails, and what is said of it."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import multiprocessing
+import pickle
+import shutil
+import ssl
+import subprocess
+import threading
+import warnings
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_ROWS = 4000
+SECRET = "X-Amz-Signature=s3cr3t"
+
+
+def make_object() -> bytes:
+    table = pa.table({"id": range(NUM_ROWS), "text": [f"{row:0200}" for row in range(NUM_ROWS)]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=400, use_dictionary=False, compression="none")
+    return sink.getvalue()
+
+
+BODY = make_object()
+
+
+@dataclass
+class Store:
+    """A server of one object under any name, and what it is to do wrong."""
+
+    url: str = ""
+    query: str | None = None
+    """What the URL must end in."""
+    token: str | None = None
+    """What requests must be signed for."""
+    statuses: list[int] = field(default_factory=list)
+    """Of the next answers, from the last on."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Of all requests."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves ranges."""
+
+    protocol_version = "HTTP/1.1"
+    store: Store
+
+    def do_GET(self) -> None:
+        store = self.store
+        store.headers.append({name.lower(): value for name, value in self.headers.items()})
+        is_signed = store.token is None or self.headers.get("x-amz-security-token") == store.token
+        has_query = store.query is None or self.path.endswith(f"?{store.query}")
+        if not is_signed or not has_query:
+            self.answer(HTTPStatus.FORBIDDEN, b"<Error><Code>ExpiredToken</Code></Error>", {})
+        elif store.statuses:
+            self.answer(store.statuses.pop(), b"", {})
+        else:
+            first, last = self.headers["range"].removeprefix("bytes=").split("-")
+            start = int(first) if first else max(len(BODY) - int(last), 0)
+            stop = min(int(last) + 1, len(BODY)) if first else len(BODY)
+            headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(BODY)}"}
+            self.answer(HTTPStatus.PARTIAL_CONTENT, BODY[start:stop], headers)
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        about = {"ETag": '"one"', "Last-Modified": "Fri, 31 Dec 1999 23:59:59 GMT", "Content-Length": str(len(body))}
+        for name, value in (about | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Says nothing."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def serve(context: ssl.SSLContext | None = None) -> Iterator[Store]:
+    store = Store()
+    with Server(("127.0.0.1", 0), type("OfTest", (Handler,), {"store": store})) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        scheme = "http" if context is None else "https"
+        store.url = f"{scheme}://127.0.0.1:{server.server_port}"
+        yield store
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    yield from serve()
+
+
+def ids(dataset: fb.Dataset) -> list[int]:
+    batches = dataset.select_columns("id").batches(400, rank=0, world_size=1)
+    return [row for batch in batches for row in pa.record_batch(batch)["id"].to_pylist()]
+
+
+def test_trouble_is_told_once_for_each_kind_and_counted(store):
+    ds = fb.load_dataset(f"{store.url}/x.parquet", split="train")
+    store.statuses += [500, 500, 503]
+    stream = ds.batches(400, rank=0, world_size=1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert [row for batch in stream for row in pa.record_batch(batch)["id"].to_pylist()] == list(range(NUM_ROWS))
+        assert ids(ds) == list(range(NUM_ROWS))
+    told = sorted(str(warning.message) for warning in seen if warning.category is fb.StoreWarning)
+    assert len(told) == 2, told
+    assert "fails (the store answered 500 Internal Server Error)" in told[0]
+    assert "because there are too many (the store answered 503 Service Unavailable)" in told[1]
+    assert all("`retry_for`" in text and store.url in text for text in told)
+    stats = stream.stats()
+    assert (stats["retries"], stats["retries_failed"], stats["retries_throttled"]) == (3, 2, 1)
+    assert (stats["retries_broken"], stats["retries_stalled"], stats["bodies_resumed"], stats["hedges"]) == (0, 0, 0, 0)
+
+
+def test_a_warning_that_is_made_an_error_is_one(store):
+    ds = fb.load_dataset(f"{store.url}/x.parquet", split="train")
+    store.statuses += [500]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fb.StoreWarning)
+        with pytest.raises(fb.StoreWarning):
+            list(ds.batches(400, rank=0, world_size=1))
+
+
+def test_a_store_that_fails_for_too_long_is_a_timeout_that_says_what_to_raise(store):
+    ds = fb.load_dataset(f"{store.url}/x.parquet", split="train", storage_options={"retry_for": "600 ms"})
+    store.statuses += [500] * 1000
+    with pytest.raises(fb.StoreTimeoutError, match=r"bytes \d+\.\.\d+ of .*within 0\.6 seconds.*`retry_for`") as caught:
+        ids(ds)
+    assert "500 Internal Server Error" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_signed_url_is_read_everywhere_and_shown_nowhere(store, method):
+    store.query = SECRET
+    signed = f"{store.url}/a%20b.parquet?{SECRET}"
+    ds = fb.load_dataset(signed, split="train")
+    assert ids(ds) == list(range(NUM_ROWS))
+    shown = [repr(ds), str(ds.explain()), repr(vars(ds)), ds._repr_html_(), str(ds.batches(10).state_dict())]
+    assert not [text for text in shown if "s3cr3t" in text]
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(ids, [pickle.loads(pickle.dumps(ds))]) == list(range(NUM_ROWS))
+    store.query = "another"
+    for fails in (lambda: ids(ds), lambda: fb.load_dataset(signed, split="train")):
+        with pytest.raises(fb.AccessDeniedError, match=r"a%20b|a b") as caught:
+            fails()
+        chain = [caught.value]
+        while (cause := chain[-1].__cause__) is not None:
+            chain.append(cause)
+        assert not [error for error in chain if "s3cr3t" in str(error)]
+
+
+def test_signed_urls_of_one_host_keep_their_own_queries(store):
+    urls = [f"{store.url}/{number}.parquet?number={number}" for number in range(3)]
+    ds = fb.load_dataset(urls, split="train")
+    assert ds.num_rows == 3 * NUM_ROWS
+    store.query = "number=1"
+    assert ids(ds.select(range(NUM_ROWS, 2 * NUM_ROWS))) == list(range(NUM_ROWS))
+    with pytest.raises(fb.AccessDeniedError):
+        ids(ds.select([0]))
+
+
+def point(monkeypatch: pytest.MonkeyPatch, store: Store, token: str) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SESSION_TOKEN": token,
+        "AWS_REGION": "here",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_credentials_that_expire_in_mid_epoch_are_looked_up_once_more(store, monkeypatch):
+    store.token = "first"
+    point(monkeypatch, store, "first")
+    ds = fb.load_dataset("s3://bucket/x.parquet", split="train")
+    stream = iter(ds.select_columns("id").batches(100, rank=0, world_size=1))
+    first = [next(stream)]
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "second")
+    store.token = "second"
+    found = [row for batch in [*first, *stream] for row in pa.record_batch(batch)["id"].to_pylist()]
+    assert found == list(range(NUM_ROWS))
+    assert ids(ds) == list(range(NUM_ROWS))
+    store.token = "third"
+    with pytest.raises(fb.AccessDeniedError, match="s3://bucket/x.parquet"):
+        ids(ds)
+
+
+def test_credentials_that_were_passed_are_not_looked_up(store, monkeypatch):
+    store.token = "second"
+    point(monkeypatch, store, "second")
+    options = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_session_token": "first"}
+    with pytest.raises(fb.AccessDeniedError):
+        fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
+    assert len(store.headers) == 1
+
+
+def test_who_asks_pays_where_that_is_wanted(store, monkeypatch):
+    point(monkeypatch, store, "first")
+    options = {"aws_request_payer": "true"}
+    assert fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options).num_rows == NUM_ROWS
+    assert {headers.get("x-amz-request-payer") for headers in store.headers} == {"requester"}
+
+
+def test_without_credentials_the_error_comes_soon_and_says_what_to_do(store, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    options = {"aws_endpoint_url": store.url, "aws_metadata_endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(fb.AccessDeniedError, match=r"no credentials for `s3://bucket/x.parquet`.*`skip_signature`"):
+        fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
+    public = options | {"aws_skip_signature": "true"}
+    assert fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=public).num_rows == NUM_ROWS
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """A certificate of an authority that no system trusts; beside it a server's, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make certificates")
+
+    def make(*arguments: str) -> None:
+        subprocess.run([openssl, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    new = ("-newkey", "rsa:2048", "-nodes")
+    make("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=Authority")
+    make("req", *new, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=127.0.0.1")
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+    make("x509", "-req", "-in", "server.csr", *signed, "-out", "server.pem")
+    return tmp_path / "ca.pem"
+
+
+def test_a_private_authority_is_trusted_where_it_is_named(authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.parent / "server.pem", authority.parent / "server.key")
+    servers = serve(context)
+    url = f"{next(servers).url}/x.parquet"
+    for certificate in (str(authority), authority.read_text()):
+        ds = fb.load_dataset(url, split="train", storage_options={"ca_certificate": certificate})
+        assert ids(ds) == list(range(NUM_ROWS))
+    with pytest.raises(fb.StoreError, match="certificate") as caught:
+        fb.load_dataset(url, split="train")
+    assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
+    assert next(servers, None) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retry_for": "soon"}, "`retry_for`: expected a time"),
+        ({"retry_fro": "1 s"}, "did you mean `retry_for`"),
+        ({"hedge": "maybe"}, "`hedge`: expected `true` or `false`"),
+        ({"ca_certificate": "/no/such.pem"}, "`ca_certificate`: cannot read `/no/such.pem`"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_by_name(options, said):
+    for source in ("s3://bucket/x.parquet", "https://host/x.parquet", "gs://bucket/x.parquet"):
+        with pytest.raises(fb.SettingError, match=said):
+            fb.load_dataset(source, split="train", storage_options=options)

@@ -1,0 +1,281 @@
+"""Ranks of a replica that share a host: one reads for all, nobody depends on it, nobody waits for ever."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from programs import python_command, python_environment, torchrun
+from rows import batches_of, ids, write_uneven
+
+import forebay as fb
+from forebay import sharing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sharing")
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> fb.Dataset:
+    return write_uneven(folder, NUM_ROWS).shuffle(4, num_lanes=6, window_rows=20)
+
+
+class Parted(sharing.Party):
+    """A party whose ranks are in one process, and met before."""
+
+    def __init__(self, read: Any, takers: list[Any], giver: Any) -> None:
+        super().__init__(read, 0, None)
+        self._has_met, self._takers, self._giver = True, takers, giver
+
+
+def together(make: Any, num_ranks: int = 2) -> tuple[list[Any], list[Iterator[Any]]]:
+    """Returns streams of which the first reads for the others, and their iterators."""
+    streams = [make() for _ in range(num_ranks)]
+    pairs = [socket.socketpair() for _ in streams[1:]]
+    for pair in pairs:
+        for end in pair:
+            end.settimeout(sharing.SECONDS_TO_WAIT)
+    parties = [Parted(streams[0]._reading, [sharing.Taker(near) for near, _ in pairs], None)]
+    for stream, (_, far) in zip(streams[1:], pairs, strict=True):
+        parties.append(Parted(stream._reading, [], sharing.Giver(far)))
+    for stream, party in zip(streams, parties, strict=True):
+        stream._party = lambda party=party, **_: party
+    return streams, [iter(stream) for stream in streams]
+
+
+MAKE = {
+    "tensors": lambda rows: rows.to_torch(32)._stream,
+    "arrow": lambda rows: rows.with_format("arrow").batches(32),
+    "repeated": lambda rows: rows.repeat(3).to_torch(100)._stream,
+    "steps": lambda rows: rows.to_torch(64, steps_per_epoch=20)._stream,
+    "functions": lambda rows: rows.with_format("numpy").map(lambda row: {"id": row["id"]}, num_threads=2).batches(50),
+}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_those_that_are_given_batches_have_the_same_and_read_nothing(rows: fb.Dataset, name: str) -> None:
+    whole = [[int(row) for row in batch["id"]] for batch in taken(MAKE[name](rows))]
+    streams, iterators = together(lambda: MAKE[name](rows), 3)
+    found: list[list[list[int]]] = [[], [], []]
+    for batches in zip(*iterators, strict=True):
+        for of, batch in zip(found, batches, strict=True):
+            of.append([int(row) for row in taken([batch])[0]["id"]])
+        assert all(stream.state_dict() == streams[0].state_dict() for stream in streams)
+    assert found == [whole] * 3
+    assert streams[0].stats()["requests"] > 0
+    assert streams[1].stats() == streams[2].stats() == {}
+
+
+def taken(batches: Any) -> list[Any]:
+    """Returns batches with columns of numbers."""
+    return [batch if isinstance(batch, dict) else {"id": batch["id"].to_pylist()} for batch in batches]
+
+
+def test_packed_sequences_are_handed_over_and_packed_on(rows: fb.Dataset) -> None:
+    tokens = rows.sql("SELECT [id, id + 1, id + 2] AS input_ids FROM dataset").shuffle(3)
+
+    def make() -> Any:
+        return tokens.to_torch(2, pack=fb.Pack(length=16, columns=["input_ids"]))._stream
+
+    whole = [batch["input_ids"].tolist() for batch in make()]
+    streams, (leading, following) = together(make)
+    found = []
+    for _ in range(9):
+        batches = [next(leading), next(following)]
+        assert batches[0].keys() == batches[1].keys()
+        found.append(batches[1]["input_ids"].tolist())
+        assert streams[0].state_dict() == streams[1].state_dict()
+    leading.close()
+    assert found + [batch["input_ids"].tolist() for batch in following] == whole
+
+
+@pytest.mark.parametrize("num_batches", [1, 7, 15])
+def test_a_rank_reads_on_by_itself_where_the_other_one_stopped(rows: fb.Dataset, num_batches: int) -> None:
+    whole = batches_of(rows.to_torch(32))
+    (_, follower), (leading, following) = together(lambda: MAKE["tensors"](rows))
+    found = []
+    for _ in range(num_batches):
+        next(leading)
+        found.append(ids(next(following)))
+    leading.close()
+    found += [ids(batch) for batch in following]
+    assert found == whole
+    assert follower.stats()["requests"] > 0
+    assert len(follower.stats()) > 1
+
+
+def test_nobody_waits_for_ever_for_a_rank_that_takes_nothing(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT", 0.3)
+    whole = batches_of(rows.to_torch(32))
+    _, (leading, following) = together(lambda: MAKE["tensors"](rows))
+    start = time.monotonic()
+    found = [ids(next(leading))]
+    # The other one is there and does not ask.
+    found += [ids(batch) for batch in leading]
+    assert 0.3 <= time.monotonic() - start < 3
+    assert found == whole
+    assert [ids(batch) for batch in following] == whole, "what it was given, and then what it reads"
+
+
+def test_nobody_waits_for_ever_for_a_rank_that_gives_nothing(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "SECONDS_TO_WAIT", 0.3)
+    whole = batches_of(rows.to_torch(32))
+    _, (leading, following) = together(lambda: MAKE["tensors"](rows))
+    found = [ids(next(leading))]
+    start = time.monotonic()
+    assert [ids(batch) for batch in following] == whole
+    assert time.monotonic() - start < 3
+    assert found + [ids(batch) for batch in leading] == whole
+
+
+def test_a_rank_holds_back_the_one_that_reads(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking = []
+    monkeypatch.setattr(sharing.Taker, "give", counted(taking, sharing.Taker.give))
+    _, (leading, following) = together(lambda: MAKE["tensors"](rows))
+    for _ in range(sharing.MOST_UNDER_WAY):
+        next(leading)
+    for _ in range(5):
+        next(following)
+        next(leading)
+    assert taking == [1, 2, 3, 4, 4, 4, 4, 4, 4]
+    following.close()
+    leading.close()
+
+
+def counted(seen: list[int], give: Any) -> Any:
+    """Notes how many batches are under way after each that is given."""
+
+    def counting(taker: Any, *arguments: Any) -> None:
+        give(taker, *arguments)
+        seen.append(taker._num_under_way)
+
+    return counting
+
+
+RANKS = """
+import sys
+import forebay as fb
+from rows import batches_of, ids
+
+join()
+ds = fb.load_dataset(sys.argv[1], split="train").shuffle(4, num_lanes=6, window_rows=20)
+stream = ds.repeat(2).to_torch(32, replicate=2, read_once=True)
+alone = ds.repeat(2).to_torch(32, replicate=2)
+found = {"requests": []}
+for epoch in (0, 1):
+    stream.set_epoch(epoch)
+    alone.set_epoch(epoch)
+    found[f"same {epoch}"] = batches_of(stream) == batches_of(alone)
+    found["requests"].append(stream.stats().get("requests", 0))
+found["state"] = stream.state_dict()
+
+# One leaves the loop early, and begins the next with the others.
+stream.set_epoch(2)
+for number, batch in enumerate(stream):
+    if number == 3 and int(__import__("os").environ["RANK"]) == 0:
+        break
+stream.set_epoch(3)
+alone.set_epoch(3)
+found["same 3"] = batches_of(stream) == batches_of(alone)
+try:
+    next(iter(ds.to_torch(32, replicate=2, read_once=int(__import__("os").environ["RANK"]) > 0)))
+except fb.AgreementError as error:
+    found["disagreement"] = str(error)
+report(found)
+"""
+
+
+@pytest.mark.usefixtures("rows")
+def test_ranks_of_a_host_find_each_other(folder: Path, tmp_path: Path) -> None:
+    ranks = torchrun(RANKS, 4, tmp_path, folder)
+    for rank, found in enumerate(ranks):
+        assert found["same 0"]
+        assert found["same 1"]
+        assert found["same 3"]
+        assert found["state"] == ranks[0]["state"]
+        assert "read_once" in found["disagreement"]
+        assert all(requests > 0 for requests in found["requests"]) == (rank % 2 == 0)
+        assert rank % 2 == 0 or found["requests"] == [0, 0]
+    assert sockets() == []
+
+
+KILLED = """
+import os, signal, sys, time
+import torch.distributed as dist
+import forebay as fb
+from rows import ids
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+ds = fb.load_dataset(sys.argv[1], split="train").shuffle(4, num_lanes=6, window_rows=20)
+stream = ds.to_torch(32, replicate=2, read_once=True)
+rows, start = [], None
+for number, batch in enumerate(stream):
+    if number == 5 and rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rows += ids(batch)
+print(len(rows), stream.stats()["requests"] > 0, flush=True)
+os._exit(0)
+"""
+
+
+def test_when_the_rank_that_reads_is_killed_the_others_read_on(folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    before = set(Path("/dev/shm").iterdir())
+    ranks = [
+        subprocess.Popen(
+            python_command(KILLED, folder),
+            env=python_environment(world | {"RANK": str(rank)}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        ended = [rank.communicate(timeout=60) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert ranks[0].returncode == -signal.SIGKILL
+    assert ended[1][0].split() == [str(NUM_ROWS), "True"], ended[1]
+    assert set(Path("/dev/shm").iterdir()) <= before
+    assert sockets() == []
+
+
+def sockets() -> list[str]:
+    """Returns sockets of ours that are left."""
+    return [line for line in Path("/proc/net/unix").read_text().splitlines() if "@forebay-" in line]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda ds: ds.to_torch(8, read_once=True), "pass `mesh` or `replicate`"),
+        (lambda ds: ds.to_torch(8, read_once=1, replicate=2, rank=0, world_size=2), "expected True or False"),
+        (lambda ds: iter(ds.batches(8, read_once=True, replicate=2, rank=0, world_size=2)), "choose a format"),
+        (
+            lambda ds: iter(ds.to_torch(8, read_once=True, on_error="skip", replicate=2, rank=0, world_size=2)),
+            "use on_error='raise'",
+        ),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused(rows: fb.Dataset, make: Any, words: str) -> None:
+    with pytest.raises(fb.SettingError) as raised:
+        make(rows)
+    assert words in str(raised.value)

@@ -1,0 +1,310 @@
+"""Rows that cannot be read: an error, or holes that are counted and listed and move nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rows import ids
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ROWS = 2000
+ROW_GROUP = 200
+DAMAGED = (2, 3, 7)
+"""Row groups that cannot be read: two neighbours and one alone."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::forebay.SkippedRowsWarning")
+
+
+def write(folder: Path, damaged: tuple[int, ...], *, row_group: int = ROW_GROUP, num_rows: int = NUM_ROWS) -> Path:
+    """Writes a file of which some row groups have a damaged page, which its checksum tells."""
+    draw = random.Random(5)
+    table = pa.table(
+        {
+            "id": pa.array(range(num_rows), pa.int64()),
+            "text": [draw.randbytes(100).hex() for _ in range(num_rows)],
+            "tags": pa.array([[str(n)] * (n % 3) for n in range(num_rows)], pa.list_(pa.string())),
+            "kind": pa.array(["ab"[n % 2] for n in range(num_rows)]).dictionary_encode(),
+        }
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "x.parquet"
+    pq.write_table(
+        table,
+        path,
+        row_group_size=row_group,
+        write_page_checksum=True,
+        write_page_index=True,
+        data_page_size=2000,
+        write_batch_size=10,
+        use_dictionary=["kind"],
+        compression="none",
+    )
+    metadata = pq.read_metadata(path)
+    body = bytearray(path.read_bytes())
+    for number in damaged:
+        chunk = metadata.row_group(number).column(1)
+        body[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 0xFF
+    path.write_bytes(body)
+    return path
+
+
+def opened(path: Path) -> fb.Dataset:
+    return fb.load_dataset(str(path), split="train")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("skipped")
+
+
+@pytest.fixture(scope="module")
+def sound(folder: Path) -> fb.Dataset:
+    return opened(write(folder / "sound", ()))
+
+
+@pytest.fixture(scope="module")
+def damaged(folder: Path) -> fb.Dataset:
+    return opened(write(folder / "damaged", DAMAGED))
+
+
+ORDERS = {
+    "unshuffled": lambda dataset: dataset,
+    "lanes": lambda dataset: dataset.shuffle(1, num_lanes=6, window_rows=20),
+    "one permutation": lambda dataset: dataset.shuffle(3),
+    "filtered": lambda dataset: dataset.filter("id % 3 <> 0").shuffle(2, num_lanes=5, window_rows=9),
+}
+
+
+@pytest.fixture(params=ORDERS)
+def order(request: pytest.FixtureRequest) -> Any:
+    return ORDERS[request.param]
+
+
+def is_missing(row: int) -> bool:
+    """Tells whether a row is of a damaged row group; where lanes cut it, its first or last pages may be sound."""
+    return row // ROW_GROUP in DAMAGED
+
+
+def missing_of(dataset: fb.Dataset, holes: list[dict[str, Any]]) -> set[int]:
+    """Returns the rows that holes name; each row group is one span."""
+    kept: dict[int, list[int]] = {}
+    for batch in read(dataset.select_columns("id").batches(100)):
+        for row in sorted(batch):
+            kept.setdefault(row // ROW_GROUP, []).append(row)
+    numbered = {number: sorted(rows) for number, rows in kept.items()}
+    return {row for hole in holes for row in numbered[hole["row_group"]][hole["start"] : hole["end"]]}
+
+
+def skipping(dataset: fb.Dataset, batch_size: int = 32, **options: Any) -> fb.Stream[Any]:
+    return dataset.batches(batch_size, **{"on_error": "skip", "max_skipped": NUM_ROWS, **options})
+
+
+def read(stream: fb.Stream[Any]) -> list[list[int]]:
+    return [ids(batch) for batch in stream]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [row for batch in batches for row in batch]
+
+
+def test_the_first_row_that_cannot_be_read_is_an_error_unless_asked_otherwise(damaged: fb.Dataset) -> None:
+    with pytest.raises(fb.DataError, match=rf"row group ({'|'.join(map(str, DAMAGED))}) of"):
+        read(damaged.batches(32))
+
+
+def test_what_can_be_read_keeps_its_place(sound: fb.Dataset, damaged: fb.Dataset, order: Any) -> None:
+    stream = skipping(order(damaged))
+    got = read(stream)
+    missing = missing_of(order(sound), stream.holes)
+    expected = [[row for row in batch if row not in missing] for batch in read(order(sound).batches(32))]
+    assert got == [batch for batch in expected if batch]
+    assert stream.stats()["rows_skipped"] == len(missing) > 300
+    assert all(map(is_missing, missing))
+    assert {hole["row_group"] for hole in stream.holes} == set(DAMAGED)
+    assert all("column `text`" in hole["cause"] and hole["object"].endswith("x.parquet") for hole in stream.holes)
+
+
+def test_ranks_step_together_and_keep_their_rows(sound: fb.Dataset, damaged: fb.Dataset, order: Any) -> None:
+    for rank in range(3):
+        expected = read(order(sound).batches(16, rank=rank, world_size=3))
+        stream = skipping(order(damaged), 16, rank=rank, world_size=3)
+        got = read(stream)
+        missing = missing_of(order(sound), stream.holes)
+        assert got == [[row for row in batch if row not in missing] for batch in expected]
+
+
+def test_a_resume_after_any_batch_delivers_exactly_the_rest(damaged: fb.Dataset, order: Any) -> None:
+    whole = read(skipping(order(damaged), 64))
+    for taken in range(len(whole) + 1):
+        stream = skipping(order(damaged), 64)
+        batches = iter(stream)
+        for expected in whole[:taken]:
+            assert ids(next(batches)) == expected
+        state = json.loads(json.dumps(stream.state_dict()))
+        again = skipping(order(damaged), 64)
+        again.load_state_dict(state)
+        assert read(again) == whole[taken:]
+        assert {hole["row_group"] for hole in again.holes} == set(DAMAGED)
+
+
+def test_passes_and_steps_have_the_holes_of_each_pass(damaged: fb.Dataset, order: Any) -> None:
+    ordered = order(damaged)
+    passes = []
+    for epoch in range(3):
+        stream = skipping(ordered, 64)
+        stream.set_epoch(epoch)
+        passes += read(stream)
+    assert read(skipping(ordered.repeat(3), 64)) == passes
+    stopped = skipping(ordered.repeat(3), 64)
+    batches = iter(stopped)
+    for cut in range(len(passes)):
+        if cut % 9 == 0:
+            later = skipping(ordered.repeat(3), 64)
+            later.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+            assert read(later) == passes[cut:]
+        next(batches)
+    # Batches of which nothing is left are steps, too.
+    stepped = skipping(ordered, 64, steps_per_epoch=12)
+    found = []
+    for epoch in range(8):
+        stepped.set_epoch(epoch)
+        found += read(stepped)
+    assert found[: len(passes)] == passes
+
+
+def test_what_a_state_lists_is_not_read_again(sound: fb.Dataset, damaged: fb.Dataset, order: Any) -> None:
+    stream = skipping(order(damaged))
+    whole = read(stream)
+    stream.set_epoch(0)
+    state = stream.state_dict() | {"position": 0, "fingerprint": sound.batches(1).state_dict()["fingerprint"]}
+    healed = order(sound).batches(32)
+    healed.load_state_dict(state)
+    # The rows could be read by now, but this is the rest of an epoch that has gone on without them.
+    assert [batch for batch in read(healed) if batch] == whole
+    assert healed.state_dict()["holes"] == state["holes"]
+    healed.set_epoch(1)
+    assert "holes" not in healed.state_dict()
+    assert len(flat(read(healed))) == order(sound).num_rows
+
+
+def test_little_memory_changes_nothing(folder: Path) -> None:
+    """Row groups are read in parts, and the window does not fit: rows are read in blocks, again and again."""
+    whole = opened(write(folder / "large", (), row_group=10_000, num_rows=20_000)).shuffle(7)
+    broken = opened(write(folder / "large damaged", (1,), row_group=10_000, num_rows=20_000)).shuffle(7)
+    stream = skipping(broken, 100, memory_limit=2 << 20, max_skipped=20_000)
+    got = read(stream)
+    assert stream.stats()["rows_evicted"] > 0
+    expected = flat(read(whole.batches(100)))
+    delivered = set(flat(got))
+    assert flat(got) == [row for row in expected if row in delivered]
+    missing = set(expected) - delivered
+    assert 0 < len(missing) < 2000
+    assert all(row >= 10_000 for row in missing)
+    assert stream.stats()["rows_skipped"] == len(missing)
+
+
+def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged, max_skipped=ROW_GROUP)
+    with pytest.raises(fb.SkipLimitError, match=r"skipped \d+ rows .* max_skipped \(200\)") as caught:
+        read(stream)
+    assert isinstance(caught.value, fb.DataError)
+    assert "column `text` in row group" in str(caught.value)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), fb.SkipLimitError)
+    with pytest.raises(fb.SkipLimitError, match=r"max_skipped \(20\)"):
+        read(damaged.batches(32, on_error="skip"))
+
+
+def test_an_object_that_is_gone_is_skipped(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / str(number), (), num_rows=400)
+    dataset = opened(tmp_path / "*" / "*.parquet")
+    (tmp_path / "2" / "x.parquet").unlink()
+    stream = skipping(dataset)
+    assert len(flat(read(stream))) == 1200
+    assert {hole["object"].split("/")[-2] for hole in stream.holes} == {"2"}
+
+
+def test_batches_without_rows_are_tensors_all_the_same(damaged: fb.Dataset) -> None:
+    """A rank that has nothing left of a batch gets it empty, so that all take the same number of steps."""
+    rank = {"rank": 1, "world_size": 2}
+    stream = damaged.to_torch(10, **rank, on_error="skip", max_skipped=0.9, forms={"kind": "dictionary"})
+    batches = list(stream)
+    assert len(batches) == len(stream) == 100
+    empty = [batch for batch in batches if len(batch["id"]) == 0]
+    assert len(empty) == 30
+    assert all(torch.equal(batch["id"], torch.empty(0, dtype=torch.int64)) and batch["text"] == [] for batch in empty)
+    for form in ("numpy", "pandas", "polars", "arrow"):
+        assert len(list(skipping(damaged.with_format(form), 20, **rank))) == 50
+
+
+def test_workers_go_on_without_the_rows(damaged: fb.Dataset, sound: fb.Dataset) -> None:
+    def rows(stream: torch.utils.data.IterableDataset[Any]) -> list[list[int]]:
+        loader = torch.utils.data.DataLoader(stream, batch_size=None, num_workers=2)
+        return [batch["id"].tolist() for batch in loader]
+
+    columns = ["id", "text"]
+    got = rows(damaged.select_columns(columns).to_torch(50, on_error="skip", max_skipped=NUM_ROWS))
+    expected = rows(sound.select_columns(columns).to_torch(50))
+    assert got == [[row for row in batch if not is_missing(row)] for batch in expected]
+
+
+def test_states_of_ranks_are_joined(damaged: fb.Dataset) -> None:
+    states = []
+    for rank in range(2):
+        stream = skipping(damaged.shuffle(1, num_lanes=2, window_rows=4), rank=rank, world_size=2)
+        read(stream)
+        stream.set_epoch(0)
+        states.append(stream.state_dict())
+    joined = fb.cursor(states)
+    spans = {hole["span"] for state in states for hole in state["holes"]}
+    assert {hole["span"] for hole in joined["holes"]} == spans
+    assert len(spans) > max(len({hole["span"] for hole in state["holes"]}) for state in states)
+
+
+@pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
+def test_a_warning_says_what_is_missing(damaged: fb.Dataset) -> None:
+    with pytest.warns(fb.SkippedRowsWarning, match="600 rows could not be read and were skipped"):
+        read(skipping(damaged))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"on_error": "ignore"}, "on_error: expected 'raise' or 'skip', got 'ignore'"),
+        ({"max_skipped": -1}, "max_skipped"),
+        ({"max_skipped": 1.5}, "max_skipped: expected a number of rows or a share below 1, got 1.5"),
+        ({"max_skipped": float("nan")}, "max_skipped"),
+        ({"max_skipped": "all"}, "max_skipped: expected an integer"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(sound: fb.Dataset, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(fb.SettingError, match=says):
+        sound.batches(1, **options)
+
+
+@pytest.mark.parametrize(
+    "hole",
+    [
+        {"span": 99, "start": 0, "end": 5},
+        {"span": 0, "start": 5, "end": 5},
+        {"span": 0, "start": 0, "end": ROW_GROUP + 1},
+        {"span": -1, "start": 0, "end": 5},
+        {"span": 0, "start": 0},
+    ],
+)
+def test_holes_of_another_order_are_refused(sound: fb.Dataset, hole: dict[str, int]) -> None:
+    stream = sound.batches(1)
+    listed = hole | {"object": "x", "row_group": 0, "cause": "y"}
+    with pytest.raises(fb.StateError):
+        stream.load_state_dict(stream.state_dict() | {"holes": [listed]})

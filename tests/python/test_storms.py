@@ -1,0 +1,106 @@
+"""What many readers and long troubles come to: storms that all wait out together, ranks that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from fault_proxy import Fault, FaultProxy
+from hub_data import ids_file
+from rows import ids_of
+from upstreams import Objects
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_OBJECTS, ROWS_OF_AN_OBJECT = 40, 100
+NUM_ROWS = NUM_OBJECTS * ROWS_OF_AN_OBJECT
+STORM_SECONDS = 3.0
+OPTIONS = {"retry_for": "60s", "read_timeout": "5s"}
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[FaultProxy]:
+    with FaultProxy(Objects()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def source(proxy) -> list[str]:
+    """Objects whose requests cannot be merged, under names that no test before has used."""
+    proxy.clear()
+    folder = uuid.uuid4().hex
+    names = [f"{folder}/part-{number:02}.parquet" for number in range(NUM_OBJECTS)]
+    for number, name in enumerate(names):
+        first = number * ROWS_OF_AN_OBJECT
+        proxy.upstream.objects[name] = ids_file(first, first + ROWS_OF_AN_OBJECT)
+    return [f"{proxy.url}/{name}" for name in names]
+
+
+def test_a_storm_is_waited_out_by_all_together(proxy, source):
+    ds = fb.load_dataset(source, split="train", storage_options=OPTIONS)
+    proxy.clear()
+    assert sorted(ids_of(ds.shuffle(1).batches(100))) == list(range(NUM_ROWS))
+    ideal = proxy.count()
+    assert ideal >= NUM_OBJECTS
+    proxy.clear()
+    proxy.faults = [Fault(status=503, times=None, seconds=STORM_SECONDS, skip=5)]
+    assert sorted(ids_of(ds.shuffle(1).batches(100))) == list(range(NUM_ROWS))
+    assert proxy.num_taken() >= 2
+    # At its onset all of them may be in flight; then one goes ahead each second.
+    assert proxy.count() <= ideal + (STORM_SECONDS + 1) + 1.1 * ideal
+
+
+READ = """
+import json, sys
+import pyarrow as pa
+import forebay as fb
+
+source, rank, world_size, options = json.loads(sys.argv[1])
+ds = fb.load_dataset(source, split="train", storage_options=options).shuffle(7)
+stream = ds.batches(50 // world_size, rank=rank, world_size=world_size)
+for batch in stream:
+    print(json.dumps([pa.record_batch(batch)["id"].to_pylist(), stream.state_dict()]), flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("num_steps", [1, 20])
+def test_a_job_whose_rank_was_killed_goes_on_with_fewer(proxy, source, num_steps):
+    proxy.faults = [Fault(cut_after=200, ending="reset", times=None, chance=0.1)]
+    command = [sys.executable, "-c", READ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ranks = [
+        subprocess.Popen([*command, json.dumps([source, rank, 2, OPTIONS])], env=os.environ, **pipes)
+        for rank in range(2)
+    ]
+    seen: list[int] = []
+    try:
+        for _ in range(num_steps):
+            steps = [json.loads(rank.stdout.readline()) for rank in ranks]
+            seen += [row for ids, _ in steps for row in ids]
+            # A step is done when all ranks have done it; then a state is saved, and any rank's is enough.
+            state = steps[0][1]
+            for rank in ranks:
+                rank.stdin.write("\n")
+                rank.stdin.flush()
+        ranks[1].send_signal(signal.SIGKILL)
+        assert ranks[1].wait() == -signal.SIGKILL
+        # Steps that this one takes alone were never saved.
+        ranks[0].stdout.readline()
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    stream = fb.load_dataset(source, split="train", storage_options=OPTIONS).shuffle(7).batches(30)
+    stream.load_state_dict(state)
+    assert sorted(seen + ids_of(stream)) == list(range(NUM_ROWS))
+    assert len(seen) == 50 * num_steps

@@ -132,6 +132,12 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n{how}\n\n{below}\n```\n"
 
 
+def link_to_name(link: re.Match[str]) -> str:
+    """Links to a name of the package: one with dots is whole, another is found wherever it stands."""
+    text, name = link.groups()
+    return f":py:obj:`{text} <{name if '.' in name else '.' + name}>`"
+
+
 def translate(
     _app: Sphinx,
     _what: str,
@@ -143,7 +149,8 @@ def translate(
     """Translates the Markdown of docstrings, tables and links to other names, into what Sphinx reads there."""
     translated: list[str] = []
     for number, line in enumerate(lines):
-        text = re.sub(r"\[([^]]+)\]\(#(\w+)\)", r":py:obj:`\1 <.\2>`", line)
+        text = re.sub(r"\[`?([^]`]+)`?\]\(#([\w.]+)\)", link_to_name, line)
+        text = re.sub(r"\[([^]`]+)\]\(([\w./]+)\.md(#[\w-]+)?\)", r"`\1 <\2.html\3>`__", text)
         cells = (
             [cell.strip() for cell in text.strip().strip("|").split("|")]
             if text.lstrip().startswith("|")

@@ -14,6 +14,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
+use crate::exit::attached;
+
 /// Has `fsspec` read URLs of schemes that the core does not know.
 pub(crate) fn register() {
     set_file_systems(|options| Arc::new(Fsspec { options, calls: PyOnceLock::new() }));
@@ -27,12 +29,13 @@ struct Fsspec {
 
 impl FileSystem for Fsspec {
     fn begin(&self, call: FileCall, reply: FileReply) {
-        let reply = PyReply(Mutex::new(Some(reply)));
-        // At Python's exit nobody waits for an answer.
-        drop(Python::try_attach(|py| {
-            let reply = Bound::new(py, reply)?;
+        let mut reply = Some(reply);
+        drop(attached(|py| {
+            let reply = Bound::new(py, PyReply(Mutex::new(reply.take())))?;
             self.submit(py, call, &reply).or_else(|error| reply.get().fail(py, "final", error.into_value(py)))
         }));
+        // At Python's exit, which is not told as a failure: who waits does so to the end.
+        std::mem::forget(reply);
     }
 }
 

@@ -7,6 +7,7 @@ mod datafusion;
 mod dataset;
 mod dlpack;
 mod error;
+mod exit;
 mod explain;
 mod file_system;
 mod forms;
@@ -31,6 +32,7 @@ static ALLOCATOR: alloc::LargeBlocks = alloc::LargeBlocks;
 fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DATAFUSION_VERSION", forebay::DATAFUSION_VERSION)?;
+    exit::register(module)?;
     file_system::register();
     module.add_class::<file_system::PyReply>()?;
     module.add_class::<dataset::PyDataset>()?;

@@ -20,6 +20,7 @@ use pyo3_arrow::input::{AnyArray, AnyRecordBatch};
 use crate::batch::{PyBatch, conversion};
 use crate::dataset::PyDataset;
 use crate::error::to_py;
+use crate::exit::attached;
 use crate::runtime::TICK;
 use crate::stream::arrow_stream;
 
@@ -92,7 +93,7 @@ impl PyFunction {
 /// Calls a Python function with `pyarrow` arrays.
 fn body_of(call: Py<PyAny>) -> Arc<FunctionBody> {
     Arc::new(move |arrays, num_rows| {
-        let called = Python::try_attach(|py| {
+        let called = attached(|py| {
             let to_pyarrow = |array: &ArrayRef| Ok(PyArray::from_array_ref(Arc::clone(array)).to_pyarrow(py)?.unbind());
             let arrays = arrays.iter().map(to_pyarrow);
             let arguments = match arrays.len() {

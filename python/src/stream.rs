@@ -16,6 +16,7 @@ use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 
 use crate::batch::{PyBatch, conversion, struct_array, struct_field};
 use crate::error::to_py;
+use crate::exit::attached;
 use crate::runtime::{TICK, warn};
 
 /// Batches in order, with the position of the next one.
@@ -49,7 +50,7 @@ impl Drop for Running {
         let stream = self.stream.take();
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
-            Python::try_attach(|py| py.detach(|| drop(stream)));
+            attached(|py| py.detach(|| drop(stream)));
         }
     }
 }

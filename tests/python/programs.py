@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,21 @@ MODULES = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - o
 
 SECONDS_TO_CLEAN_UP = 3.0
 """How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
+
+
+def our_threads() -> list[str]:
+    """Names of the threads of this process that are the core's."""
+    found = []
+    # Their names are those of the threads that started them.
+    of_python = {thread.native_id for thread in threading.enumerate()}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name.startswith("forebay") and int(task.name) not in of_python:
+            found.append(name)
+    return found
 
 
 def python_command(code: str, *arguments: object) -> list[str]:

@@ -8,7 +8,6 @@ import math
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import data
@@ -18,12 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from datafusion import SessionContext, col, lit, udf
-from programs import run_python
+from programs import our_threads, run_python
 
 import forebay as fb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 NUM_ROWS = 3000
 TABLE = data.mixed_table(NUM_ROWS, seed=3)
@@ -272,16 +272,6 @@ def test_a_value_that_fails_is_named(tmp_path):
     ctx.register_table("t", fb.load_dataset(tmp_path, split="train"))
     with pytest.raises(Exception, match=r"a\.parquet.*Divide by zero"):
         ctx.sql("SELECT n FROM t WHERE 10 / n > 1").collect()
-
-
-def our_threads() -> list[str]:
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            names.append((task / "comm").read_text().strip())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return [name for name in names if name.startswith("forebay")]
 
 
 def test_a_stream_that_is_dropped_in_the_middle_leaves_no_thread(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import data
 import pytest
-from programs import python_command, python_environment, run_python
+from programs import our_threads, python_command, python_environment, run_python
 
 import forebay as fb
 
@@ -24,19 +24,6 @@ def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     data.write_fragments(folder, data.ids_table(40_000), num_fragments=4, row_group_rows=500)
     return folder
-
-
-def our_threads() -> list[str]:
-    """Names of the threads of this process that are ours."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            name = (task / "comm").read_text().strip()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if name.startswith("forebay"):
-            found.append(name)
-    return found
 
 
 def wait_for_no_threads() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -347,12 +346,10 @@ print("at the end")
 
 
 def test_an_exit_in_the_middle_of_a_call_is_quiet_and_soon(told):
-    for _ in range(3):
+    for _ in range(5):
         source = told.replace("told", "slow")
         ended = subprocess.run([sys.executable, "-c", EXIT, source], capture_output=True, text=True, timeout=60)
-        assert (ended.stdout, ended.stderr) == ("at the end\n", "")
-        # Known and not mended: more than half are aborted, as docs/howto/stores.md says. Any other end is worse.
-        assert ended.returncode in (0, -signal.SIGABRT)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "at the end\n", "")
 
 
 def test_threads_end_with_their_store(told):

@@ -190,6 +190,12 @@ impl Scheduler {
         self.batches.front().is_some_and(|batch| matches!(batch.progress, Progress::Ready(..)))
     }
 
+    /// Returns whether so many batches are ready that more can wait: a thread that is woken for each costs the consumer
+    /// more than all else that it does for a batch.
+    pub(super) fn is_well_ahead(&self) -> bool {
+        self.num_ready > MAX_READY_BATCHES / 2
+    }
+
     /// Takes the next batch, if it is ready.
     pub(super) fn deliver(&mut self) -> Option<(RecordBatch, BatchSlice)> {
         if !self.has_ready() {

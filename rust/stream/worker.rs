@@ -121,12 +121,12 @@ impl Shared {
         loop {
             state.waiting.note(Instant::now(), None);
             if let Some((batch, slice)) = state.scheduler.deliver() {
-                let is_done = state.scheduler.is_done();
+                let (is_done, is_well_ahead) = (state.scheduler.is_done(), state.scheduler.is_well_ahead());
                 drop(state);
                 // Who finds something to do wakes the next one.
                 if is_done {
                     self.work.notify_all()
-                } else {
+                } else if !is_well_ahead {
                     self.work.notify_one()
                 }
                 return Ok(Delivered::Batch(batch, slice));

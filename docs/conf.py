@@ -150,7 +150,9 @@ def translate(
     translated: list[str] = []
     for number, line in enumerate(lines):
         text = re.sub(r"\[`?([^]`]+)`?\]\(#([\w.]+)\)", link_to_name, line)
-        text = re.sub(r"\[([^]`]+)\]\(([\w./]+)\.md(#[\w-]+)?\)", r"`\1 <\2.html\3>`__", text)
+        text = re.sub(
+            r"\[([^]`]+)\]\(([\w./]+)\.md(#[\w-]+)?\)", r"`\1 <\2.html\3>`__", text
+        )
         cells = (
             [cell.strip() for cell in text.strip().strip("|").split("|")]
             if text.lstrip().startswith("|")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
     from forebay.distributed import Fact
     from forebay.formats import Format
-    from forebay.stages import Batches, Stage
+    from forebay.stages import Batches, Running, Stage
 
 SECONDS_TO_WAIT = 0.05
 """How long another thread waits for a batch at a time; a cancelled iteration leaves it behind for no longer."""
@@ -68,7 +68,7 @@ class Stream(Generic[T]):
         self._holes: list[Hole] = []
         self._worker: dict[str, Any] | None = None
         self._worker_mark: dict[str, int] | None = None
-        self._active: _lib.Stream | None = None
+        self._active: Running | None = None
         self._last_stats: dict[str, float] = {}
         self._format = None if format is None else format.prepare(self.reader)
 

@@ -163,7 +163,7 @@ class PackedStream(Stream[dict[str, Any]]):
             with super()._running(run) as stream:
                 packed = PackedRun(stream, packer)
                 # What users ask for statistics.
-                self._active = packed  # type: ignore[assignment]  # it has the method of a read that is called
+                self._active = packed
                 try:
                     yield packed
                 finally:

@@ -55,6 +55,16 @@ class Batches(Protocol):
         """Gives up what was taken ahead."""
 
 
+class Running(Protocol):
+    """What tells of a read that is going on."""
+
+    def holes(self) -> list[dict[str, Any]]:
+        """What could not be read so far."""
+
+    def stats(self) -> dict[str, float]:
+        """What was done so far."""
+
+
 class Stage(Protocol):
     """Makes batches of those of the stage before."""
 

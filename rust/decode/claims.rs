@@ -11,8 +11,12 @@ use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::codec::{self, Codec, Scratch};
-use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE};
+use super::delta;
+use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths};
 use crate::dataset::Fragment;
+
+/// What a text takes beside its bytes while it is decoded from lengths: two of them.
+const LENGTH_BYTES: u64 = 8;
 
 /// What the pages of a leaf column claim.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub(crate) struct Claims<'a> {
     /// The largest page out of its compression.
     largest_bytes: u64,
     dictionary: Option<Dictionary<'a>>,
+    /// What a text may come to that repeats the beginning of the one before.
+    longest_repeated: u64,
+    scratch: Scratch,
 }
 
 /// A page of the values that others number.
@@ -50,7 +57,15 @@ impl<'a> Claims<'a> {
         let column = fragment.row_group(row_group).column(leaf);
         let listed = fragment.offset_index(row_group, leaf).map_or(&[][..], |index| index.page_locations());
         let chunk = fragment.chunk_range(row_group, leaf);
-        let mut claims = Self { column, memory_bytes, num_values: 0, largest_bytes: 0, dictionary: None };
+        let mut claims = Self {
+            column,
+            memory_bytes,
+            num_values: 0,
+            largest_bytes: 0,
+            dictionary: None,
+            longest_repeated: 0,
+            scratch: Scratch::default(),
+        };
         let mut starts = Vec::new();
         for (range, bytes) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
             let mut rest = &bytes[..];
@@ -93,7 +108,14 @@ impl<'a> Claims<'a> {
                     let (pages, footer) = (self.num_values, self.all_values());
                     return Err(format!("its pages claim {pages} values, its footer {footer}"));
                 }
-                self.largest_bytes = self.largest_bytes.max(if is_compressed { unpacked_bytes as u64 } else { 0 });
+                let mut page_bytes = if is_compressed { unpacked_bytes as u64 } else { 0 };
+                if let Some(lengths) = fields.lengths() {
+                    page_bytes = page_bytes.saturating_add(num_values as u64 * LENGTH_BYTES);
+                    if page_bytes <= self.memory_bytes {
+                        self.check_lengths(lengths, &fields, stored, unpacked_bytes, num_values)?;
+                    }
+                }
+                self.largest_bytes = self.largest_bytes.max(page_bytes);
             }
             Some(DICTIONARY_PAGE) => {
                 if num_values.saturating_mul(least_bytes(self.column)) > unpacked_bytes {
@@ -108,6 +130,39 @@ impl<'a> Claims<'a> {
             _ => {}
         }
         Ok(rest)
+    }
+
+    /// Looks at the lengths that a data page begins with. Whether it unpacks is seen by who decodes it.
+    fn check_lengths(
+        &mut self,
+        lengths: Lengths,
+        fields: &Fields,
+        stored: &[u8],
+        unpacked_bytes: usize,
+        num_values: usize,
+    ) -> Result<(), String> {
+        let (plain_bytes, compression) = match (fields.plain_bytes(), self.column.compression()) {
+            (Some(plain_bytes), compression) if compression != Compression::UNCOMPRESSED => (plain_bytes, compression),
+            // Nothing of it is compressed.
+            (plain_bytes, _) => (plain_bytes.unwrap_or(0), Compression::UNCOMPRESSED),
+        };
+        let Some(packed) = stored.get(plain_bytes..) else { return Ok(()) };
+        let num_bytes = unpacked_bytes.saturating_sub(plain_bytes);
+        let bytes = match self.scratch.unpack_any(compression, packed, num_bytes) {
+            Some(bytes) => bytes,
+            None => return Ok(()),
+        };
+        let column = self.column.column_descr();
+        let level_bytes = fields.level_bytes(bytes, [column.max_rep_level(), column.max_def_level()]);
+        let Some(bytes) = level_bytes.and_then(|len| bytes.get(len..)).filter(|bytes| !bytes.is_empty()) else {
+            return Ok(());
+        };
+        let (first, rest) = delta::longest(bytes, num_values)?;
+        if lengths == Lengths::OfPrefixesAndTexts {
+            let (second, _) = delta::longest(rest, num_values)?;
+            self.longest_repeated = self.longest_repeated.max(u64::from(first) + u64::from(second));
+        }
+        Ok(())
     }
 
     /// Returns whether a page unpacks to what it claims, as far as the `parquet` crate would not see that it does not.
@@ -132,19 +187,20 @@ impl<'a> Claims<'a> {
         self.largest_bytes.saturating_add(dictionary.map_or(0, |dictionary| dictionary.unpacked_bytes as u64))
     }
 
-    /// Returns about the bytes that the dictionary's texts may come to, at most, for each of `num_rows`; looks at them only
-    /// where that may be too many.
+    /// Returns about the bytes that texts which are stored once may come to, at most, for each of `num_rows`; looks at those
+    /// of a dictionary only where that may be too many.
     pub(crate) fn text_bytes(&self, num_rows: u64) -> u64 {
-        let Some(dictionary) =
-            self.dictionary.as_ref().filter(|_| self.column.column_type() == PhysicalType::BYTE_ARRAY)
-        else {
+        if self.column.column_type() != PhysicalType::BYTE_ARRAY {
             return 0;
-        };
-        let all_bytes = dictionary.unpacked_bytes as u64;
-        let longest = match self.all_values().saturating_mul(all_bytes) > self.memory_bytes {
-            true => dictionary.longest(self.column.compression()).unwrap_or(all_bytes),
-            false => all_bytes,
-        };
+        }
+        let of_dictionary = self.dictionary.as_ref().map_or(0, |dictionary| {
+            let all_bytes = dictionary.unpacked_bytes as u64;
+            match self.all_values().saturating_mul(all_bytes) > self.memory_bytes {
+                true => dictionary.longest(self.column.compression()).unwrap_or(all_bytes),
+                false => all_bytes,
+            }
+        });
+        let longest = of_dictionary.max(self.longest_repeated);
         longest.saturating_mul(self.all_values().div_ceil(num_rows.max(1)))
     }
 }

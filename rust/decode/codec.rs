@@ -75,6 +75,24 @@ impl Scratch {
         &self.page
     }
 
+    /// Unpacks `stored`, which should be of `num_bytes`, with any codec but the old ones; `None` where it cannot be.
+    pub(super) fn unpack_any<'s>(
+        &'s mut self,
+        compression: Compression,
+        stored: &'s [u8],
+        num_bytes: usize,
+    ) -> Option<&'s [u8]> {
+        self.page.clear();
+        let mut read = |reader: &mut dyn Read| reader.take(num_bytes as u64).read_to_end(&mut self.page).ok().map(drop);
+        match compression {
+            Compression::UNCOMPRESSED => return Some(stored),
+            Compression::GZIP(_) => read(&mut MultiGzDecoder::new(stored))?,
+            Compression::BROTLI(_) => read(&mut brotli::Decompressor::new(stored, BUFFER_BYTES))?,
+            _ => self.unpack(Codec::of(compression)?, stored, num_bytes).ok()?,
+        }
+        Some(&self.page)
+    }
+
     /// Unpacks `stored`, which must be of exactly `num_bytes`.
     pub(super) fn unpack(&mut self, codec: Codec, stored: &[u8], num_bytes: usize) -> Fit<()> {
         const CORRUPT: Misfit = Misfit("a page cannot be taken out of its compression");

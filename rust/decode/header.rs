@@ -19,6 +19,9 @@ pub(super) const DATA_PAGE_V2: i64 = 3;
 
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
+const BIT_PACKED: i64 = 4;
+const DELTA_LENGTH_BYTE_ARRAY: i64 = 6;
+const DELTA_BYTE_ARRAY: i64 = 7;
 const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
 const LAST_ENCODING: i64 = 9;
@@ -83,6 +86,15 @@ pub(super) struct PageHeader {
     pub(super) crc: Option<u32>,
 }
 
+/// What the lengths that a page begins with are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lengths {
+    /// Texts.
+    OfTexts,
+    /// What each text has in common with the one before, and then what it has not.
+    OfPrefixesAndTexts,
+}
+
 /// Fields of a struct by their numbers; `None` what it lacks.
 type Numbers = [Option<i64>; 9];
 
@@ -141,6 +153,46 @@ impl Fields {
         let Some([_, _, _, _, _, def_bytes, rep_bytes, is_compressed, _]) = self.parts[8] else { return Some(0) };
         let plain_bytes = length(def_bytes).ok()?.checked_add(length(rep_bytes).ok()?);
         plain_bytes.filter(|_| is_compressed != Some(0))
+    }
+
+    /// Returns how a data page's values are stored, if that is by lengths that are stored as differences.
+    pub(super) fn lengths(&self) -> Option<Lengths> {
+        let encoding = match self.page_type()? {
+            DATA_PAGE => self.parts[5]?[2],
+            DATA_PAGE_V2 => self.parts[8]?[4],
+            _ => None,
+        };
+        match encoding? {
+            DELTA_LENGTH_BYTE_ARRAY => Some(Lengths::OfTexts),
+            DELTA_BYTE_ARRAY => Some(Lengths::OfPrefixesAndTexts),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of a data page's levels, where `bytes` is all of the page but what [`Self::plain_bytes`] says; `max`
+    /// are the highest of either kind.
+    pub(super) fn level_bytes(&self, bytes: &[u8], max: [i16; 2]) -> Option<usize> {
+        if self.page_type() == Some(DATA_PAGE_V2) {
+            // They are before what is compressed, or nothing is.
+            let [_, _, _, _, _, def_bytes, rep_bytes, ..] = self.parts[8]?;
+            let all = length(def_bytes).ok()?.checked_add(length(rep_bytes).ok()?)?;
+            return all.checked_sub(self.plain_bytes().unwrap_or(0));
+        }
+        let [_, num_values, _, def_levels, rep_levels, ..] = self.parts[5]?;
+        let mut at = 0_usize;
+        for (max, encoding) in max.into_iter().zip([rep_levels, def_levels]).filter(|(max, _)| *max > 0) {
+            at = match encoding? {
+                BIT_PACKED => {
+                    let width = (i16::BITS - max.leading_zeros()) as usize;
+                    at.checked_add(length(num_values).ok()?.checked_mul(width)?.div_ceil(8))?
+                }
+                _ => {
+                    let len = u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
+                    at.checked_add(size_of::<u32>())?.checked_add(len as usize)?
+                }
+            };
+        }
+        Some(at)
     }
 
     /// Returns the number of values or, in columns that have them, of levels.

@@ -19,6 +19,7 @@ mod binary;
 mod bits;
 mod claims;
 mod codec;
+mod delta;
 mod fixed;
 mod flat;
 #[cfg(any(test, fuzzing))]

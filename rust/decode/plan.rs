@@ -132,7 +132,8 @@ fn pages_of(
         let end = locations.get(place + 1).map_or(Some(num_rows), first_row)?;
         let of_page = first_row(page)?..end;
         rest = &rest[rest.partition_point(|run| run.end <= of_page.start)..];
-        if rest.first().is_none_or(|run| run.start >= end) {
+        // Of pages without a row the `parquet` crate, which may have to read on, asks for those within a run.
+        if rest.first().is_none_or(|run| run.start >= end.max(of_page.start.saturating_add(1))) {
             continue;
         }
         let (at, len) = (u64::try_from(page.offset).ok()?, u64::try_from(page.compressed_page_size).ok()?);

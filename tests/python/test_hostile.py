@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -33,7 +34,7 @@ SPARE = 192 * MIB
 BOMB_BYTES = 1 << 29
 
 UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW = 0, 1, 2, 4, 6, 7
-PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
+PLAIN, RLE, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 3, 6, 7, 8
 
 READER = f"""
 import gc, json, sys
@@ -197,6 +198,36 @@ def long_text(table: pa.Table, num_rows: int, num_bytes: int) -> bytes:
     return of_pages(table, dictionary + data_page, num_rows, num_rows, codec=ZSTD)
 
 
+def differences(numbers: list[int], *, claimed: int | None = None) -> bytes:
+    """Returns numbers as their differences, of 32 bits each, in blocks of 128."""
+    encoded = varint(128) + varint(4) + varint(claimed or len(numbers)) + hostile.encode(I64, numbers[0])
+    deltas = [after - before for before, after in itertools.pairwise(numbers)]
+    for start in range(0, len(deltas), 128):
+        block = deltas[start : start + 128]
+        least = min(block)
+        encoded += hostile.encode(I64, least) + bytes([32] * 4)
+        encoded += b"".join((delta - least).to_bytes(4, "little") for delta in block + [least] * (-len(block) % 128))
+    return encoded
+
+
+def repeated_text(table: pa.Table, num_rows: int, num_bytes: int) -> bytes:
+    """Returns rows of one text, each of which is all of the one before."""
+    prefixes, suffixes = [0] + [num_bytes] * (num_rows - 1), [num_bytes] + [0] * (num_rows - 1)
+    values = differences(prefixes) + differences(suffixes) + b"x" * num_bytes
+    stored = pa.compress(values, codec="zstd", asbytes=True)
+    return of_pages(
+        table, page(num_rows, len(values), stored, encoding=DELTA_BYTE_ARRAY), num_rows, num_rows, codec=ZSTD
+    )
+
+
+def many_lengths(table: pa.Table, encoding: int, codec: str, *, is_second: bool = False) -> bytes:
+    """Returns a page of a hundred texts that claims to have 2^40 lengths."""
+    values = differences([0] * 100) * is_second + differences([0] * 100, claimed=2**40)
+    stored = values if codec == "none" else pa.compress(values, codec=codec, asbytes=True)
+    pages = page(100, len(values), stored, encoding=encoding)
+    return of_pages(table, pages, 100, 100, codec=CODECS.get(codec, UNCOMPRESSED))
+
+
 def of_columns(*, is_nested: bool) -> dict[str, Callable[[], bytes]]:
     """Returns files whose one column is ours to decode or, nested, for the `parquet` crate."""
     numbers, texts = (required(kind, is_nested=is_nested) for kind in (pa.int64(), pa.string()))
@@ -212,6 +243,13 @@ def of_columns(*, is_nested: bool) -> dict[str, Callable[[], bytes]]:
             of_pages, numbers, crowded, 100, 100, codec=UNCOMPRESSED
         ),
         "a thousand times a text of 8 MiB": partial(long_text, texts, 1000, 8 * MIB),
+        "a thousand times a text of 8 MiB, each of the one before": partial(repeated_text, texts, 1000, 8 * MIB),
+        **{
+            f"2^40 lengths of {codec}": partial(many_lengths, texts, DELTA_LENGTH_BYTE_ARRAY, codec)
+            for codec in ("none", "zstd", "gzip", "brotli")
+        },
+        "2^40 lengths of prefixes": partial(many_lengths, texts, DELTA_BYTE_ARRAY, "none"),
+        "2^40 lengths behind those of prefixes": partial(many_lengths, texts, DELTA_BYTE_ARRAY, "none", is_second=True),
     }
 
 

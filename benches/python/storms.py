@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from harness import ROOT
 
 sys.path.append(str(ROOT / "tests" / "python"))
-from fault_proxy import Fault, FaultProxy  # type: ignore[import-not-found]
-from hub_data import ids_file  # type: ignore[import-not-found]
-from upstreams import Objects  # type: ignore[import-not-found]
+from fault_proxy import Fault, FaultProxy
+from hub_data import ids_file
+from upstreams import Objects
 
 if TYPE_CHECKING:
     from types import TracebackType

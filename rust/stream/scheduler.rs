@@ -20,6 +20,7 @@ mod planning;
 mod row_bytes;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ pub(super) struct Scheduler {
     walk: Walk,
     share: Share,
     /// The batches, of this rank's, still to plan.
-    numbers: Box<dyn Iterator<Item = u64> + Send>,
+    numbers: Peekable<Box<dyn Iterator<Item = u64> + Send>>,
     /// Returns the parts in which a piece is read.
     cut: Box<Cut>,
     /// Those of the pieces that planned batches want.
@@ -127,7 +128,7 @@ impl Scheduler {
     ) -> Self {
         Self {
             walk: plan.walk(share.from),
-            numbers: Box::new(share.worker_batches()),
+            numbers: numbers_of(share.worker_batches()),
             plan,
             share,
             cut: Box::new(cut),
@@ -508,6 +509,10 @@ impl Scheduler {
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
         Some(Task::Gather { number, slice, sources, rows })
     }
+}
+
+fn numbers_of(numbers: impl Iterator<Item = u64> + Send + 'static) -> Peekable<Box<dyn Iterator<Item = u64> + Send>> {
+    (Box::new(numbers) as Box<dyn Iterator<Item = u64> + Send>).peekable()
 }
 
 fn memory_bytes(batch: &RecordBatch) -> u64 {

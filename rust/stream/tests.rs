@@ -134,15 +134,21 @@ fn an_order_that_names_a_row_twice_is_refused() {
     }
 }
 
-#[test]
-fn no_more_is_asked_for_at_first_than_a_window() {
-    const PART_BYTES: u64 = 10 << 20;
+const PART_BYTES: u64 = 10 << 20;
+
+/// A scheduler of a hundred row groups of ten rows, `PART_BYTES` each, in the order of the dataset.
+fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
     let cost = ReadCost { fetched: PART_BYTES, working: 0, decoded: PART_BYTES };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
-    let mut scheduler = Scheduler::new(plan, Share::whole(1000, 10), 4 << 30, PART_BYTES / 10, Holes::default(), cut);
+    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, Holes::default(), cut)
+}
+
+#[test]
+fn no_more_is_asked_for_at_first_than_a_window() {
+    let mut scheduler = scheduler(10, 4 << 30);
     let mut num_asked = 0;
     while let Some(task) = scheduler.next_task().unwrap() {
         assert!(matches!(task, Task::Fetch { .. }), "nothing has come yet: {task:?}");
@@ -150,4 +156,13 @@ fn no_more_is_asked_for_at_first_than_a_window() {
     }
     assert_eq!(num_asked, config::FETCH_WINDOW_BYTES / PART_BYTES);
     assert_eq!(scheduler.awaited(), Cause::Store);
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_an_error_to_every_thread_that_asks_and_never_an_end() {
+    let mut scheduler = scheduler(1000, 64 << 20);
+    for _ in 0..3 {
+        assert_eq!(scheduler.next_task().unwrap_err().batch_rows, 1000);
+        assert!(!scheduler.is_done());
+    }
 }

@@ -211,7 +211,11 @@ impl Shared {
     }
 
     fn fail(&self, error: Error) {
-        let mut state = self.lock();
+        self.fail_locked(self.lock(), error);
+    }
+
+    /// Fails before anyone else sees the state that led to the error.
+    fn fail_locked(&self, mut state: MutexGuard<'_, State>, error: Error) {
         if state.error.is_none() && !state.is_closed {
             state.error = Some(error);
         }
@@ -222,17 +226,14 @@ impl Shared {
 
     /// Leaves a part out that cannot be read, if that may be; fails otherwise.
     fn lose(&self, key: PieceKey, cause: Error) {
-        let lost = {
-            let mut state = self.lock();
-            let State { scheduler, .. } = &mut *state;
-            let lost = scheduler.lost(key, |kept, cause| self.reader.hole(key.piece, kept, cause), cause);
-            state.still_waits();
-            lost
-        };
-        match lost {
-            Ok(()) => self.work.notify_one(),
-            Err(error) => self.fail(error),
+        let mut state = self.lock();
+        let lost = state.scheduler.lost(key, |kept, cause| self.reader.hole(key.piece, kept, cause), cause);
+        state.still_waits();
+        if let Err(error) = lost {
+            return self.fail_locked(state, error);
         }
+        drop(state);
+        self.work.notify_one();
     }
 
     /// Changes the state, then wakes a worker, which wakes the next one if it finds something to do.
@@ -269,8 +270,7 @@ impl Shared {
                 }
                 Err(too_large) => {
                     let error = self.reader.memory_error(&too_large, state.scheduler.memory_limit());
-                    drop(state);
-                    self.fail(error);
+                    self.fail_locked(state, error);
                     return None;
                 }
             }

@@ -7,7 +7,7 @@
 
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
 use super::planning::{MAX_PLANNED_ROWS, planned_bytes};
-use super::{Scheduler, Step};
+use super::{Scheduler, Step, numbers_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
 
@@ -89,7 +89,7 @@ impl Scheduler {
             self.walk = self.plan.walk(first.slice.first);
         }
         let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
-        self.numbers = Box::new(self.share.worker_batches().skip(num_delivered));
+        self.numbers = numbers_of(self.share.worker_batches().skip(num_delivered));
         self.is_planned_to_end = false;
         self.batches.clear();
         self.residents.clear();

@@ -47,7 +47,7 @@ impl Scheduler {
 
     /// Plans one more batch; `false` at the end.
     pub(super) fn plan_batch(&mut self) -> Result<bool, TooLarge> {
-        let Some(slice) = self.numbers.next().and_then(|t| self.share.batch(t)) else {
+        let Some(slice) = self.numbers.peek().and_then(|&t| self.share.batch(t)) else {
             self.is_planned_to_end = true;
             return Ok(false);
         };
@@ -55,6 +55,7 @@ impl Scheduler {
         if batch_bytes > self.budget.limit() {
             return Err(self.too_large_batch(&slice, batch_bytes));
         }
+        self.numbers.next();
         let number = self.num_delivered + self.batches.len() as u64;
         let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);

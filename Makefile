@@ -92,6 +92,11 @@ soak: ext s3-env ## Read for MINUTES (30) through random faults and kills, with 
 	$(SAY) "soak: $(MINUTES) minutes"
 	@$(BIN)/python benches/python/soak.py --minutes $(MINUTES)
 
+.PHONY: storms
+storms: ext ## Read through a minute of refusals, and through a slow tail
+	$(SAY) "storms: every row, few requests, nearly the usual speed"
+	@$(BIN)/python benches/python/storms.py
+
 .PHONY: bench-env
 bench-env: .venv/bench .venv-duckdb/done .venv-mosaicml/done ## Install the readers that are measured, and measure nothing
 

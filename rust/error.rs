@@ -73,6 +73,15 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
+    /// The process, or the machine, has as many files and connections open as it may.
+    #[error("no file descriptor is left to read `{url}`; open fewer at once, or raise their number (`ulimit -n`)")]
+    NoDescriptors {
+        /// The object or bucket.
+        url: String,
+        /// What the system said.
+        source: Box<object_store::Error>,
+    },
+
     /// The store did not answer within the time allowed, however often it was asked.
     #[error(
         "the store did not answer in time for `{url}`; try again later, or raise `timeout`, `read_timeout` or `connect_timeout` in `storage_options`"
@@ -284,6 +293,19 @@ pub enum Error {
         /// What it may have.
         limit_bytes: u64,
         /// What asked for more.
+        reason: String,
+    },
+
+    /// What a query cannot hold in memory cannot be kept in files either.
+    #[error(
+        "cannot write temporary files in `{folder}` for what the query `{sql}` does not hold in memory: {reason}; set `TMPDIR` to a folder with room, or raise memory_limit"
+    )]
+    Spill {
+        /// The query.
+        sql: String,
+        /// Where the files are.
+        folder: String,
+        /// What the system said.
         reason: String,
     },
 

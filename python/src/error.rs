@@ -64,7 +64,9 @@ fn class_of(error: &Error) -> &'static str {
     match error {
         Error::NotFound { .. } | Error::NoObjects { .. } => "NotFoundError",
         Error::PermissionDenied { .. } | Error::NoCredentials { .. } => "AccessDeniedError",
-        Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } => "StoreError",
+        Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } | Error::NoDescriptors { .. } => {
+            "StoreError"
+        }
         Error::TimedOut { .. } | Error::Impatient { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",
@@ -72,7 +74,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::SchemaMismatch { .. } | Error::DuplicateColumn { .. } => "SchemaError",
         Error::UnknownColumn { .. } => "ColumnNotFoundError",
         Error::Sql { .. } | Error::NotBoolean { .. } | Error::Evaluate { .. } => "QueryError",
-        Error::ManyRows { .. } | Error::Function { .. } => "QueryError",
+        Error::ManyRows { .. } | Error::Function { .. } | Error::Spill { .. } => "QueryError",
         Error::UnknownClass { .. } | Error::UnorderedClass { .. } => "QueryError",
         Error::Uri { .. } | Error::Setting { .. } | Error::UnknownSplit { .. } => "SettingError",
         Error::RowIndex { .. } => "RowIndexError",

@@ -17,15 +17,13 @@ use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use super::StoreKey;
-use super::recover::{Client, Connector, Policy, Recovering};
+use super::recover::{CONNECT_TIMEOUT, Client, Connector, Policy, Recovering, STALL_TIMEOUT, causes};
 use super::settings::{self, Settings};
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
 
 /// A body may take long, as long as bytes arrive: a stall is what ends it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options that may have been meant by a name that no store knows.
 const COMMON_OPTIONS: [&str; 30] = [
@@ -201,7 +199,9 @@ fn refused(reason: &str) -> Error {
 }
 
 fn unusable(root: &str, error: &object_store::Error) -> Error {
-    refused(&format!("they make no client for `{root}`: {error}"))
+    let cause = causes(error).last().map(ToString::to_string).filter(|cause| !error.to_string().contains(cause));
+    let because = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+    refused(&format!("they make no client for `{root}`: {error}{because}"))
 }
 
 /// Makes clients that are good for nothing, to see whether a store can be made of its options: a real one reads all

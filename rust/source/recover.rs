@@ -40,11 +40,11 @@ pub(super) use self::http::{Connector, Query};
 pub(super) use self::notes::Notes;
 pub(super) use self::pace::Pace;
 use self::patience::Patience;
-pub(super) use self::patience::{Impatient, Limit, after};
+pub(super) use self::patience::{CONNECT_TIMEOUT, Impatient, Limit, STALL_TIMEOUT, after};
 pub(super) use self::policy::Policy;
 pub(super) use self::tail::Tail;
 pub(crate) use self::trouble::Kind;
-pub(super) use self::trouble::{NoCredentials, Trouble, causes, is_refusal};
+pub(super) use self::trouble::{NoCredentials, Trouble, causes, is_out_of_descriptors, is_refusal};
 use self::trouble::{Sorted, sort};
 
 /// Requests for the same at the same time.

@@ -103,11 +103,20 @@ impl Running {
 
     /// Returns our error for one of the engine's.
     fn failed(&self, error: DataFusionError) -> Error {
-        if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) {
-            let (sql, limit_bytes) = (sql::shortened(&self.text), self.memory_limit);
-            return Error::QueryMemory { sql, limit_bytes, reason: sql::reason(&error) };
+        let error = match ours(error) {
+            Ok(error) => return error,
+            Err(error) => error,
+        };
+        let (sql, reason) = (sql::shortened(&self.text), sql::reason(&error));
+        match error.find_root() {
+            DataFusionError::ResourcesExhausted(_) => {
+                Error::QueryMemory { sql, limit_bytes: self.memory_limit, reason }
+            }
+            root if is_of_system(root) => {
+                Error::Spill { sql, folder: std::env::temp_dir().display().to_string(), reason }
+            }
+            _ => Error::Sql { sql, reason },
         }
-        ours(error).unwrap_or_else(|error| Error::Sql { sql: sql::shortened(&self.text), reason: sql::reason(&error) })
     }
 
     /// Collects the rows of `dataset` that `plan` returns: their numbers, and values that are kept with them.
@@ -184,6 +193,15 @@ fn without_numbers(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let schema = Schema::new(batch.schema().fields().iter().skip(1).cloned().collect::<Vec<_>>());
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(Arc::new(schema), batch.columns()[1..].to_vec(), &options)
+}
+
+/// Returns whether reading or writing a file failed: the engine has no files but its temporary ones.
+fn is_of_system(error: &DataFusionError) -> bool {
+    match error {
+        DataFusionError::IoError(_) => true,
+        DataFusionError::ArrowError(error, _) => matches!(**error, ArrowError::IoError(..)),
+        _ => false,
+    }
 }
 
 /// Finds an error of ours that came through the engine.

@@ -103,7 +103,7 @@ impl Checked {
         let policy = Policy { limit, ..self.policy.clone() };
         let (notes, mut patience) = (Notes::default(), policy.patience(Instant::now()));
         loop {
-            let entered = policy.traffic.pace().enter(&patience).await;
+            let entered = policy.traffic.pace().enter(&mut patience).await;
             let pass = entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?;
             let kind = match self.whole(request.clone()).await {
                 Ok(response) => {

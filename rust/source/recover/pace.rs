@@ -140,8 +140,9 @@ impl Default for Pace {
 
 impl Pace {
     /// Waits until a request may go.
-    pub(super) async fn enter(&self, patience: &Patience) -> Result<Pass<'_>, Error> {
+    pub(super) async fn enter(&self, patience: &mut Patience) -> Result<Pass<'_>, Error> {
         loop {
+            patience.asks();
             if self.is_open.load(Ordering::Acquire) {
                 return Ok(Pass { pace: self, role: Role::Free });
             }
@@ -158,7 +159,8 @@ impl Pace {
                 }
                 Decision::Wait(None) => patience.until(),
             };
-            if timeout_at(until, changed).await.is_err() && until >= patience.until() {
+            let is_over = timeout_at(until, changed).await.is_err() && until >= patience.until();
+            if is_over && !patience.returns(until) {
                 return Err(patience.end(self.refusal()));
             }
         }
@@ -201,6 +203,11 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Returns whether the request goes ahead to see whether others may follow.
+    pub(super) fn is_probe(&self) -> bool {
+        self.role == Role::Probe
+    }
+
     /// Notes that the store refused the request because there are too many.
     pub(super) fn refused(mut self, retry_after: Option<Duration>, said: String) {
         let role = std::mem::replace(&mut self.role, Role::Free);
@@ -300,16 +307,16 @@ mod tests {
     fn everybody_waits_and_patience_ends() {
         crate::Io::current().unwrap().block_on(async {
             let pace = Pace::default();
-            let (patient, start) = (patience(Duration::from_secs(9)), Instant::now());
-            let pass = pace.enter(&patient).await.unwrap();
+            let (patient, start) = (|| patience(Duration::from_secs(9)), Instant::now());
+            let pass = pace.enter(&mut patient()).await.unwrap();
             assert!(pace.is_calm());
             pass.refused(None, "503".into());
             assert!(!pace.is_calm());
-            let enter = async || pace.enter(&patient).await.unwrap().answered();
+            let enter = async || pace.enter(&mut patient()).await.unwrap().answered();
             tokio::join!(enter(), enter(), enter());
             assert!(start.elapsed() >= FIRST_PROBE);
-            pace.enter(&patient).await.unwrap().refused(Some(Duration::from_secs(3600)), "503 again".into());
-            let refused = pace.enter(&self::patience(Duration::from_secs(1))).await.unwrap_err();
+            pace.enter(&mut patient()).await.unwrap().refused(Some(Duration::from_secs(3600)), "503 again".into());
+            let refused = pace.enter(&mut patience(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("503 again"), "{refused}");
         });
     }
@@ -318,9 +325,9 @@ mod tests {
     fn no_time_is_too_long_for_the_clock() {
         crate::Io::current().unwrap().block_on(async {
             let pace = Pace::default();
-            let patient = patience(Duration::from_secs(1));
-            pace.enter(&patient).await.unwrap().refused(Some(Duration::MAX), "503".into());
-            assert!(pace.enter(&patient).await.is_err());
+            let mut patient = patience(Duration::from_secs(1));
+            pace.enter(&mut patient).await.unwrap().refused(Some(Duration::MAX), "503".into());
+            assert!(pace.enter(&mut patient).await.is_err());
         });
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use object_store::Error;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::trouble::Kind;
 
@@ -16,6 +16,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A store that has never answered this process is asked so long, unless the user said how long: more likely than not
 /// its name is misspelt.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
+
+/// How long a request may be without a byte: to connect, and to be answered. Shorter where the user's patience is.
+pub(in crate::source) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(in crate::source) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// So late no timer is while a process runs.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// Wrong answers to one read after which another is not hoped for.
 const MAX_WRONG: u32 = 3;
@@ -67,6 +74,8 @@ impl Impatient {
 pub(super) struct Patience {
     limit: Limit,
     since: Instant,
+    /// When the request was made that is under way.
+    asked: Instant,
     pause: Duration,
     num_failed: u32,
     num_wrong: u32,
@@ -78,7 +87,7 @@ impl Patience {
     /// Begins at `since`, when the read began or had its last byte.
     pub(super) fn new(limit: Limit, since: Instant) -> Self {
         let pause = FIRST_PAUSE;
-        Self { limit, since, pause, num_failed: 0, num_wrong: 0, has_refreshed: false }
+        Self { limit, since, asked: since, pause, num_failed: 0, num_wrong: 0, has_refreshed: false }
     }
 
     /// Returns when it ends.
@@ -91,8 +100,28 @@ impl Patience {
         self.num_failed > 0
     }
 
+    /// Notes that a request is made.
+    pub(super) fn asks(&mut self) {
+        self.asked = Instant::now();
+    }
+
+    /// Begins anew if it is far later than it can be, `expected` at most: this process was stopped, or its machine slept, and
+    /// nobody was asked in the meantime. Returns whether it was so.
+    pub(super) fn returns(&mut self, expected: Instant) -> bool {
+        let now = Instant::now();
+        let was_away = now > expected + AWAY;
+        if was_away {
+            self.since = now;
+        }
+        was_away
+    }
+
     /// Notes that a request failed. Refuses to go on if that is in vain.
     pub(super) fn note(&mut self, kind: Kind, is_known: bool, error: Error) -> Result<Error, Error> {
+        if self.num_failed == 0 {
+            // Once only: a user may have set longer time-outs than these.
+            self.returns(self.asked + CONNECT_TIMEOUT.min(self.limit.time) + STALL_TIMEOUT.min(self.limit.time));
+        }
         self.num_failed += 1;
         self.num_wrong += u32::from(kind == Kind::Wrong);
         let is_lost = kind == Kind::Broken || kind == Kind::Stalled;
@@ -119,8 +148,10 @@ impl Patience {
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        self.check(after(self.pause), || error)?;
-        sleep(self.pause).await;
+        let until = after(self.pause);
+        self.check(until, || error)?;
+        sleep_until(until).await;
+        self.returns(until);
         Ok(())
     }
 }
@@ -158,6 +189,19 @@ mod tests {
         let patience = Patience::new(limit(Duration::MAX), Instant::now());
         assert!(patience.until() > Instant::now() && after(Duration::MAX) > Instant::now());
         assert!(patience.check(after(Duration::from_secs(9)), error).is_ok());
+    }
+
+    #[test]
+    fn who_was_stopped_begins_anew_and_who_only_waited_does_not() {
+        let limit = limit(Duration::from_secs(60));
+        let left_after = |seconds: u64| {
+            let mut patience = Patience::new(limit, Instant::now() - Duration::from_secs(seconds));
+            patience.note(Kind::Stalled, true, error()).unwrap();
+            patience.until() - Instant::now()
+        };
+        // To connect and to be answered takes forty seconds at most; two more show that it did not run.
+        assert!(left_after(39) < Duration::from_secs(22));
+        assert!(left_after(42) > Duration::from_secs(59));
     }
 
     #[test]

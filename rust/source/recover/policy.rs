@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::notes::Notes;
 use super::pace::Pass;
 use super::patience::{Limit, Patience};
-use super::trouble::{Kind, Sorted, causes, sort};
+use super::trouble::{Kind, Sorted, causes, is_out_of_descriptors, sort};
 use crate::notices;
 use crate::source::traffic::Traffic;
 
@@ -36,7 +36,7 @@ impl Policy {
     ) -> Result<T, Error> {
         let (notes, mut patience) = (Notes::default(), self.patience(Instant::now()));
         loop {
-            let pass = self.traffic.pace().enter(&patience).await?;
+            let pass = self.traffic.pace().enter(&mut patience).await?;
             match ask().await {
                 Ok(answer) => {
                     pass.answered();
@@ -75,7 +75,10 @@ impl Policy {
         match kind {
             // All wait together.
             Kind::Throttled => {
-                self.traffic.throttled();
+                // One request that goes ahead alone says nothing of how many are too many.
+                if !pass.is_probe() {
+                    self.traffic.throttled();
+                }
                 pass.refused(retry_after, said);
                 return Ok(());
             }
@@ -99,6 +102,9 @@ fn said(error: &Error) -> String {
             said.push_str(if said.is_empty() { "" } else { ": " });
             said.push_str(text);
         }
+    }
+    if is_out_of_descriptors(error) {
+        said.push_str("; `ulimit -n` raises how many there may be");
     }
     said
 }

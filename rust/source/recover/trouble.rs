@@ -9,6 +9,9 @@ use object_store::client::{HttpError, HttpErrorKind};
 use super::patience::Impatient;
 use crate::source::file_system::FileError;
 
+/// `ENFILE` and `EMFILE`, of the machine and of the process: the same numbers on all Unix systems.
+const OUT_OF_DESCRIPTORS: [i32; 2] = [23, 24];
+
 /// What went wrong with a request that may be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -106,10 +109,19 @@ pub(super) fn sort(error: &Error) -> Sorted {
     if let Some(failed) = causes(error).find_map(|cause| cause.downcast_ref::<FileError>()) {
         return failed.trouble().map_or(Sorted::Final, |kind| Sorted::Again(kind, None));
     }
+    if is_out_of_descriptors(error) {
+        return Sorted::Again(Kind::Broken, None);
+    }
     if let Some(failed) = causes(error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
         return Sorted::Again(of_client(failed.kind()), None);
     }
     if is_refusal(&error.to_string()) { Sorted::Refused } else { Sorted::Final }
+}
+
+/// Returns whether there was no file descriptor for it: others end, and theirs become free.
+pub(in crate::source) fn is_out_of_descriptors(error: &(dyn StdError + 'static)) -> bool {
+    let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
+    codes.any(|code| OUT_OF_DESCRIPTORS.contains(&code))
 }
 
 /// Returns whether a text says that credentials are refused: listings report every status as a generic error, and expired
@@ -150,6 +162,10 @@ mod tests {
         assert_eq!(sort(&generic(hidden)), Sorted::Again(Kind::Throttled, Some(Duration::from_secs(3))));
         let stalled = HttpError::new(HttpErrorKind::Timeout, io::Error::other("slow"));
         assert_eq!(sort(&generic(stalled)), Sorted::Again(Kind::Stalled, None));
+        let no_descriptor = HttpError::new(HttpErrorKind::Connect, io::Error::from_raw_os_error(24));
+        assert_eq!(sort(&generic(no_descriptor)), Sorted::Again(Kind::Broken, None));
+        assert_eq!(sort(&generic(io::Error::from_raw_os_error(23))), Sorted::Again(Kind::Broken, None));
+        assert_eq!(sort(&generic(io::Error::from_raw_os_error(5))), Sorted::Final);
     }
 
     #[test]

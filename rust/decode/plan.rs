@@ -80,7 +80,9 @@ pub(crate) fn plan(
     let (nesting, value_type) = nesting(field.data_type(), field.is_nullable(), column.column_descr())?;
     let num_rows = u32::try_from(metadata.num_rows()).ok()?;
     let (ranges, rows) = match (runs, fragment.offset_indexes(row_group)) {
-        (Some(runs), Some(indexes)) => pages_of(column, indexes.get(leaf)?.page_locations(), runs, num_rows)?,
+        (Some(runs), Some(indexes)) => {
+            pages_of(chunk(column).start, indexes.get(leaf)?.page_locations(), runs, num_rows)?
+        }
         _ => (vec![chunk(column)], vec![None]),
     };
     Some(ColumnPlan {
@@ -111,16 +113,16 @@ fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
     start..start.saturating_add(len)
 }
 
-/// Returns the ranges of a chunk's dictionary and of the pages that hold rows of `runs`, with the rows of each page.
+/// Returns the ranges of the dictionary of a chunk that begins at `start`, and of the pages that hold rows of `runs`, with
+/// the rows of each page.
 #[expect(clippy::type_complexity, reason = "two lists of equal length")]
 fn pages_of(
-    column: &ColumnChunkMetaData,
+    start: u64,
     locations: &[PageLocation],
     runs: &[Range<u32>],
     num_rows: u32,
 ) -> Option<(Vec<Range<u64>>, Vec<Option<Range<u32>>>)> {
     let first = u64::try_from(locations.first()?.offset).ok()?;
-    let start = chunk(column).start;
     let (mut ranges, mut rows) = (Vec::new(), Vec::new());
     if first != start {
         ranges.push(start..first);
@@ -236,6 +238,56 @@ impl ColumnPlan {
                 // All rows, or it is not known how long those are that are wanted.
                 let num_levels = if runs.is_none() { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
                 Box::new(List::new(pages, leaf, wanted, depth, self.data_type, num_levels))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::arrow::arrow_reader::RowSelection;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE_BYTES: i32 = 10;
+
+    proptest! {
+        /// Where values cannot be decoded here, the `parquet` crate decodes the same bytes.
+        #[test]
+        fn the_parquet_crate_asks_for_no_other_pages(
+            rows_of_pages in prop::collection::vec(0u32..4, 1..20),
+            gaps in prop::collection::vec((0u32..6, 1u32..6), 1..8),
+        ) {
+            let num_rows: u32 = rows_of_pages.iter().sum();
+            let mut end = 0;
+            let runs = gaps.iter().map(|(gap, len)| {
+                let start = end + gap;
+                end = start + len;
+                start..end.min(num_rows)
+            });
+            let runs: Vec<_> = runs.take_while(|run| run.start < run.end).collect();
+            prop_assume!(!runs.is_empty());
+            let mut first_row = 0;
+            let locations: Vec<_> = rows_of_pages.iter().zip(0..).map(|(len, place)| {
+                let page = PageLocation {
+                    offset: place * i64::from(PAGE_BYTES),
+                    compressed_page_size: PAGE_BYTES,
+                    first_row_index: i64::from(first_row),
+                };
+                first_row += len;
+                page
+            }).collect();
+            let (ranges, rows) = pages_of(0, &locations, &runs, num_rows).unwrap();
+            let selected = runs.iter().map(|run| run.start as usize..run.end as usize);
+            let selection = RowSelection::from_consecutive_ranges(selected, num_rows as usize);
+            for asked in selection.scan_ranges(&locations) {
+                prop_assert!(ranges.contains(&asked), "{asked:?} is not among {ranges:?}");
+            }
+            for (range, rows) in ranges.iter().zip(&rows) {
+                let rows = rows.clone().unwrap();
+                let is_wanted = runs.iter().any(|run| run.start < rows.end && rows.start < run.end);
+                prop_assert!(is_wanted || rows.is_empty(), "{range:?} holds none of {runs:?}");
             }
         }
     }

@@ -1,9 +1,10 @@
 //! What a footer or an index claims, checked before a parser believes it: how deep, and how many.
 //!
 //! The parser recurses into a schema and reserves memory for what is announced, and the process would abort where
-//! either runs out. So thrift's compact protocol is read as far as that takes. A schema is a flattened tree: elements
-//! in pre-order, each with its number of children. What is malformed in another way is left to the parser, which has
-//! the better words for it.
+//! either runs out. So thrift's compact protocol is read first, in the one way in which it can be read: what is
+//! malformed is refused, and so is a field of another kind than its number says, which the parser reads as that
+//! kind all the same and so would find another schema in the same bytes. A schema is a flattened tree: elements in
+//! pre-order, each with its number of children.
 
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ const NUM_CHILDREN_FIELD: i16 = 5;
 
 /// Levels of thrift's own structs; footers have six.
 const MAX_STRUCTS: usize = 32;
+
+const MALFORMED: &str = "its footer is malformed: it is not what Thrift's compact protocol writes for one";
 
 pub(crate) mod kind {
     pub(crate) const TRUE: u8 = 1;
@@ -33,34 +36,104 @@ pub(crate) mod kind {
     pub(crate) const STRUCT: u8 = 12;
 }
 
-/// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], or that announces more than it has bytes for.
+/// What a field is by its number; those of a struct stand in the order of their numbers, from 1 on.
+enum Known {
+    /// Nothing is known of it: it is what its header says.
+    Any,
+    Bool,
+    Byte,
+    /// Of any width: all are written alike.
+    Int,
+    Double,
+    Binary,
+    Struct(&'static [Known]),
+    List(&'static Known),
+}
+
+/// The structs of a footer, by the names and numbers of `parquet.thrift`.
+mod known {
+    use super::Known::{self, Any, Binary, Bool, Byte, Double, Int, List, Struct};
+
+    const EMPTY: Known = Struct(&[]);
+    const TIME: Known = Struct(&[Bool, Struct(&[EMPTY, EMPTY, EMPTY])]);
+    const LOGICAL_TYPE: Known = Struct(&[
+        EMPTY,                  // STRING
+        EMPTY,                  // MAP
+        EMPTY,                  // LIST
+        EMPTY,                  // ENUM
+        Struct(&[Int, Int]),    // DECIMAL
+        EMPTY,                  // DATE
+        TIME,                   // TIME
+        TIME,                   // TIMESTAMP
+        Any,                    // once INTERVAL
+        Struct(&[Byte, Bool]),  // INTEGER
+        EMPTY,                  // UNKNOWN
+        EMPTY,                  // JSON
+        EMPTY,                  // BSON
+        EMPTY,                  // UUID
+        EMPTY,                  // FLOAT16
+        Struct(&[Byte]),        // VARIANT
+        Struct(&[Binary]),      // GEOMETRY
+        Struct(&[Binary, Int]), // GEOGRAPHY
+    ]);
+    pub(super) const SCHEMA_ELEMENT: &[Known] = &[Int, Int, Int, Binary, Int, Int, Int, Int, Int, LOGICAL_TYPE];
+
+    const KEY_VALUE: Known = Struct(&[Binary, Binary]);
+    const STATISTICS: Known = Struct(&[Binary, Binary, Int, Int, Binary, Binary, Bool, Bool]);
+    const BOUNDING_BOX: Known = Struct(&[Double, Double, Double, Double, Double, Double, Double, Double]);
+    const COLUMN_METADATA: Known = Struct(&[
+        Int,                                    // type
+        List(&Int),                             // encodings
+        List(&Binary),                          // path_in_schema
+        Int,                                    // codec
+        Int,                                    // num_values
+        Int,                                    // total_uncompressed_size
+        Int,                                    // total_compressed_size
+        List(&KEY_VALUE),                       // key_value_metadata
+        Int,                                    // data_page_offset
+        Int,                                    // index_page_offset
+        Int,                                    // dictionary_page_offset
+        STATISTICS,                             // statistics
+        List(&Struct(&[Int, Int, Int])),        // encoding_stats
+        Int,                                    // bloom_filter_offset
+        Int,                                    // bloom_filter_length
+        Struct(&[Int, List(&Int), List(&Int)]), // size_statistics
+        Struct(&[BOUNDING_BOX, List(&Int)]),    // geospatial_statistics
+    ]);
+    const COLUMN_CHUNK: Known = Struct(&[Binary, Int, COLUMN_METADATA, Int, Int, Int, Int]);
+    const SORTING_COLUMN: Known = Struct(&[Int, Bool, Bool]);
+    const ROW_GROUP: Known = Struct(&[List(&COLUMN_CHUNK), Int, Int, List(&SORTING_COLUMN), Int, Int, Int]);
+    const COLUMN_ORDER: Known = Struct(&[EMPTY]);
+    pub(super) const FILE_METADATA: &[Known] =
+        &[Int, List(&Any), Int, List(&ROW_GROUP), List(&KEY_VALUE), Binary, List(&COLUMN_ORDER)];
+}
+
+/// Refuses a footer whose schema nests deeper than [`MAX_SCHEMA_DEPTH`], that announces more than it has bytes for, or that is
+/// malformed.
 ///
 /// Returns where the schema lies; `None` unless there is exactly one.
 pub(super) fn check_footer(footer: &[u8]) -> Result<Option<Range<usize>>, String> {
     let mut reader = Reader { bytes: footer };
     let mut field = 0;
     let mut schemas = Vec::new();
-    while let Some((number, kind)) = reader.field(&mut field) {
-        let read = match (number, kind) {
-            (SCHEMA_FIELD, kind::LIST) => {
-                let start = footer.len() - reader.bytes.len();
-                let read = reader.schema()?;
-                schemas.push(start..footer.len() - reader.bytes.len());
-                read
-            }
-            (ROW_GROUPS_FIELD, kind::LIST) => {
-                let before = reader.bytes;
-                reader.check_list("row groups")?;
-                reader.bytes = before;
-                reader.skip(kind, 0)
-            }
-            _ => reader.skip(kind, 0),
-        };
-        if read.is_none() {
-            return Ok(None);
+    while let Some((number, kind)) = reader.next_field(&mut field).ok_or(MALFORMED)? {
+        if (number, kind) == (SCHEMA_FIELD, kind::LIST) {
+            let start = footer.len() - reader.bytes.len();
+            reader.schema()?;
+            schemas.push(start..footer.len() - reader.bytes.len());
+            continue;
         }
+        if (number, kind) == (ROW_GROUPS_FIELD, kind::LIST) {
+            Reader { bytes: reader.bytes }.check_list("row groups")?;
+        }
+        reader.value(kind, known_as(known::FILE_METADATA, number), 0).ok_or(MALFORMED)?;
     }
     Ok(if schemas.len() == 1 { schemas.pop() } else { None })
+}
+
+fn known_as(fields: &'static [Known], number: i16) -> &'static Known {
+    let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    place.and_then(|place| fields.get(place)).unwrap_or(&Known::Any)
 }
 
 /// Refuses an offset index that announces more pages than it has bytes for.
@@ -78,12 +151,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a list of elements; `None` where it is malformed.
-    fn schema(&mut self) -> Result<Option<()>, String> {
-        let Some((kind::STRUCT, len)) = self.list() else { return Ok(None) };
+    /// Reads a list of elements.
+    fn schema(&mut self) -> Result<(), String> {
+        let Some((kind::STRUCT, len)) = self.list() else { return Err(MALFORMED.into()) };
         let mut open: Vec<u64> = Vec::new();
         for number in 0..len {
-            let Some(num_children) = self.element() else { return Ok(None) };
+            let num_children = self.element().ok_or(MALFORMED)?;
             while open.last() == Some(&0) {
                 open.pop();
             }
@@ -102,46 +175,73 @@ impl<'a> Reader<'a> {
                 ));
             }
         }
-        Ok(Some(()))
+        Ok(())
     }
 
     /// Refuses a list of more items than there are bytes.
     fn check_list(&mut self, what: &str) -> Result<(), String> {
         match (self.list(), self.bytes.len()) {
             (Some((_, len)), left) if len > left as u64 => Err(format!("it claims {len} {what} in {left} bytes")),
-            _ => Ok(()),
+            (Some(_), _) => Ok(()),
+            (None, _) => Err(format!("it says in no readable way how many {what} it has")),
         }
     }
 
     /// Reads an element of a schema and returns its number of children.
     fn element(&mut self) -> Option<Option<u64>> {
         let (mut field, mut num_children) = (0, None);
-        loop {
-            let head = *self.bytes.first()?;
-            let Some((number, kind)) = self.field(&mut field) else {
-                return (head == 0).then_some(num_children);
-            };
-            if number == NUM_CHILDREN_FIELD && kind == kind::I32 {
+        while let Some((number, kind)) = self.next_field(&mut field)? {
+            let before = self.bytes;
+            self.value(kind, known_as(known::SCHEMA_ELEMENT, number), 0)?;
+            if number == NUM_CHILDREN_FIELD {
                 // Of a number that is too long the parser takes the low bits.
-                let [a, b, c, d, ..] = zigzag(self.varint()?).to_le_bytes();
+                let [a, b, c, d, ..] = zigzag(Reader { bytes: before }.varint()?).to_le_bytes();
                 num_children = u64::try_from(i32::from_le_bytes([a, b, c, d])).ok();
-            } else {
-                self.skip(kind, 0)?;
             }
+        }
+        Some(num_children)
+    }
+
+    /// Reads what is known to be something, and whose header says that it is of `kind`.
+    fn value(&mut self, kind: u8, known: &'static Known, depth: usize) -> Option<()> {
+        match (known, kind) {
+            (Known::Any, _)
+            | (Known::Bool, kind::TRUE | kind::FALSE)
+            | (Known::Byte, kind::BYTE)
+            | (Known::Int, kind::I16 | kind::I32 | kind::I64)
+            | (Known::Double, kind::DOUBLE)
+            | (Known::Binary, kind::BINARY) => self.skip(kind, depth),
+            (Known::Struct(fields), kind::STRUCT) => {
+                let mut field = 0;
+                while let Some((number, kind)) = self.next_field(&mut field)? {
+                    self.value(kind, known_as(fields, number), depth + 1)?;
+                }
+                Some(())
+            }
+            (Known::List(item), kind::LIST) => {
+                let (kind, len) = self.list()?;
+                (0..len).try_for_each(|_| self.value(kind, item, depth + 1))
+            }
+            _ => None,
         }
     }
 
-    /// Returns number and kind of the next field of a struct; `None` at its end.
+    /// Returns number and kind of the next field of a struct; `None` at its end, and where it is malformed.
     pub(crate) fn field(&mut self, last: &mut i16) -> Option<(i16, u8)> {
+        self.next_field(last).flatten()
+    }
+
+    /// Returns number and kind of the next field of a struct, or that it ends; `None` where it is malformed.
+    fn next_field(&mut self, last: &mut i16) -> Option<Option<(i16, u8)>> {
         let head = self.byte()?;
         if head == 0 {
-            return None;
+            return Some(None);
         }
         *last = match head >> 4 {
             0 => i16::try_from(zigzag(self.varint()?)).ok()?,
             step => last.checked_add(i16::from(step))?,
         };
-        Some((*last, head & 0x0f))
+        Some(Some((*last, head & 0x0f)))
     }
 
     pub(crate) fn list(&mut self) -> Option<(u8, u64)> {
@@ -177,13 +277,8 @@ impl<'a> Reader<'a> {
             }
             kind::STRUCT => {
                 let mut field = 0;
-                loop {
-                    let head = *self.bytes.first()?;
-                    match self.field(&mut field) {
-                        Some((_, kind)) => self.skip(kind, depth + 1)?,
-                        None if head == 0 => break,
-                        None => return None,
-                    }
+                while let Some((_, kind)) = self.next_field(&mut field)? {
+                    self.skip(kind, depth + 1)?;
                 }
             }
             _ => return None,
@@ -191,12 +286,9 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// Skips an item of a collection, where Booleans take a byte.
+    /// Skips an item of a collection. Of Booleans readers do not agree whether they take a byte there.
     fn skip_item(&mut self, kind: u8, depth: usize) -> Option<()> {
-        match kind {
-            kind::TRUE | kind::FALSE => self.advance(1),
-            other => self.skip(other, depth + 1),
-        }
+        if matches!(kind, kind::TRUE | kind::FALSE) { None } else { self.skip(kind, depth + 1) }
     }
 
     pub(crate) fn advance(&mut self, num_bytes: u64) -> Option<()> {
@@ -277,6 +369,24 @@ mod tests {
         let pages = [&[0x19, 0xfc][..], &many].concat();
         assert!(check_offset_index(&pages).unwrap_err().contains("2147483647 pages in 0 bytes"));
         assert_eq!(check_offset_index(&[0x19, 0x1c, 0x16, 8, 0x15, 8, 0x16, 0, 0, 0]), Ok(()));
+    }
+
+    #[test]
+    fn what_the_parser_would_read_otherwise_is_refused() {
+        let with_root = |fields: &[u8]| [&[0x29, 0x1c, 0x48, 1, b'r'], fields, &[0, 0]].concat();
+        assert!(check_footer(&with_root(&[])).is_ok());
+        // A number of children that its header calls a byte, and one behind a field that no number fits into.
+        let as_byte = with_root(&[0x13, 0x7f]);
+        let behind = with_root(&[&[0xd5][..], &[0xd5; 12], &[2]].concat());
+        // A type of logic whose fields are of other lengths than those of the type that it says it is.
+        let of_logic = with_root(&[0x6c, 0xac, 0x15, 0xff, 0x7f, 0, 0]);
+        let booleans = with_root(&[0xf9, 0x21, 1, 1]);
+        let cut = with_root(&[])[..6].to_vec();
+        for footer in [as_byte, behind, of_logic, booleans, cut] {
+            assert!(check_footer(&footer).unwrap_err().contains("malformed"), "{footer:?}");
+        }
+        let pages = [&[0x19, 0xfc][..], &[0xff; 12], &[7]].concat();
+        assert!(check_offset_index(&pages).unwrap_err().contains("no readable way how many pages"));
     }
 
     #[test]

@@ -36,9 +36,8 @@ impl StoreKey {
     pub(crate) fn url_of(&self, path: &Path) -> String {
         match self {
             Self::Local => format!("/{path}"),
-            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Http(root) | Self::Hub(root) => {
-                format!("{root}/{path}")
-            }
+            Self::S3(root) | Self::Gcs(root) | Self::Azure(root) | Self::Hub(root) => format!("{root}/{path}"),
+            Self::Http(root) => format!("{root}/{}", escaped(path.as_ref())),
             Self::FileSystem(root) => {
                 let (before, after) = root.split_once("://").unwrap_or((root, ""));
                 let (slashes, after) = after.split_at(after.len() - after.trim_start_matches('/').len());
@@ -265,6 +264,15 @@ fn is_native(scheme: &str) -> bool {
     scheme.is_empty() || NATIVE.contains(&scheme) || AZURE_SCHEMES.contains(&scheme)
 }
 
+/// Escapes what means something in a URL, or in a pattern.
+fn escaped(key: &str) -> String {
+    let escape = |character: char| match character {
+        '%' | '?' | '#' | '*' | '[' | '{' => format!("%{:02X}", u32::from(character)),
+        plain => plain.to_string(),
+    };
+    key.chars().map(escape).collect()
+}
+
 fn is_glob(key: &str) -> bool {
     key.contains(['*', '?', '[', '{'])
 }
@@ -308,6 +316,19 @@ mod tests {
         assert_eq!(location.store, StoreKey::S3("s3://bucket".into()));
         assert_eq!(location.path.as_ref(), "a b/100%/ü+=1.parquet");
         assert!(!location.is_folder && location.glob.is_none());
+    }
+
+    #[test]
+    fn the_url_of_a_file_on_the_web_leads_to_it_again() {
+        for url in
+            ["https://host/a b/x%2A%5B1%5D.parquet", "https://host/100%25%3Fx%23y%7Bz.parquet", "http://h/ü+=1.parquet"]
+        {
+            let location = parse(url);
+            assert_eq!(
+                (location.url().as_str(), parse(&location.url()).path),
+                (url.replace("%5D", "]").as_str(), location.path)
+            );
+        }
     }
 
     #[test]

@@ -157,7 +157,9 @@ pub(super) fn parse(
     schema_of: impl FnOnce(&[u8]) -> Option<SchemaDescPtr>,
 ) -> Result<Parsed> {
     let size = tail.size;
-    let end = tail.pieces.iter().find(|(range, _)| range.end == size).map_or(Bytes::new(), |(_, bytes)| bytes.clone());
+    // An index may claim to end there, too.
+    let ends = tail.pieces.iter().filter(|(range, _)| range.end == size).map(|(_, bytes)| bytes);
+    let end = ends.max_by_key(|bytes| bytes.len()).cloned().unwrap_or_default();
     let footer_bytes = footer_bytes(object, size, &end)?;
     let Some(start) = usize::try_from(footer_bytes).ok().and_then(|footer| end.len().checked_sub(footer)) else {
         // The index lies right before the footer, and is about as large.

@@ -393,6 +393,7 @@ mod tests {
     fn siblings_are_no_depth() {
         let mut footer = vec![0x15, 4, 0x19, 0xfc, 0xe9, 0x07, 0x48, 1, b'r', 0x15, 0xe8, 0x07, 0];
         footer.extend([0x48, 1, b'g', 0x15, 2, 0, 0x15, 2, 0x38, 1, b'x', 0].repeat(500));
+        footer.push(0);
         assert!(check_footer(&footer).is_ok());
     }
 

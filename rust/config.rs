@@ -1,5 +1,6 @@
 //! Defaults, named.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Footer bytes asked for at first; one more request where that was not enough.
@@ -93,7 +94,42 @@ pub const UNINDEXED_SHARE: u64 = 4;
 /// How long one read goes on without a byte, whatever the store does.
 pub const RETRY_FOR: Duration = Duration::from_secs(300);
 
+/// Returns what one read may take where nobody said how much: half of the machine's memory, or of the container's, where
+/// Linux tells; any number elsewhere.
+pub fn largest_read_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let machine = total_memory(&text("/proc/meminfo"));
+        // `max` where there is no limit.
+        let container = text("/sys/fs/cgroup/memory.max").trim().parse().ok();
+        machine.into_iter().chain(container).min().map_or(u64::MAX, |bytes| bytes / 2)
+    });
+    *BYTES
+}
+
+/// Returns the bytes that `/proc/meminfo` says.
+fn total_memory(text: &str) -> Option<u64> {
+    let kib: u64 =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Returns the number of cores that this process may use.
 pub fn num_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_smaller_than_the_machine() {
+        let text = "MemTotal:       24683656 kB\nMemFree:        20304180 kB\n";
+        assert_eq!(total_memory(text), Some(24_683_656 * 1024));
+        assert_eq!(total_memory("MemFree: 1 kB"), None);
+        assert!(largest_read_bytes() > 64 << 20);
+        #[cfg(target_os = "linux")]
+        assert!(largest_read_bytes() < 1 << 50);
+    }
 }

@@ -333,8 +333,8 @@ impl Dataset {
     /// Returns the kept rows and their order, evaluating the query if that has not been done.
     ///
     /// `connections` are the snapshot's [stores](Self::connect). Without `memory_limit` a row group that cannot be cut
-    /// is read whatever its size. It begins to read the kept rows where `reading` says that
-    /// somebody will.
+    /// is read unless it [takes half of the machine](config::largest_read_bytes). It begins to read the kept rows where
+    /// `reading` says that somebody will.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ impl WantedRows {
         &self,
         roots: &[usize],
         fetched: &Fetched,
-        mut each: impl FnMut(usize, &Claims<'_>),
+        mut each: impl FnMut(usize, &Claims<'_>) -> Result<()>,
     ) -> Result<()> {
         let fragment = self.snapshot.fragment(self.row_group);
         let mut unpacked_bytes = 0_u64;
@@ -122,7 +122,7 @@ impl WantedRows {
                 if unpacked_bytes > self.memory_bytes {
                     return Err(self.too_large(root, "pages out of their compression"));
                 }
-                each(root, &claims);
+                each(root, &claims)?;
             }
         }
         Ok(())
@@ -169,9 +169,15 @@ impl ParquetColumns {
         let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
         rows.check_pages(&roots, &fetched, |root, claims| {
             // As a dictionary it stays as small as it is.
-            if !matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
-                row_bytes = row_bytes.saturating_add(claims.text_bytes(num_rows));
+            if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
+                return Ok(());
             }
+            let bytes = claims.text_bytes(num_rows);
+            row_bytes = row_bytes.saturating_add(bytes);
+            if claims.is_of_lists() && bytes > rows.memory_bytes {
+                return Err(rows.too_large(root, "the texts of a row"));
+            }
+            Ok(())
         })?;
         if row_bytes.saturating_mul(rows.num_rows.min(rows.batch_rows) as u64) > rows.memory_bytes {
             // What comes of dictionaries is seen as it comes: little by little.

@@ -238,7 +238,7 @@ impl ColumnGroup {
         }
         let of_parquet = parts.pop().unwrap_or_default();
         for ((root, _), part) in self.own.iter().zip(&parts) {
-            rows.check_pages(&[*root], part, |_, _| {})?;
+            rows.check_pages(&[*root], part, |_, _| Ok(()))?;
         }
         Ok((parts, of_parquet))
     }

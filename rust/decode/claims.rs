@@ -10,9 +10,10 @@ use bytes::Bytes;
 use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 
-use super::codec::{self, Codec, Scratch};
+use super::codec::{self, Scratch};
 use super::delta;
 use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths};
+use super::row_texts::{Numbers, RowTexts};
 use crate::dataset::Fragment;
 
 /// What a text takes beside its bytes while it is decoded from lengths: two of them.
@@ -22,6 +23,8 @@ const LENGTH_BYTES: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
     column: &'a ColumnChunkMetaData,
+    /// Parts of it, each of whole pages.
+    parts: Vec<&'a [u8]>,
     /// What they may take.
     memory_bytes: u64,
     num_values: u64,
@@ -59,6 +62,7 @@ impl<'a> Claims<'a> {
         let chunk = fragment.chunk_range(row_group, leaf);
         let mut claims = Self {
             column,
+            parts: Vec::new(),
             memory_bytes,
             num_values: 0,
             largest_bytes: 0,
@@ -69,6 +73,7 @@ impl<'a> Claims<'a> {
         let mut starts = Vec::new();
         for (range, bytes) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
             let mut rest = &bytes[..];
+            claims.parts.push(rest);
             starts.clear();
             while !rest.is_empty() {
                 starts.push(range.end - rest.len() as u64);
@@ -141,23 +146,9 @@ impl<'a> Claims<'a> {
         unpacked_bytes: usize,
         num_values: usize,
     ) -> Result<(), String> {
-        let (plain_bytes, compression) = match (fields.plain_bytes(), self.column.compression()) {
-            (Some(plain_bytes), compression) if compression != Compression::UNCOMPRESSED => (plain_bytes, compression),
-            // Nothing of it is compressed.
-            (plain_bytes, _) => (plain_bytes.unwrap_or(0), Compression::UNCOMPRESSED),
-        };
-        let Some(packed) = stored.get(plain_bytes..) else { return Ok(()) };
-        let num_bytes = unpacked_bytes.saturating_sub(plain_bytes);
-        let bytes = match self.scratch.unpack_any(compression, packed, num_bytes) {
-            Some(bytes) => bytes,
-            None => return Ok(()),
-        };
-        let column = self.column.column_descr();
-        let level_bytes = fields.level_bytes(bytes, [column.max_rep_level(), column.max_def_level()]);
-        let Some(bytes) = level_bytes.and_then(|len| bytes.get(len..)).filter(|bytes| !bytes.is_empty()) else {
-            return Ok(());
-        };
-        let (first, rest) = delta::longest(bytes, num_values)?;
+        let opened = open(self.column, &mut self.scratch, fields, stored, unpacked_bytes);
+        let Some((_, values)) = opened.filter(|(_, values)| !values.is_empty()) else { return Ok(()) };
+        let (first, rest) = delta::longest(values, num_values)?;
         if lengths == Lengths::OfPrefixesAndTexts {
             let (second, _) = delta::longest(rest, num_values)?;
             self.longest_repeated = self.longest_repeated.max(u64::from(first) + u64::from(second));
@@ -187,37 +178,125 @@ impl<'a> Claims<'a> {
         self.largest_bytes.saturating_add(dictionary.map_or(0, |dictionary| dictionary.unpacked_bytes as u64))
     }
 
-    /// Returns about the bytes that texts which are stored once may come to, at most, for each of `num_rows`; looks at those
-    /// of a dictionary only where that may be too many.
+    /// Returns about the bytes that texts which are stored once may come to, at most, for each of `num_rows`; looks at them
+    /// only where that may be too many.
     pub(crate) fn text_bytes(&self, num_rows: u64) -> u64 {
         if self.column.column_type() != PhysicalType::BYTE_ARRAY {
             return 0;
         }
+        let may_be_too_many = |longest: u64| self.all_values().saturating_mul(longest) > self.memory_bytes;
         let of_dictionary = self.dictionary.as_ref().map_or(0, |dictionary| {
             let all_bytes = dictionary.unpacked_bytes as u64;
-            match self.all_values().saturating_mul(all_bytes) > self.memory_bytes {
-                true => dictionary.longest(self.column.compression()).unwrap_or(all_bytes),
+            match may_be_too_many(all_bytes) {
+                true => dictionary.lengths(self.column.compression()).into_iter().max().map_or(all_bytes, u64::from),
                 false => all_bytes,
             }
         });
         let longest = of_dictionary.max(self.longest_repeated);
+        if may_be_too_many(longest) && self.is_of_lists() {
+            return self.largest_row(longest);
+        }
         longest.saturating_mul(self.all_values().div_ceil(num_rows.max(1)))
+    }
+
+    /// Returns whether a row may have more than one value.
+    pub(crate) fn is_of_lists(&self) -> bool {
+        self.column.column_descr().max_rep_level() > 0
+    }
+
+    /// Returns what the texts of one row come to that are stored once, at most: of what cannot be read, each takes `longest`.
+    fn largest_row(&self, longest: u64) -> u64 {
+        let lengths = self.dictionary.as_ref().map(|dictionary| dictionary.lengths(self.column.compression()));
+        let (mut texts, mut scratch) = (RowTexts::default(), Scratch::default());
+        for part in &self.parts {
+            let mut rest = *part;
+            // All was read before.
+            while let Some((fields, header_bytes)) = Fields::parse(rest).filter(|_| !rest.is_empty()) {
+                let (stored_bytes, num_values) = (fields.stored_bytes().unwrap_or(0), fields.num_values().unwrap_or(0));
+                let Some((stored, after)) = rest[header_bytes..].split_at_checked(stored_bytes) else { break };
+                rest = after;
+                if !matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)) {
+                    continue;
+                }
+                let lengths = lengths.as_deref().unwrap_or_default();
+                if add_texts(&mut texts, self.column, &mut scratch, &fields, stored, num_values, lengths).is_none() {
+                    texts.add_text(longest.saturating_mul(num_values as u64));
+                }
+            }
+        }
+        texts.most_bytes()
     }
 }
 
+/// Adds the texts of a data page that are stored elsewhere: in a dictionary whose texts have `lengths`, or before.
+fn add_texts(
+    texts: &mut RowTexts,
+    column: &ColumnChunkMetaData,
+    scratch: &mut Scratch,
+    fields: &Fields,
+    stored: &[u8],
+    num_values: usize,
+    lengths: &[u32],
+) -> Option<()> {
+    let max = highest_levels(column);
+    if fields.has_old_levels(max) {
+        return None;
+    }
+    let (levels, values) = open(column, scratch, fields, stored, fields.unpacked_bytes()?)?;
+    if fields.is_of_dictionary() {
+        let mut numbers = match values.split_first() {
+            Some((&width, values)) => Numbers::new(values, usize::from(width)),
+            // There is nothing but NULL.
+            None => None,
+        };
+        let mut next_text = || lengths.get(numbers.as_mut()?.next()? as usize).copied().map(u64::from);
+        return texts.add(num_values, levels, max, &mut next_text);
+    }
+    if fields.lengths() == Some(Lengths::OfPrefixesAndTexts) && !values.is_empty() {
+        let (prefixes, rest) = delta::lengths(values, num_values).ok()?;
+        let (suffixes, _) = delta::lengths(rest, num_values).ok()?;
+        let mut sums = prefixes.iter().zip(&suffixes).map(|(&prefix, &suffix)| u64::from(prefix) + u64::from(suffix));
+        return texts.add(num_values, levels, max, || sums.next());
+    }
+    texts.add(num_values, levels, max, || Some(0))
+}
+
+/// Returns the levels and the values of a data page, out of its compression.
+fn open<'p>(
+    column: &ColumnChunkMetaData,
+    scratch: &'p mut Scratch,
+    fields: &Fields,
+    stored: &'p [u8],
+    unpacked_bytes: usize,
+) -> Option<([&'p [u8]; 2], &'p [u8])> {
+    let (plain_bytes, compression) = match (fields.plain_bytes(), column.compression()) {
+        (Some(plain_bytes), compression) if compression != Compression::UNCOMPRESSED => (plain_bytes, compression),
+        // Nothing of it is compressed.
+        (plain_bytes, _) => (plain_bytes.unwrap_or(0), Compression::UNCOMPRESSED),
+    };
+    let (plain, packed) = stored.split_at_checked(plain_bytes)?;
+    let bytes = scratch.unpack_any(compression, packed, unpacked_bytes.saturating_sub(plain_bytes))?;
+    fields.split(plain, bytes, highest_levels(column))
+}
+
+/// Returns the highest repetition and definition levels.
+fn highest_levels(column: &ColumnChunkMetaData) -> [i16; 2] {
+    let column = column.column_descr();
+    [column.max_rep_level(), column.max_def_level()]
+}
+
 impl Dictionary<'_> {
-    /// Returns the bytes of the longest text; `None` where another decoder would have to look.
-    fn longest(&self, compression: Compression) -> Option<u64> {
+    /// Returns the bytes of its texts, as far as they can be read.
+    fn lengths(&self, compression: Compression) -> Vec<u32> {
         let mut scratch = Scratch::default();
-        scratch.unpack(Codec::of(compression)?, self.stored, self.unpacked_bytes).ok()?;
-        let (mut rest, mut longest) = (scratch.page(), 0);
-        for _ in 0..self.num_values {
+        let mut rest = scratch.unpack_any(compression, self.stored, self.unpacked_bytes).unwrap_or_default();
+        let mut next = || {
             let (len, after) = rest.split_first_chunk()?;
             let len = u32::from_le_bytes(*len);
-            longest = longest.max(u64::from(len));
             rest = after.get(len as usize..)?;
-        }
-        Some(longest)
+            Some(len)
+        };
+        (0..self.num_values).map_while(|_| next()).collect()
     }
 }
 

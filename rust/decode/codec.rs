@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Read};
 
 use flate2::read::MultiGzDecoder;
+use lz4_flex::frame::FrameDecoder;
 use parquet::basic::Compression;
 use zstd::bulk::Decompressor;
 
@@ -11,6 +12,9 @@ use super::{Fit, Misfit};
 
 /// What snappy makes of a byte at most: a copy of 64 bytes takes three.
 const MOST_BY_SNAPPY: usize = 32;
+
+/// What LZ4 makes of a byte at most.
+const MOST_BY_LZ4: usize = 256;
 
 /// Bytes that brotli takes in at once.
 const BUFFER_BYTES: usize = 4096;
@@ -21,7 +25,7 @@ const MOST_BY_GZIP: u64 = 1032;
 /// Returns whether `stored` unpacks to `num_bytes` at most, or fails.
 ///
 /// Counts only where the `parquet` crate would not stop, and it may be more than `memory_bytes`: that costs as much as
-/// unpacking it does. Of brotli a few bytes may be any number.
+/// unpacking it does. Of brotli a few bytes may be any number, of the old LZ4 frames may follow each other.
 pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usize, memory_bytes: u64) -> bool {
     let count = |reader: &mut dyn Read| io::copy(&mut reader.take(num_bytes as u64 + 1), &mut io::sink());
     let unpacked = match compression {
@@ -29,6 +33,7 @@ pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usi
             count(&mut MultiGzDecoder::new(stored))
         }
         Compression::BROTLI(_) => count(&mut brotli::Decompressor::new(stored, BUFFER_BYTES)),
+        Compression::LZ4 => count(&mut FrameDecoder::new(stored)),
         _ => return true,
     };
     unpacked.map_or(true, |unpacked| unpacked <= num_bytes as u64)
@@ -75,7 +80,7 @@ impl Scratch {
         &self.page
     }
 
-    /// Unpacks `stored`, which should be of `num_bytes`, with any codec but the old ones; `None` where it cannot be.
+    /// Unpacks `stored`, which should be of `num_bytes`; `None` where it cannot be.
     pub(super) fn unpack_any<'s>(
         &'s mut self,
         compression: Compression,
@@ -88,6 +93,7 @@ impl Scratch {
             Compression::UNCOMPRESSED => return Some(stored),
             Compression::GZIP(_) => read(&mut MultiGzDecoder::new(stored))?,
             Compression::BROTLI(_) => read(&mut brotli::Decompressor::new(stored, BUFFER_BYTES))?,
+            Compression::LZ4 => self.page = old_lz4(stored, num_bytes)?,
             _ => self.unpack(Codec::of(compression)?, stored, num_bytes).ok()?,
         }
         Some(&self.page)
@@ -120,8 +126,7 @@ impl Scratch {
                 zstd.decompress_to_buffer(stored, &mut self.page).map_err(|_| CORRUPT)?
             }
             Codec::Lz4Raw => {
-                // What it makes of a byte at most.
-                if num_bytes / 256 > stored.len() {
+                if num_bytes / MOST_BY_LZ4 > stored.len() {
                     return Err(CORRUPT);
                 }
                 self.resize(num_bytes)?;
@@ -136,4 +141,40 @@ impl Scratch {
         self.page.resize(num_bytes, 0);
         Ok(())
     }
+}
+
+/// Unpacks what the old `LZ4` stands for: blocks with their lengths before them, as Hadoop writes them, frames of LZ4 or one
+/// block, whichever it is, in the order in which the `parquet` crate tries them.
+fn old_lz4(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
+    let of_frames = || {
+        let mut page = Vec::new();
+        FrameDecoder::new(stored).take(num_bytes as u64).read_to_end(&mut page).ok()?;
+        Some(page)
+    };
+    of_hadoop(stored, num_bytes).or_else(of_frames).or_else(|| of_block(stored, num_bytes))
+}
+
+/// Unpacks blocks of LZ4, each behind the bytes that it comes to and those that it takes.
+fn of_hadoop(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
+    let (mut page, mut rest) = (Vec::new(), stored);
+    let length = |rest: &mut &[u8]| {
+        let (len, after) = rest.split_first_chunk()?;
+        *rest = after;
+        Some(u32::from_be_bytes(*len) as usize)
+    };
+    while !rest.is_empty() {
+        let (unpacked_bytes, stored_bytes) = (length(&mut rest)?, length(&mut rest)?);
+        let (block, after) = rest.split_at_checked(stored_bytes)?;
+        if unpacked_bytes > num_bytes - page.len() {
+            return None;
+        }
+        page.extend(of_block(block, unpacked_bytes)?);
+        rest = after;
+    }
+    (page.len() == num_bytes).then_some(page)
+}
+
+fn of_block(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
+    let is_possible = num_bytes / MOST_BY_LZ4 <= stored.len();
+    is_possible.then(|| lz4_flex::block::decompress(stored, num_bytes).ok()).flatten()
 }

@@ -19,21 +19,43 @@ const MALFORMED: &str = "lengths of texts are malformed";
 ///
 /// Says what cannot be.
 pub(super) fn longest(bytes: &[u8], most: usize) -> Result<(u32, &[u8]), String> {
+    let mut longest = 0;
+    let rest = read(bytes, most, |length| longest = longest.max(length))?;
+    Ok((longest, rest))
+}
+
+/// Returns the lengths that `bytes` begin with, and what follows them. No more than `most` may be claimed.
+///
+/// # Errors
+///
+/// Says what cannot be.
+pub(super) fn lengths(bytes: &[u8], most: usize) -> Result<(Vec<u32>, &[u8]), String> {
+    let mut lengths = Vec::new();
+    let rest = read(bytes, most, |length| lengths.push(length))?;
+    Ok((lengths, rest))
+}
+
+fn read(bytes: &[u8], most: usize, each: impl FnMut(u32)) -> Result<&[u8], String> {
     let mut rest = bytes;
     let mut number = || varint(&mut rest).ok_or_else(|| MALFORMED.to_owned());
     let (block_len, num_parts, num_lengths, first) = (number()?, number()?, number()?, number()?);
     if num_lengths > most as u64 {
         return Err(format!("a page claims {num_lengths} lengths of {most} texts"));
     }
-    deltas(rest, block_len, num_parts, num_lengths, first).ok_or_else(|| MALFORMED.to_owned())
+    deltas(rest, [block_len, num_parts, num_lengths, first], each).ok_or_else(|| MALFORMED.to_owned())
 }
 
-/// Reads the blocks of differences behind the `first` number.
-fn deltas(mut rest: &[u8], block_len: u64, num_parts: u64, num_lengths: u64, first: u64) -> Option<(u32, &[u8])> {
+/// Reads the blocks of differences behind the first number; returns what follows them.
+fn deltas(mut rest: &[u8], header: [u64; 4], mut each: impl FnMut(u32)) -> Option<&[u8]> {
+    let [block_len, num_parts, num_lengths, first] = header;
+    // The crate refuses negative ones.
+    let mut note = |length: i32| each(u32::try_from(length).unwrap_or(0));
     let part_len = usize::try_from(block_len.checked_div(num_parts)?).ok()?;
     let num_parts = usize::try_from(num_parts).ok()?;
     let mut length = of_zigzag(first);
-    let mut longest = length;
+    if num_lengths > 0 {
+        note(length);
+    }
     let mut left = usize::try_from(num_lengths).ok()?.saturating_sub(1);
     while left > 0 {
         let least = of_zigzag(varint(&mut rest)?);
@@ -54,7 +76,7 @@ fn deltas(mut rest: &[u8], block_len: u64, num_parts: u64, num_lengths: u64, fir
             for index in 0..len {
                 // As the crate adds them up: in 32 bits, beyond which they wrap.
                 length = length.wrapping_add(least).wrapping_add(low(word_at(packed, index * width) & mask));
-                longest = longest.max(length);
+                note(length);
             }
             left -= len;
             parts = after;
@@ -64,8 +86,7 @@ fn deltas(mut rest: &[u8], block_len: u64, num_parts: u64, num_lengths: u64, fir
         }
         rest = parts;
     }
-    // The crate refuses negative ones.
-    Some((u32::try_from(longest).unwrap_or(0), rest))
+    Some(rest)
 }
 
 /// Takes a number of as many bytes as it needs.
@@ -144,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_longest_is_found_and_what_follows(
+        fn lengths_are_found_and_what_follows(
             lengths in prop::collection::vec(prop_oneof![0_u32..40, 0_u32..1 << 30], 0..400),
             after in prop::collection::vec(any::<u8>(), 0..10),
         ) {
@@ -152,6 +173,7 @@ mod tests {
             bytes.extend(&after);
             let expected = lengths.iter().copied().max().unwrap_or(0);
             prop_assert_eq!(longest(&bytes, lengths.len()).unwrap(), (expected, &after[..]));
+            prop_assert_eq!(super::lengths(&bytes, lengths.len()).unwrap(), (lengths.clone(), &after[..]));
             if !lengths.is_empty() {
                 prop_assert!(longest(&bytes, lengths.len() - 1).unwrap_err().contains("claims"));
             }

@@ -155,44 +155,71 @@ impl Fields {
         plain_bytes.filter(|_| is_compressed != Some(0))
     }
 
-    /// Returns how a data page's values are stored, if that is by lengths that are stored as differences.
-    pub(super) fn lengths(&self) -> Option<Lengths> {
-        let encoding = match self.page_type()? {
+    /// Returns the number that stands for how a data page's values are stored.
+    fn encoding(&self) -> Option<i64> {
+        match self.page_type()? {
             DATA_PAGE => self.parts[5]?[2],
             DATA_PAGE_V2 => self.parts[8]?[4],
             _ => None,
-        };
-        match encoding? {
+        }
+    }
+
+    /// Returns how a data page's values are stored, if that is by lengths that are stored as differences.
+    pub(super) fn lengths(&self) -> Option<Lengths> {
+        match self.encoding()? {
             DELTA_LENGTH_BYTE_ARRAY => Some(Lengths::OfTexts),
             DELTA_BYTE_ARRAY => Some(Lengths::OfPrefixesAndTexts),
             _ => None,
         }
     }
 
-    /// Returns the bytes of a data page's levels, where `bytes` is all of the page but what [`Self::plain_bytes`] says; `max`
-    /// are the highest of either kind.
-    pub(super) fn level_bytes(&self, bytes: &[u8], max: [i16; 2]) -> Option<usize> {
+    /// Returns whether a data page's values are numbers of those of a dictionary.
+    pub(super) fn is_of_dictionary(&self) -> bool {
+        matches!(self.encoding(), Some(PLAIN_DICTIONARY | RLE_DICTIONARY))
+    }
+
+    /// Returns whether levels of a data page, whose highest are `max`, are stored in the old way.
+    pub(super) fn has_old_levels(&self, max: [i16; 2]) -> bool {
+        let Some([_, _, _, def_levels, rep_levels, ..]) = self.parts[5] else { return false };
+        let is_old = |(max, encoding)| max > 0 && encoding == Some(BIT_PACKED);
+        self.page_type() == Some(DATA_PAGE) && max.into_iter().zip([rep_levels, def_levels]).any(is_old)
+    }
+
+    /// Splits a data page into its levels, of which `max` are the highest, and its values: what is `plain` as
+    /// [`Self::plain_bytes`] says, and the other `bytes`.
+    pub(super) fn split<'p>(
+        &self,
+        plain: &'p [u8],
+        bytes: &'p [u8],
+        max: [i16; 2],
+    ) -> Option<([&'p [u8]; 2], &'p [u8])> {
         if self.page_type() == Some(DATA_PAGE_V2) {
-            // They are before what is compressed, or nothing is.
             let [_, _, _, _, _, def_bytes, rep_bytes, ..] = self.parts[8]?;
-            let all = length(def_bytes).ok()?.checked_add(length(rep_bytes).ok()?)?;
-            return all.checked_sub(self.plain_bytes().unwrap_or(0));
+            let (def_bytes, rep_bytes) = (length(def_bytes).ok()?, length(rep_bytes).ok()?);
+            let (levels, values) = match plain.is_empty() {
+                true => bytes.split_at_checked(def_bytes.checked_add(rep_bytes)?)?,
+                false => (plain, bytes),
+            };
+            let (reps, defs) = levels.split_at_checked(rep_bytes)?;
+            return Some(([reps, defs], values));
         }
         let [_, num_values, _, def_levels, rep_levels, ..] = self.parts[5]?;
-        let mut at = 0_usize;
-        for (max, encoding) in max.into_iter().zip([rep_levels, def_levels]).filter(|(max, _)| *max > 0) {
-            at = match encoding? {
+        let (mut levels, mut rest) = ([&bytes[..0]; 2], bytes);
+        for (kind, encoding) in [rep_levels, def_levels].into_iter().enumerate().filter(|(kind, _)| max[*kind] > 0) {
+            let len = match encoding? {
                 BIT_PACKED => {
-                    let width = (i16::BITS - max.leading_zeros()) as usize;
-                    at.checked_add(length(num_values).ok()?.checked_mul(width)?.div_ceil(8))?
+                    let width = (i16::BITS - max[kind].leading_zeros()) as usize;
+                    length(num_values).ok()?.checked_mul(width)?.div_ceil(8)
                 }
                 _ => {
-                    let len = u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
-                    at.checked_add(size_of::<u32>())?.checked_add(len as usize)?
+                    let (len, after) = rest.split_first_chunk()?;
+                    rest = after;
+                    u32::from_le_bytes(*len) as usize
                 }
             };
+            (levels[kind], rest) = rest.split_at_checked(len)?;
         }
-        Some(at)
+        Some((levels, rest))
     }
 
     /// Returns the number of values or, in columns that have them, of levels.

@@ -30,6 +30,7 @@ mod levels;
 mod list;
 mod pages;
 mod plan;
+mod row_texts;
 mod rows;
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,8 @@ const ROWS_PER_SURVIVOR: usize = 4;
 pub(crate) struct Limits {
     /// Bytes in hand at once.
     pub(crate) memory_bytes: u64,
-    /// Bytes above which a read is an error instead of going alone.
+    /// Bytes above which a read is an error instead of going alone: [half of the machine's](config::largest_read_bytes)
+    /// where nobody said.
     pub(crate) refused_above: Option<u64>,
     /// Row groups decoded at once.
     pub(crate) num_threads: usize,
@@ -307,7 +308,8 @@ impl Scan {
             // Of the arrays there is one batch at a time, of the pages one for each column.
             let of_batch = row_bytes.saturating_mul(batch_rows.min(num_rows));
             let bytes = cost.fetched.saturating_add(of_batch).saturating_add(cost.working.min(cost.fetched));
-            if let Some(limit_bytes) = limits.refused_above.filter(|limit| bytes > *limit) {
+            let limit_bytes = limits.refused_above.unwrap_or_else(config::largest_read_bytes);
+            if bytes > limit_bytes {
                 return Err(fragment.memory_error(row_group.index, limit_bytes, bytes));
             }
             pieces.push(Piece { rows, batch_rows: usize::try_from(batch_rows).unwrap_or(usize::MAX), bytes });

@@ -129,7 +129,7 @@ impl ObjectStore for HubStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         let Self(hub) = self;
         let asked = Asked { path: location.clone(), range: options.range, if_match: options.if_match };
-        let opened = fetch::open(hub, &asked, &hub.patience()).await?;
+        let opened = fetch::open(hub, &asked, &mut hub.patience()).await?;
         let meta = ObjectMeta {
             location: location.clone(),
             last_modified: Default::default(),

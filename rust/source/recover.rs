@@ -2,7 +2,7 @@
 //!
 //! The clients below make each request once. What comes of it is checked before anybody trusts it ([`answer`]) and sorted by
 //! what to do about it ([`trouble`]). [`policy`] waits and asks again: on its own after a failure, with all others after
-//! a refusal ([`pace`]), as long as the user's [`patience`] lasts. A [`body`] that breaks goes on where it stopped; a
+//! a refusal ([`pace`]), as long as the user's [`patience`] lasts, by a clock that stops with the process ([`stopwatch`]). A [`body`] that breaks goes on where it stopped; a
 //! [`client`] whose credentials are refused is made again once. What is far slower than nearly all of its kind ([`tail`])
 //! is asked for a second time. [`notes`] count what happened.
 
@@ -14,6 +14,7 @@ mod notes;
 mod pace;
 mod patience;
 mod policy;
+mod stopwatch;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,7 @@ use object_store::{
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
     Result, coalesce_ranges,
 };
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 pub(super) use self::answer::{kind_of, retry_after};
 pub(super) use self::client::Client;
@@ -42,6 +43,7 @@ pub(super) use self::pace::Pace;
 use self::patience::Patience;
 pub(super) use self::patience::{CONNECT_TIMEOUT, Impatient, Limit, STALL_TIMEOUT, after};
 pub(super) use self::policy::Policy;
+pub(super) use self::stopwatch::Stopwatch;
 pub(super) use self::tail::Tail;
 pub(crate) use self::trouble::Kind;
 pub(super) use self::trouble::{NoCredentials, Trouble, causes, is_out_of_descriptors, is_refusal};
@@ -117,16 +119,16 @@ impl Reads {
     }
 
     /// Asks once; again, each time that the answer is late.
-    async fn ask(&self, client: &dyn ObjectStore, asked: &Asked, patience: &Patience) -> Result<GetResult> {
+    async fn ask(&self, client: &dyn ObjectStore, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
         let request = || client.get_opts(&asked.location, asked.options.clone());
         if patience.has_failed() {
             let late = || Trouble::new(Kind::Stalled, "no answer came in time").of("store");
-            return timeout_at(patience.until(), request()).await.unwrap_or_else(|_| Err(late()));
+            return patience.wait(patience.left(), request()).await.unwrap_or_else(|| Err(late()));
         }
         let start = Instant::now();
         let answer = match self.late_first_byte(asked.num_bytes) {
-            None => request().await,
-            Some(late) => self.race(request, late, &asked.notes).await,
+            None => patience.watch.run(request()).await,
+            Some(late) => patience.watch.run(self.race(request, late, &asked.notes)).await,
         };
         if answer.is_ok() {
             self.policy.traffic.tail().began(asked.num_bytes, start.elapsed());
@@ -194,7 +196,7 @@ impl ObjectStore for Recovering {
         let Self(reads) = self;
         let is_head = options.head;
         let asked = reads.asked(location, options);
-        let opened = reads.open(&asked, &mut reads.policy.patience(Instant::now())).await?;
+        let opened = reads.open(&asked, &mut reads.policy.patience()).await?;
         Ok(if is_head { opened } else { body::recovering(reads, asked, opened) })
     }
 

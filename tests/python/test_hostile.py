@@ -33,7 +33,7 @@ MEMORY_LIMIT = 64 * MIB
 SPARE = 192 * MIB
 BOMB_BYTES = 1 << 29
 
-UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW = 0, 1, 2, 4, 6, 7
+UNCOMPRESSED, SNAPPY, GZIP, BROTLI, LZ4, ZSTD, LZ4_RAW = 0, 1, 2, 4, 5, 6, 7
 PLAIN, RLE, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 3, 6, 7, 8
 
 READER = f"""
@@ -166,10 +166,16 @@ def packed(codec: str, num_bytes: int) -> bytes:
 
 
 LISTS = pa.table({"n": pa.array([[1], None], pa.list_(pa.int32()))})
+# A list of structs is for the `parquet` crate.
+TEXTS = pa.struct([pa.field("x", pa.string(), nullable=False)])
+LISTS_OF_TEXTS = pa.table(
+    {"n": [[{"x": ""}]]}, pa.schema([pa.field("n", pa.list_(pa.field("item", TEXTS, nullable=False)), nullable=False)])
+)
 NULLS = pa.table({"n": pa.array([1, None], pa.int32())})
-CODECS = {"zstd": ZSTD, "gzip": GZIP, "brotli": BROTLI, "snappy": SNAPPY, "lz4_raw": LZ4_RAW}
+# What pyarrow compresses as `lz4` are frames, which the old codec may be, too.
+CODECS = {"zstd": ZSTD, "gzip": GZIP, "brotli": BROTLI, "snappy": SNAPPY, "lz4": LZ4, "lz4_raw": LZ4_RAW}
 # Codecs of which a page of little may unpack to much.
-DENSE = ("zstd", "gzip", "brotli")
+DENSE = ("zstd", "gzip", "brotli", "lz4")
 # Of a list that takes no byte for each.
 BOOLEANS = Raw(b"\xf1\xff\xff\xff\xff\x07")
 
@@ -199,14 +205,14 @@ def long_text(table: pa.Table, num_rows: int, num_bytes: int) -> bytes:
 
 
 def differences(numbers: list[int], *, claimed: int | None = None) -> bytes:
-    """Returns numbers as their differences, of 32 bits each, in blocks of 128."""
+    """Returns numbers as their differences, of 32 bits each, in blocks of 128 and parts of 32."""
     encoded = varint(128) + varint(4) + varint(claimed or len(numbers)) + hostile.encode(I64, numbers[0])
     deltas = [after - before for before, after in itertools.pairwise(numbers)]
     for start in range(0, len(deltas), 128):
         block = deltas[start : start + 128]
         least = min(block)
         encoded += hostile.encode(I64, least) + bytes([32] * 4)
-        encoded += b"".join((delta - least).to_bytes(4, "little") for delta in block + [least] * (-len(block) % 128))
+        encoded += b"".join((delta - least).to_bytes(4, "little") for delta in block + [least] * (-len(block) % 32))
     return encoded
 
 
@@ -246,11 +252,33 @@ def of_columns(*, is_nested: bool) -> dict[str, Callable[[], bytes]]:
         "a thousand times a text of 8 MiB, each of the one before": partial(repeated_text, texts, 1000, 8 * MIB),
         **{
             f"2^40 lengths of {codec}": partial(many_lengths, texts, DELTA_LENGTH_BYTE_ARRAY, codec)
-            for codec in ("none", "zstd", "gzip", "brotli")
+            for codec in ("none", "zstd", "gzip", "brotli", "lz4")
         },
         "2^40 lengths of prefixes": partial(many_lengths, texts, DELTA_BYTE_ARRAY, "none"),
         "2^40 lengths behind those of prefixes": partial(many_lengths, texts, DELTA_BYTE_ARRAY, "none", is_second=True),
     }
+
+
+def row_of_texts(num_texts: int, num_bytes: int, *, of_dictionary: bool) -> bytes:
+    """Returns a row that is a list of one text, again and again, and 999 rows of one that is empty."""
+    num_rows, num_values = 1000, num_texts + 999
+    # The last row is the long one. A list that is not empty has the level 1.
+    reps = varint(num_rows << 1) + b"\0" + varint((num_texts - 1) << 1) + b"\1"
+    defs = varint(num_values << 1) + b"\1"
+    levels = b"".join(len(runs).to_bytes(4, "little") + runs for runs in (reps, defs))
+    if of_dictionary:
+        values = b"\1" + varint(999 << 1) + b"\0" + varint(num_texts << 1) + b"\1"
+        texts = bytes(4) + num_bytes.to_bytes(4, "little") + b"x" * num_bytes
+        dictionary = dictionary_page(2, len(texts), pa.compress(texts, codec="zstd", asbytes=True))
+    else:
+        prefixes, suffixes = [0] * 1000 + [num_bytes] * (num_texts - 1), [0] * 999 + [num_bytes] + [0] * (num_texts - 1)
+        values = differences(prefixes) + differences(suffixes) + b"x" * num_bytes
+        dictionary = b""
+    body = levels + values
+    encoding = RLE_DICTIONARY if of_dictionary else DELTA_BYTE_ARRAY
+    stored = pa.compress(body, codec="zstd", asbytes=True)
+    pages = dictionary + page(num_values, len(body), stored, encoding=encoding)
+    return of_pages(LISTS_OF_TEXTS, pages, num_rows, num_values, codec=ZSTD)
 
 
 def null_bomb(num_values: int, claimed: int) -> bytes:
@@ -379,6 +407,8 @@ HARMLESS = {"MemoryLimitError", "DataError"}
 CASES: dict[str, Callable[[], bytes]] = {
     **of_columns(is_nested=False),
     **{f"{name}, nested": made for name, made in of_columns(is_nested=True).items()},
+    "a row of 4,096 times a text of 1 MiB": lambda: row_of_texts(4096, MIB, of_dictionary=True),
+    "a row of 4,096 times the text before": lambda: row_of_texts(4096, MIB, of_dictionary=False),
     "a list of 2^30 NULLs": lambda: null_bomb(2**30, 2**30),
     "a list of 2^24 NULLs that claims to be short": lambda: null_bomb(2**24, 1),
     "2^30 NULLs that are not there": lambda: null_rows(1000, 2**30),
@@ -442,3 +472,23 @@ def test_a_filter_on_a_list_that_is_longer_than_its_footer_says_is_an_error(cond
     ds = fb.load_dataset(str(tmp_path), split="train")
     with pytest.raises(fb.DataError, match="column `n`.*its pages claim 1000 values, its footer 1"):
         len(ds.filter(condition))
+
+
+def test_a_filter_without_a_limit_refuses_what_takes_half_of_the_machine(tmp_path: Path):
+    def claim(footer: Struct) -> None:
+        column(footer, 0, 0)[METADATA][6] = 2**50
+
+    body = hostile.parquet(pa.table({"text": ["a", "bc"] * 50}), use_dictionary=False)
+    (tmp_path / "large.parquet").write_bytes(hostile.with_footer(body, claim))
+    kept = fb.load_dataset(str(tmp_path), split="train").filter("length(text) > 1")
+    with pytest.raises(fb.MemoryLimitError, match=r"row group 0 of `.*large.parquet`"):
+        len(kept)
+
+
+@pytest.mark.parametrize("of_dictionary", [True, False])
+def test_a_row_of_one_text_many_times_is_read_where_there_is_memory(of_dictionary: bool, tmp_path: Path):
+    (tmp_path / "repeated.parquet").write_bytes(row_of_texts(40, MIB, of_dictionary=of_dictionary))
+    ds = fb.load_dataset(str(tmp_path), split="train")
+    batches = [pa.record_batch(batch) for batch in ds.batches(100, memory_limit=4 * MEMORY_LIMIT)]
+    lengths = [[len(text["x"]) for text in row] for batch in batches for row in batch["n"].to_pylist()]
+    assert lengths == [[0]] * 999 + [[MIB] * 40]

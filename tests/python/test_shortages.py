@@ -121,14 +121,20 @@ def test_a_query_that_finds_no_room_for_temporary_files_says_where(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
 
-def test_a_process_that_was_stopped_for_longer_than_its_patience_goes_on(proxy: FaultProxy) -> None:
-    """As by `Ctrl-Z` and `fg`: nobody was asked in the meantime, so no store is to blame."""
+@pytest.mark.parametrize(
+    "fault", [Fault(times=None, latency=0.2), Fault(times=None, latency=0.2, chance=0.25, status=500)]
+)
+def test_a_process_that_was_stopped_for_longer_than_its_patience_goes_on(fault: Fault, proxy: FaultProxy) -> None:
+    """As by `Ctrl-Z` and `fg`: nobody was asked in the meantime, so no store is to blame.
+
+    It is stopped in first requests, and in the pauses and requests that follow those that failed.
+    """
     program = """
         import sys, time, warnings
         import forebay as fb
 
         warnings.simplefilter("default")
-        options = {"retry_for": "1 s"}
+        options = {"retry_for": "6 s"}
         ds = fb.load_dataset(sys.argv[1:], split="train", storage_options=options).shuffle(1)
         rows = 0
         # Many requests are always under way.
@@ -140,7 +146,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_patience_goes_on(proxy: 
         print(rows)
     """
     proxy.clear()
-    proxy.faults = [Fault(latency=0.2, times=None)]
+    proxy.faults = [fault]
     urls = [f"{proxy.url}/part-{number}.parquet" for number in range(NUM_FILES)]
     with subprocess.Popen(
         python_command(program, *urls), env=python_environment(), stdout=subprocess.PIPE, text=True
@@ -148,7 +154,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_patience_goes_on(proxy: 
         assert process.stdout is not None
         assert process.stdout.readline() == "going\n"
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(8)
         os.kill(process.pid, signal.SIGCONT)
         assert process.communicate(timeout=60)[0] == f"{NUM_ROWS}\n"
     assert process.returncode == 0

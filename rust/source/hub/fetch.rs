@@ -37,7 +37,7 @@ pub(super) struct Opened {
 }
 
 /// Asks for a range, once where its bytes are: a second time only if its URL is of no use any more.
-pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &Patience) -> object_store::Result<Opened> {
+pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> object_store::Result<Opened> {
     let (mut num_failed, mut refused) = (0, None);
     loop {
         let found = hub.resolve(&asked.path, refused, patience).await?;
@@ -65,17 +65,17 @@ async fn send(
     hub: &Hub,
     asked: &Asked,
     found: &Resolved,
-    patience: &Patience,
+    patience: &mut Patience,
 ) -> object_store::Result<reqwest::Result<Response>> {
     let with_range = |request: reqwest::RequestBuilder| match &asked.range {
         Some(range) => request.header(RANGE, range.to_string()),
         None => request,
     };
     if !found.is_direct {
-        return Ok(with_range(hub.client.get(found.url.clone())).send().await);
+        return Ok(patience.watch.run(with_range(hub.client.get(found.url.clone())).send()).await);
     }
     let _slot = hub.pace.enter(patience).await?;
-    Ok(with_range(hub.request(&found.url)).send().await)
+    Ok(patience.watch.run(with_range(hub.request(&found.url)).send()).await)
 }
 
 fn of_cdn(asked: &Asked, status: StatusCode, headers: &HeaderMap) -> object_store::Error {

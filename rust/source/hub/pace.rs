@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::trouble;
-use crate::source::recover::{Impatient, Kind, Limit, Trouble, after, retry_after};
+use crate::source::recover::{Impatient, Kind, Limit, Stopwatch, Trouble, after, retry_after};
 
 /// Requests to one Hub at the same time.
 const MAX_ASKING: usize = 32;
@@ -52,13 +52,14 @@ impl Pace {
     }
 
     /// Waits until the Hub may be asked.
-    pub(super) async fn enter(&self, patience: &Patience) -> object_store::Result<SemaphorePermit<'_>> {
+    pub(super) async fn enter(&self, patience: &mut Patience) -> object_store::Result<SemaphorePermit<'_>> {
         loop {
-            let slot = self.slots.acquire().await.map_err(|_| trouble::generic("it is closed".into()))?;
+            let slot =
+                patience.watch.run(self.slots.acquire()).await.map_err(|_| trouble::generic("it is closed".into()))?;
             let Some(until) = self.held_until() else { return Ok(slot) };
             drop(slot);
             patience.check(until - Instant::now(), "the Hub refuses requests (429): there were too many")?;
-            sleep_until(until).await;
+            patience.watch.run(sleep_until(until)).await;
         }
     }
 
@@ -98,21 +99,22 @@ fn quota_reset(headers: &HeaderMap) -> Option<Duration> {
     (number("r") == Some(0)).then(|| number("t").map(Duration::from_secs)).flatten()
 }
 
-/// How long one read may still be refused, and how often it was.
+/// How long one read may be refused and fail.
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Limit,
-    until: Instant,
+    /// What the read has waited for so far.
+    pub(super) watch: Stopwatch,
 }
 
 impl Patience {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, until: after(limit.time) }
+        Self { limit, watch: Stopwatch::default() }
     }
 
     /// Refuses a wait that takes too long; `said` is what is waited for.
     pub(super) fn check(&self, wait: Duration, said: &str) -> object_store::Result<()> {
-        if after(wait) > self.until {
+        if wait > self.limit.time.saturating_sub(self.watch.shown()) {
             let cause = Box::new(Trouble::new(Kind::Throttled, said));
             let Limit { time, option, .. } = self.limit;
             return Err(trouble::boxed(Impatient { limit: time, option, cause }));
@@ -121,10 +123,10 @@ impl Patience {
     }
 
     /// Waits before the next of several tries.
-    pub(super) async fn pause(&self, num_failed: u32, said: &str) -> object_store::Result<()> {
+    pub(super) async fn pause(&mut self, num_failed: u32, said: &str) -> object_store::Result<()> {
         let time = pause_after(num_failed);
         self.check(time, said)?;
-        sleep(time).await;
+        self.watch.run(sleep(time)).await;
         Ok(())
     }
 }
@@ -168,11 +170,12 @@ mod tests {
             let pace = Pace::current("https://held.test".into());
             let start = Instant::now();
             pace.hold(Duration::from_millis(60));
-            let patient = patience(Duration::from_secs(9));
-            let (first, second) = tokio::join!(pace.enter(&patient), pace.enter(&patient));
+            let patient = || patience(Duration::from_secs(9));
+            let (mut one, mut other) = (patient(), patient());
+            let (first, second) = tokio::join!(pace.enter(&mut one), pace.enter(&mut other));
             assert!(first.is_ok() && second.is_ok() && start.elapsed() >= Duration::from_millis(60));
             pace.hold(Duration::from_secs(3600));
-            let refused = pace.enter(&patience(Duration::from_secs(1))).await.unwrap_err();
+            let refused = pace.enter(&mut patience(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("429"), "{refused}");
         });
     }
@@ -183,7 +186,7 @@ mod tests {
             let forever = refused_for(&headers(&[("retry-after", "18446744073709551615")])).unwrap();
             let pace = Pace::current("https://forever.test".into());
             pace.hold(forever);
-            assert!(pace.enter(&patience(Duration::from_secs(1))).await.is_err());
+            assert!(pace.enter(&mut patience(Duration::from_secs(1))).await.is_err());
             assert!(patience(Duration::MAX).check(Duration::from_secs(9), "").is_ok());
         });
     }

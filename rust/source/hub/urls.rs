@@ -59,10 +59,10 @@ impl Hub {
         &self,
         path: &Path,
         refused: Option<u64>,
-        patience: &Patience,
+        patience: &mut Patience,
     ) -> object_store::Result<Arc<Resolved>> {
         let entry = self.urls.entry(path);
-        let mut known = entry.lock().await;
+        let mut known = patience.watch.run(entry.lock()).await;
         let is_good = |known: &&Arc<Resolved>| {
             refused != Some(known.number) && known.refresh_at.is_none_or(|at| Instant::now() < at)
         };
@@ -76,13 +76,13 @@ impl Hub {
     }
 
     /// Asks the Hub where a file is, until it says so.
-    async fn ask(&self, path: &Path, number: u64, patience: &Patience) -> object_store::Result<Resolved> {
+    async fn ask(&self, path: &Path, number: u64, patience: &mut Patience) -> object_store::Result<Resolved> {
         let mut url = self.settings.file_url(path);
         let (mut num_redirects, mut num_failed) = (0, 0);
         loop {
             let slot = self.pace.enter(patience).await?;
             // A file that the Hub has itself need not be sent for this.
-            let sent = self.request(&url).header(RANGE, "bytes=0-0").send().await;
+            let sent = patience.watch.run(self.request(&url).header(RANGE, "bytes=0-0").send()).await;
             drop(slot);
             num_failed += 1;
             let response = match sent {
@@ -121,7 +121,7 @@ impl Hub {
         status: StatusCode,
         headers: &HeaderMap,
         num_failed: u32,
-        patience: &Patience,
+        patience: &mut Patience,
     ) -> object_store::Result<()> {
         let said = trouble::refusal(status, headers);
         if status == StatusCode::TOO_MANY_REQUESTS {

@@ -28,8 +28,8 @@ struct Body {
     missing: Range<u64>,
     num_bytes: u64,
     began: Instant,
-    heard: Instant,
-    patience: Option<Patience>,
+    /// Begins anew with each byte.
+    patience: Patience,
     late: Option<Pin<Box<Sleep>>>,
     hedge: Option<Hedge>,
     is_whole: bool,
@@ -45,7 +45,7 @@ struct Hedge {
 pub(super) fn recovering(reads: &Arc<Reads>, asked: Asked, opened: GetResult) -> GetResult {
     let GetResult { payload: _, meta, range, attributes, extensions } = &opened;
     let (meta, range, attributes, extensions) = (meta.clone(), range.clone(), attributes.clone(), extensions.clone());
-    let (num_bytes, now) = (range.end - range.start, Instant::now());
+    let num_bytes = range.end - range.start;
     let late = (num_bytes >= 2 * LEAST_HEDGED_BYTES).then(|| reads.late_body(num_bytes)).flatten();
     let strong = meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"));
     let options = GetOptions { if_match: asked.options.if_match.clone().or(strong), ..asked.options.clone() };
@@ -57,9 +57,8 @@ pub(super) fn recovering(reads: &Arc<Reads>, asked: Asked, opened: GetResult) ->
         skip: 0,
         missing: range.clone(),
         num_bytes,
-        began: now,
-        heard: now,
-        patience: None,
+        began: Instant::now(),
+        patience: reads.policy.patience(),
         late: late.map(|time| Box::pin(sleep(time))),
         hedge: None,
         is_whole: true,
@@ -73,7 +72,10 @@ impl Body {
     /// Returns the next bytes; patience begins anew with each.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         while !self.missing.is_empty() {
-            let failed = match self.receive().await {
+            let mut watch = self.patience.watch;
+            let received = watch.run(self.receive()).await;
+            self.patience.watch = watch;
+            let failed = match received {
                 Some(Ok(bytes)) => match self.take(bytes)? {
                     Some(bytes) => return Ok(Some(bytes)),
                     None => continue,
@@ -84,9 +86,7 @@ impl Body {
                     Trouble::new(Kind::Broken, said).of("store")
                 }
             };
-            if !self.has_switched().await {
-                self.go_on(failed).await?;
-            }
+            self.go_on(failed).await?;
         }
         self.end().await
     }
@@ -94,18 +94,27 @@ impl Body {
     /// Receives what comes first: bytes, or the answer to a second request, which then goes on.
     async fn receive(&mut self) -> Option<Result<Bytes>> {
         loop {
-            if let Some(Hedge { answer, .. }) = &mut self.hedge {
+            let received = if let Some(Hedge { answer, .. }) = &mut self.hedge {
                 match select(self.stream.next(), answer).await {
-                    Either::Left((bytes, _)) => return bytes,
-                    Either::Right((answer, _)) => self.switch(answer),
-                };
+                    Either::Left((received, _)) => received,
+                    Either::Right((answer, _)) => {
+                        self.switch(answer);
+                        continue;
+                    }
+                }
             } else if let Some(late) = &mut self.late {
                 match select(self.stream.next(), late).await {
-                    Either::Left((bytes, _)) => return bytes,
-                    Either::Right(_) => self.start_hedge(),
+                    Either::Left((received, _)) => received,
+                    Either::Right(_) => {
+                        self.start_hedge();
+                        continue;
+                    }
                 }
             } else {
-                return self.stream.next().await;
+                self.stream.next().await
+            };
+            if matches!(received, Some(Ok(_))) || !self.has_switched().await {
+                return received;
             }
         }
     }
@@ -123,7 +132,7 @@ impl Body {
             return Ok(None);
         }
         self.missing.start += bytes.len() as u64;
-        (self.heard, self.patience) = (Instant::now(), None);
+        self.patience = self.reads.policy.patience();
         Ok(Some(bytes))
     }
 
@@ -165,13 +174,13 @@ impl Body {
 
     /// Opens what is missing after `failed`.
     async fn go_on(&mut self, failed: Error) -> Result<()> {
-        let mut patience = self.patience.take().unwrap_or_else(|| self.reads.policy.patience(self.heard));
-        let gone = self.reads.policy.traffic.pace().gone();
-        self.reads.policy.recover(failed, gone, &self.asked.notes, &mut patience).await?;
-        let opened = self.reads.open(&self.rest(), &mut patience).await?;
+        let (rest, reads) = (self.rest(), Arc::clone(&self.reads));
+        let gone = reads.policy.traffic.pace().gone();
+        reads.policy.recover(failed, gone, &self.asked.notes, &mut self.patience).await?;
+        let opened = reads.open(&rest, &mut self.patience).await?;
         self.check(&opened, &self.missing)?;
         self.asked.notes.resumed();
-        (self.patience, self.late, self.is_whole) = (Some(patience), None, false);
+        (self.late, self.is_whole) = (None, false);
         (self.stream, self.skip) = (opened.into_stream(), 0);
         Ok(())
     }

@@ -14,7 +14,7 @@ use object_store::client::{
 use object_store::{Certificate, ClientOptions, Error};
 use reqwest::header::RANGE;
 use reqwest::{Method, StatusCode};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::answer;
 use super::notes::Notes;
@@ -101,11 +101,11 @@ impl Checked {
         }
         let limit = Limit { time: self.policy.limit.time.min(LONGEST_SIGNED), ..self.policy.limit };
         let policy = Policy { limit, ..self.policy.clone() };
-        let (notes, mut patience) = (Notes::default(), policy.patience(Instant::now()));
+        let (notes, mut patience) = (Notes::default(), policy.patience());
         loop {
             let entered = policy.traffic.pace().enter(&mut patience).await;
             let pass = entered.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))?;
-            let kind = match self.whole(request.clone()).await {
+            let kind = match patience.watch.run(self.whole(request.clone())).await {
                 Ok(response) => {
                     pass.answered();
                     policy.traffic.answered();

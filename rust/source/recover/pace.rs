@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use object_store::Error;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::patience::{LONGEST, Patience, random};
 use super::trouble::{Kind, Trouble};
@@ -142,7 +142,6 @@ impl Pace {
     /// Waits until a request may go.
     pub(super) async fn enter(&self, patience: &mut Patience) -> Result<Pass<'_>, Error> {
         loop {
-            patience.asks();
             if self.is_open.load(Ordering::Acquire) {
                 return Ok(Pass { pace: self, role: Role::Free });
             }
@@ -150,17 +149,18 @@ impl Pace {
             let mut changed = std::pin::pin!(changed);
             // From here on: what changes after the decision is not missed.
             changed.as_mut().enable();
-            let decision = self.lock().stage.decide(Instant::now());
-            let until = match decision {
+            let now = Instant::now();
+            let decision = self.lock().stage.decide(now);
+            let time = match decision {
                 Decision::Go(role) => return Ok(Pass { pace: self, role }),
                 Decision::Wait(Some(until)) => {
-                    patience.check(until, || self.refusal())?;
-                    until
+                    let time = until - now;
+                    patience.check(time, || self.refusal())?;
+                    time
                 }
-                Decision::Wait(None) => patience.until(),
+                Decision::Wait(None) => patience.left(),
             };
-            let is_over = timeout_at(until, changed).await.is_err() && until >= patience.until();
-            if is_over && !patience.returns(until) {
+            if patience.wait(time, changed).await.is_none() && patience.left().is_zero() {
                 return Err(patience.end(self.refusal()));
             }
         }
@@ -245,7 +245,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn patience(time: Duration) -> Patience {
-        Patience::new(Limit { time, option: "retry_for", is_given: true }, Instant::now())
+        Patience::new(Limit { time, option: "retry_for", is_given: true })
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use object_store::Error;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
+use super::stopwatch::Stopwatch;
 use super::trouble::Kind;
 
 /// Pauses between requests of one read.
@@ -20,9 +21,6 @@ const FIRST_CONTACT: Duration = Duration::from_secs(10);
 /// How long a request may be without a byte: to connect, and to be answered. Shorter where the user's patience is.
 pub(in crate::source) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(in crate::source) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// So late no timer is while a process runs.
-const AWAY: Duration = Duration::from_secs(1);
 
 /// Wrong answers to one read after which another is not hoped for.
 const MAX_WRONG: u32 = 3;
@@ -73,9 +71,8 @@ impl Impatient {
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Limit,
-    since: Instant,
-    /// When the request was made that is under way.
-    asked: Instant,
+    /// What the read has waited for so far.
+    pub(super) watch: Stopwatch,
     pause: Duration,
     num_failed: u32,
     num_wrong: u32,
@@ -84,15 +81,14 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Begins at `since`, when the read began or had its last byte.
-    pub(super) fn new(limit: Limit, since: Instant) -> Self {
-        let pause = FIRST_PAUSE;
-        Self { limit, since, asked: since, pause, num_failed: 0, num_wrong: 0, has_refreshed: false }
+    pub(super) fn new(limit: Limit) -> Self {
+        let (watch, pause) = (Stopwatch::default(), FIRST_PAUSE);
+        Self { limit, watch, pause, num_failed: 0, num_wrong: 0, has_refreshed: false }
     }
 
-    /// Returns when it ends.
-    pub(super) fn until(&self) -> Instant {
-        self.since + self.limit.time.min(LONGEST)
+    /// Returns how much of it is left.
+    pub(super) fn left(&self) -> Duration {
+        self.limit.time.min(LONGEST).saturating_sub(self.watch.shown())
     }
 
     /// Returns whether a request of the read has failed.
@@ -100,33 +96,18 @@ impl Patience {
         self.num_failed > 0
     }
 
-    /// Notes that a request is made.
-    pub(super) fn asks(&mut self) {
-        self.asked = Instant::now();
-    }
-
-    /// Begins anew if it is far later than it can be, `expected` at most: this process was stopped, or its machine slept, and
-    /// nobody was asked in the meantime. Returns whether it was so.
-    pub(super) fn returns(&mut self, expected: Instant) -> bool {
-        let now = Instant::now();
-        let was_away = now > expected + AWAY;
-        if was_away {
-            self.since = now;
-        }
-        was_away
+    /// Awaits `future`, which costs patience, for so long at most.
+    pub(super) async fn wait<F: Future>(&mut self, time: Duration, future: F) -> Option<F::Output> {
+        self.watch.run_until(self.watch.shown() + time.min(LONGEST), future).await
     }
 
     /// Notes that a request failed. Refuses to go on if that is in vain.
     pub(super) fn note(&mut self, kind: Kind, is_known: bool, error: Error) -> Result<Error, Error> {
-        if self.num_failed == 0 {
-            // Once only: a user may have set longer time-outs than these.
-            self.returns(self.asked + CONNECT_TIMEOUT.min(self.limit.time) + STALL_TIMEOUT.min(self.limit.time));
-        }
         self.num_failed += 1;
         self.num_wrong += u32::from(kind == Kind::Wrong);
         let is_lost = kind == Kind::Broken || kind == Kind::Stalled;
         let is_nowhere =
-            is_lost && !is_known && !self.limit.is_given && self.since.elapsed() >= FIRST_CONTACT.min(self.limit.time);
+            is_lost && !is_known && !self.limit.is_given && self.watch.shown() >= FIRST_CONTACT.min(self.limit.time);
         if self.num_wrong >= MAX_WRONG || is_nowhere {
             return Err(error);
         }
@@ -134,8 +115,8 @@ impl Patience {
     }
 
     /// Refuses a wait that takes too long.
-    pub(super) fn check(&self, until: Instant, cause: impl FnOnce() -> Error) -> Result<(), Error> {
-        if until <= self.until() { Ok(()) } else { Err(self.end(cause())) }
+    pub(super) fn check(&self, wait: Duration, cause: impl FnOnce() -> Error) -> Result<(), Error> {
+        if wait <= self.left() { Ok(()) } else { Err(self.end(cause())) }
     }
 
     /// Returns the error of a read that has taken too long, because of `cause`.
@@ -148,10 +129,8 @@ impl Patience {
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        let until = after(self.pause);
-        self.check(until, || error)?;
-        sleep_until(until).await;
-        self.returns(until);
+        self.check(self.pause, || error)?;
+        self.watch.run(sleep(self.pause)).await;
         Ok(())
     }
 }
@@ -171,12 +150,12 @@ mod tests {
     #[test]
     fn pauses_are_random_and_bounded_and_end_with_the_patience() {
         crate::Io::current().unwrap().block_on(async {
-            let mut patience = Patience::new(limit(Duration::from_secs(3600)), Instant::now());
+            let mut patience = Patience::new(limit(Duration::from_secs(3600)));
             for _ in 0..3 {
                 patience.pause(error()).await.unwrap();
                 assert!((FIRST_PAUSE..=LONGEST_PAUSE).contains(&patience.pause));
             }
-            let mut short = Patience::new(limit(Duration::from_millis(50)), Instant::now());
+            let mut short = Patience::new(limit(Duration::from_millis(50)));
             let ended = short.pause(error()).await.unwrap_err();
             assert!(ended.to_string().contains("503"), "{ended}");
         });
@@ -186,22 +165,23 @@ mod tests {
 
     #[test]
     fn no_time_is_too_long_for_the_clock() {
-        let patience = Patience::new(limit(Duration::MAX), Instant::now());
-        assert!(patience.until() > Instant::now() && after(Duration::MAX) > Instant::now());
-        assert!(patience.check(after(Duration::from_secs(9)), error).is_ok());
+        assert!(after(Duration::MAX) > Instant::now());
+        crate::Io::current().unwrap().block_on(async {
+            let mut patience = Patience::new(limit(Duration::MAX));
+            assert_eq!(patience.wait(Duration::MAX, async { 7 }).await, Some(7));
+            assert!(patience.check(Duration::from_secs(9), error).is_ok());
+        });
     }
 
     #[test]
-    fn who_was_stopped_begins_anew_and_who_only_waited_does_not() {
-        let limit = limit(Duration::from_secs(60));
-        let left_after = |seconds: u64| {
-            let mut patience = Patience::new(limit, Instant::now() - Duration::from_secs(seconds));
-            patience.note(Kind::Stalled, true, error()).unwrap();
-            patience.until() - Instant::now()
-        };
-        // To connect and to be answered takes forty seconds at most; two more show that it did not run.
-        assert!(left_after(39) < Duration::from_secs(22));
-        assert!(left_after(42) > Duration::from_secs(59));
+    fn it_is_spent_by_what_is_waited_for() {
+        crate::Io::current().unwrap().block_on(async {
+            let (limit, time) = (Duration::from_secs(60), Duration::from_millis(20));
+            let mut patience = Patience::new(self::limit(limit));
+            assert_eq!(patience.wait(time, std::future::pending::<()>()).await, None);
+            assert_eq!(patience.left(), limit - time);
+            assert!(patience.check(limit - time, error).is_ok() && patience.check(limit, error).is_err());
+        });
     }
 
     #[test]
@@ -209,10 +189,10 @@ mod tests {
         let mut patience = Patience::new(limit(LONGEST), Instant::now());
         let wrong: Vec<_> = (0..MAX_WRONG).map(|_| patience.note(Kind::Wrong, true, error()).is_ok()).collect();
         assert_eq!(wrong, [true, true, false]);
-        let long_ago = Instant::now() - FIRST_CONTACT;
         let note = |is_given, is_known| {
-            let limit = Limit { is_given, ..limit(LONGEST) };
-            Patience::new(limit, long_ago).note(Kind::Broken, is_known, error()).is_ok()
+            // Of one that has waited for all of its short patience.
+            let mut patience = Patience::new(Limit { is_given, ..limit(Duration::ZERO) });
+            patience.note(Kind::Broken, is_known, error()).is_ok()
         };
         assert!(!note(false, false));
         assert!(note(true, false) && note(false, true));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use object_store::Error;
-use tokio::time::Instant;
 
 use super::notes::Notes;
 use super::pace::Pass;
@@ -24,9 +23,9 @@ pub(in crate::source) struct Policy {
 }
 
 impl Policy {
-    /// Begins a read, or goes on with one that had its last byte at `since`.
-    pub(super) fn patience(&self, since: Instant) -> Patience {
-        Patience::new(self.limit, since)
+    /// Returns what a read begins with, and begins anew with at each byte.
+    pub(super) fn patience(&self) -> Patience {
+        Patience::new(self.limit)
     }
 
     /// Makes a request that is no read until it is answered.
@@ -34,10 +33,10 @@ impl Policy {
         &self,
         ask: impl Fn() -> F + Send + Sync,
     ) -> Result<T, Error> {
-        let (notes, mut patience) = (Notes::default(), self.patience(Instant::now()));
+        let (notes, mut patience) = (Notes::default(), self.patience());
         loop {
             let pass = self.traffic.pace().enter(&mut patience).await?;
-            match ask().await {
+            match patience.watch.run(ask()).await {
                 Ok(answer) => {
                     pass.answered();
                     self.traffic.answered();

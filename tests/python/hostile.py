@@ -91,7 +91,8 @@ def _read(source: BinaryIO, kind: int) -> Any:
     return source.read({BYTE: 1, TRUE: 1, FALSE: 1, DOUBLE: 8}[kind])
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Returns a number in base 128."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -105,12 +106,12 @@ def encode(kind: int, value: Any) -> bytes:
     if isinstance(value, Raw):
         return bytes(value)
     if kind in (I16, I32, I64):
-        return _varint((value << 1 ^ value >> 63) & (2**64 - 1))
+        return varint((value << 1 ^ value >> 63) & (2**64 - 1))
     if kind == BINARY:
-        return _varint(len(value)) + value
+        return varint(len(value)) + value
     if kind == LIST:
         size = len(value)
-        head = bytes([size << 4 | value.kind]) if size < 15 else bytes([0xF0 | value.kind]) + _varint(size)
+        head = bytes([size << 4 | value.kind]) if size < 15 else bytes([0xF0 | value.kind]) + varint(size)
         return head + b"".join(encode(value.kind, item) for item in value)
     if kind == STRUCT:
         out, last = bytearray(), 0

@@ -150,11 +150,6 @@ def of_pages(table: pa.Table, pages: bytes, num_rows: int, num_values: int, *, c
     return hostile.join(b"PAR1" + pages, footer)
 
 
-def varint(value: int) -> bytes:
-    """Returns a number in base 128, as runs of levels begin with one; thrift has it doubled."""
-    return hostile.encode(I64, value >> 1)
-
-
 def packed(codec: str, num_bytes: int) -> bytes:
     """Returns zeros, compressed."""
     if codec == "gzip":
@@ -197,7 +192,7 @@ def long_text(table: pa.Table, num_rows: int, num_bytes: int) -> bytes:
     """Returns rows of one text, which is stored once."""
     text = pa.compress(num_bytes.to_bytes(4, "little") + b"x" * num_bytes, codec="zstd", asbytes=True)
     # Numbers of no bits: all are 0.
-    numbers = b"\0" + varint(num_rows << 1)
+    numbers = b"\0" + hostile.varint(num_rows << 1)
     dictionary = dictionary_page(1, num_bytes + 4, text)
     packed_numbers = pa.compress(numbers, codec="zstd", asbytes=True)
     data_page = page(num_rows, len(numbers), packed_numbers, encoding=RLE_DICTIONARY)
@@ -206,7 +201,12 @@ def long_text(table: pa.Table, num_rows: int, num_bytes: int) -> bytes:
 
 def differences(numbers: list[int], *, claimed: int | None = None) -> bytes:
     """Returns numbers as their differences, of 32 bits each, in blocks of 128 and parts of 32."""
-    encoded = varint(128) + varint(4) + varint(claimed or len(numbers)) + hostile.encode(I64, numbers[0])
+    encoded = (
+        hostile.varint(128)
+        + hostile.varint(4)
+        + hostile.varint(claimed or len(numbers))
+        + hostile.encode(I64, numbers[0])
+    )
     deltas = [after - before for before, after in itertools.pairwise(numbers)]
     for start in range(0, len(deltas), 128):
         block = deltas[start : start + 128]
@@ -263,11 +263,11 @@ def row_of_texts(num_texts: int, num_bytes: int, *, of_dictionary: bool) -> byte
     """Returns a row that is a list of one text, again and again, and 999 rows of one that is empty."""
     num_rows, num_values = 1000, num_texts + 999
     # The last row is the long one. A list that is not empty has the level 1.
-    reps = varint(num_rows << 1) + b"\0" + varint((num_texts - 1) << 1) + b"\1"
-    defs = varint(num_values << 1) + b"\1"
+    reps = hostile.varint(num_rows << 1) + b"\0" + hostile.varint((num_texts - 1) << 1) + b"\1"
+    defs = hostile.varint(num_values << 1) + b"\1"
     levels = b"".join(len(runs).to_bytes(4, "little") + runs for runs in (reps, defs))
     if of_dictionary:
-        values = b"\1" + varint(999 << 1) + b"\0" + varint(num_texts << 1) + b"\1"
+        values = b"\1" + hostile.varint(999 << 1) + b"\0" + hostile.varint(num_texts << 1) + b"\1"
         texts = bytes(4) + num_bytes.to_bytes(4, "little") + b"x" * num_bytes
         dictionary = dictionary_page(2, len(texts), pa.compress(texts, codec="zstd", asbytes=True))
     else:
@@ -284,15 +284,15 @@ def row_of_texts(num_texts: int, num_bytes: int, *, of_dictionary: bool) -> byte
 def null_bomb(num_values: int, claimed: int) -> bytes:
     """Returns one row: a list of `num_values` NULLs, in a few bytes of levels; the footer claims `claimed` of them."""
     # The first level begins the row, all others go on with it; 2 of 3 is a NULL in a list.
-    reps = varint(1 << 1) + b"\0" + varint((num_values - 1) << 1) + b"\1"
-    defs = varint(num_values << 1) + b"\2"
+    reps = hostile.varint(1 << 1) + b"\0" + hostile.varint((num_values - 1) << 1) + b"\1"
+    defs = hostile.varint(num_values << 1) + b"\2"
     body = len(reps).to_bytes(4, "little") + reps + len(defs).to_bytes(4, "little") + defs
     return of_pages(LISTS, page(num_values, len(body), body), 1, claimed, codec=UNCOMPRESSED)
 
 
 def null_rows(num_values: int, num_rows: int) -> bytes:
     """Returns `num_values` NULLs in a run of levels, for `num_rows` rows."""
-    levels = varint(num_values << 1) + b"\0"
+    levels = hostile.varint(num_values << 1) + b"\0"
     body = len(levels).to_bytes(4, "little") + levels
     return of_pages(NULLS, page(num_values, len(body), body), num_rows, num_rows, codec=UNCOMPRESSED)
 

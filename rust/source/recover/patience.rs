@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn wrong_answers_end_it_and_so_does_a_store_that_never_answered() {
-        let mut patience = Patience::new(limit(LONGEST), Instant::now());
+        let mut patience = Patience::new(limit(LONGEST));
         let wrong: Vec<_> = (0..MAX_WRONG).map(|_| patience.note(Kind::Wrong, true, error()).is_ok()).collect();
         assert_eq!(wrong, [true, true, false]);
         let note = |is_given, is_known| {

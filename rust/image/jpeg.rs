@@ -8,7 +8,7 @@ use zune_jpeg::JpegDecoder;
 use super::crop::Box2;
 use super::layout::Orientation;
 use super::open::broken;
-use super::{CHANNELS, Extent, exif, to_rgb};
+use super::{CHANNELS, DECODED, Extent, exif, to_pixels};
 
 /// The largest side that the format can say; how many pixels there may be was checked before.
 const MAX_SIDE: usize = 65_535;
@@ -35,9 +35,13 @@ impl<'a> Jpeg<'a> {
         let options = DecoderOptions::default()
             .set_max_width(MAX_SIDE)
             .set_max_height(MAX_SIDE)
-            .jpeg_set_out_colorspace(ColorSpace::RGB);
+            .jpeg_set_out_colorspace(ColorSpace::RGBA);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
         decoder.decode_headers().map_err(|error| broken("JPEG", error))?;
+        if decoder.input_colorspace() == Some(ColorSpace::RGB) {
+            // What is stored as it is comes as it is.
+            decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::RGB));
+        }
         let info = decoder.info().ok_or_else(|| broken("JPEG", "it has no header"))?;
         let extent = Extent { width: u32::from(info.width), height: u32::from(info.height) };
         Ok(Self { bytes, decoder, extent })
@@ -61,6 +65,9 @@ impl<'a> Jpeg<'a> {
         let num_bytes = self.decoder.output_buffer_size().ok_or_else(|| broken("JPEG", "it has no size"))?;
         pixels.resize(num_bytes, 0);
         self.decoder.decode_into(pixels).map_err(|error| broken("JPEG", error))?;
+        if stored == Some(ColorSpace::RGB) {
+            to_pixels(&pixels.clone(), CHANNELS, pixels);
+        }
         match pixels.len() == self.extent.num_bytes() {
             true => Ok((self.extent, 1)),
             false => Err(broken("JPEG", "its pixels are not as many as its header says")),
@@ -75,8 +82,8 @@ impl<'a> Jpeg<'a> {
         let (width, height) = scaled.map_err(|error| broken("JPEG", error))?;
         let samples = decoder.decode().map_err(|error| broken("JPEG", error))?;
         let extent = Extent { width: u32::from(width), height: u32::from(height) };
-        let num_pixels = extent.num_bytes() / CHANNELS;
-        to_rgb(&samples, samples.len() / num_pixels.max(1), pixels);
+        let num_pixels = extent.num_bytes() / DECODED;
+        to_pixels(&samples, samples.len() / num_pixels.max(1), pixels);
         match pixels.len() == extent.num_bytes() {
             true => Ok(extent),
             false => Err(broken("JPEG", "its pixels are not as many as its header says")),

@@ -2,7 +2,7 @@
 
 use super::crop::Box2;
 use super::settings::{ColorMode, ImageSettings, Layout};
-use super::{CHANNELS, Extent};
+use super::{CHANNELS, DECODED, Extent};
 
 /// How an upright image is stored, by EXIF's numbers from 1 to 8.
 ///
@@ -69,7 +69,7 @@ pub(super) fn lay_out(
 ) {
     let orientation = if is_mirrored { orientation.mirrored() } else { orientation };
     let (width, height) = (settings.size.1 as usize, settings.size.0 as usize);
-    let pixels = pixels.as_chunks::<CHANNELS>().0;
+    let pixels = pixels.as_chunks::<DECODED>().0;
     for y in 0..height {
         let row = Row { pixels, stored, orientation, y };
         match (settings.mode, settings.layout) {
@@ -79,14 +79,14 @@ pub(super) fn lay_out(
             }
             (ColorMode::Rgb, Layout::Pixels) => {
                 let out = &mut out[y * width * CHANNELS..(y + 1) * width * CHANNELS];
-                row.each(width, out.as_chunks_mut::<CHANNELS>().0.iter_mut(), |out, pixel| *out = pixel);
+                row.each(width, out.as_chunks_mut::<CHANNELS>().0.iter_mut(), |out, [r, g, b, _]| *out = [r, g, b]);
             }
             (ColorMode::Rgb, Layout::Planes) => {
                 let (red, rest) = out.split_at_mut(width * height);
                 let (green, blue) = rest.split_at_mut(width * height);
                 let [red, green, blue] = [red, green, blue].map(|plane| &mut plane[y * width..(y + 1) * width]);
                 let out = red.iter_mut().zip(green).zip(blue);
-                row.each(width, out, |((red, green), blue), pixel| [*red, *green, *blue] = pixel);
+                row.each(width, out, |((red, green), blue), [r, g, b, _]| [*red, *green, *blue] = [r, g, b]);
             }
         }
     }
@@ -94,7 +94,7 @@ pub(super) fn lay_out(
 
 /// A row of the upright image.
 struct Row<'a> {
-    pixels: &'a [[u8; CHANNELS]],
+    pixels: &'a [[u8; DECODED]],
     stored: Extent,
     orientation: Orientation,
     y: usize,
@@ -102,7 +102,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// Calls `write` for each pixel and its place.
-    fn each<T>(&self, num: usize, out: impl Iterator<Item = T>, write: impl Fn(T, [u8; CHANNELS])) {
+    fn each<T>(&self, num: usize, out: impl Iterator<Item = T>, write: impl Fn(T, [u8; DECODED])) {
         let (width, height) = (self.stored.width as usize, self.stored.height as usize);
         let Orientation { is_swapped, flips_columns, flips_rows } = self.orientation;
         let from_end = |at: usize, len: usize, flips: bool| if flips { len - 1 - at } else { at };
@@ -121,7 +121,7 @@ impl Row<'_> {
 }
 
 /// Returns the grey of a colour, as PIL's `convert("L")` does: ITU-R 601-2.
-fn luma([red, green, blue]: [u8; CHANNELS]) -> u8 {
+fn luma([red, green, blue, _]: [u8; DECODED]) -> u8 {
     let sum = u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000;
     sum.to_le_bytes()[2]
 }

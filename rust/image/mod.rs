@@ -29,8 +29,12 @@ pub use self::settings::{ColorMode, Crop, ImageSettings, Layout, OnError};
 use crate::panics;
 use crate::plan::seed::Draws;
 
-/// Bytes of a pixel until it is laid out.
+/// Bytes of a pixel of a result that is not grey.
 const CHANNELS: usize = 3;
+
+/// Bytes of a pixel until it is laid out: red, green, blue and one that means nothing. Four are resized in three quarters
+/// of the time of three.
+const DECODED: usize = 4;
 
 /// Decodes images one after another, with buffers that they share.
 #[derive(Debug)]
@@ -51,9 +55,9 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Returns the bytes of an image of this size.
+    /// Returns the bytes of a decoded image of this size.
     fn num_bytes(self) -> usize {
-        self.width as usize * self.height as usize * CHANNELS
+        self.width as usize * self.height as usize * DECODED
     }
 }
 
@@ -98,9 +102,9 @@ fn resize(
     out: &mut [u8],
 ) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("it cannot be resized: {error}");
-    let source = ImageRef::new(from.width, from.height, pixels, PixelType::U8x3).map_err(|error| failed(&error))?;
-    let mut target = Image::from_slice_u8(to.width, to.height, out, PixelType::U8x3).map_err(|error| failed(&error))?;
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
+    let source = ImageRef::new(from.width, from.height, pixels, PixelType::U8x4).map_err(|error| failed(&error))?;
+    let mut target = Image::from_slice_u8(to.width, to.height, out, PixelType::U8x4).map_err(|error| failed(&error))?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false).crop(
         part.left,
         part.top,
         part.width,
@@ -109,14 +113,14 @@ fn resize(
     resizer.resize(&source, &mut target, &options).map_err(|error| failed(&error))
 }
 
-/// Makes `pixels` the RGB of samples of grey, grey and alpha, RGB, or RGB and alpha: 1 to 4 `channels`.
-fn to_rgb(samples: &[u8], channels: usize, pixels: &mut Vec<u8>) {
+/// Makes `pixels` those of samples of grey, grey and alpha, RGB, or RGB and alpha: 1 to 4 `channels`.
+fn to_pixels(samples: &[u8], channels: usize, pixels: &mut Vec<u8>) {
     pixels.clear();
-    pixels.reserve(samples.len() / channels.max(1) * CHANNELS);
+    pixels.reserve(samples.len() / channels.max(1) * DECODED);
     match channels {
-        1 => samples.iter().for_each(|&grey| pixels.extend_from_slice(&[grey; CHANNELS])),
-        2 => samples.as_chunks::<2>().0.iter().for_each(|&[grey, _]| pixels.extend_from_slice(&[grey; CHANNELS])),
-        4 => samples.as_chunks::<4>().0.iter().for_each(|&[r, g, b, _]| pixels.extend_from_slice(&[r, g, b])),
+        1 => samples.iter().for_each(|&grey| pixels.extend_from_slice(&[grey; DECODED])),
+        2 => samples.as_chunks::<2>().0.iter().for_each(|&[grey, _]| pixels.extend_from_slice(&[grey; DECODED])),
+        3 => samples.as_chunks::<3>().0.iter().for_each(|&[r, g, b]| pixels.extend_from_slice(&[r, g, b, 0])),
         _ => pixels.extend_from_slice(samples),
     }
 }

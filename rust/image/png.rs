@@ -6,7 +6,7 @@ use png::{Decoder, Reader, Transformations};
 
 use super::layout::Orientation;
 use super::open::broken;
-use super::{Extent, exif, to_rgb};
+use super::{Extent, exif, to_pixels};
 
 /// A PNG image whose header was read.
 pub(super) struct Png<'a> {
@@ -39,7 +39,7 @@ impl<'a> Png<'a> {
         let info = self.reader.next_frame(&mut samples).map_err(|error| broken("PNG", error))?;
         samples.truncate(info.buffer_size());
         let extent = Extent { width: info.width, height: info.height };
-        to_rgb(&samples, info.color_type.samples(), pixels);
+        to_pixels(&samples, info.color_type.samples(), pixels);
         match pixels.len() == extent.num_bytes() {
             true => Ok(extent),
             false => Err(broken("PNG", "its pixels are not as many as its header says")),

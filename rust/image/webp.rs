@@ -6,7 +6,7 @@ use image_webp::WebPDecoder;
 
 use super::layout::Orientation;
 use super::open::broken;
-use super::{Extent, exif, to_rgb};
+use super::{Extent, exif, to_pixels};
 
 /// A WebP image whose header was read.
 pub(super) struct WebP<'a> {
@@ -37,7 +37,7 @@ impl<'a> WebP<'a> {
         let num_bytes = self.decoder.output_buffer_size().ok_or_else(|| broken("WebP", "it is too large"))?;
         let mut samples = vec![0; num_bytes];
         self.decoder.read_image(&mut samples).map_err(|error| broken("WebP", error))?;
-        to_rgb(&samples, if self.decoder.has_alpha() { 4 } else { 3 }, pixels);
+        to_pixels(&samples, if self.decoder.has_alpha() { 4 } else { 3 }, pixels);
         match pixels.len() == self.extent().num_bytes() {
             true => Ok(self.extent()),
             false => Err(broken("WebP", "its pixels are not as many as its header says")),

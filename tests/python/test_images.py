@@ -63,6 +63,7 @@ KINDS = {
     "jpeg without subsampling": encoded(PHOTO, "JPEG", quality=95, subsampling=0),
     "jpeg, progressive": encoded(PHOTO, "JPEG", quality=90, progressive=True),
     "jpeg, grey": encoded(PHOTO.convert("L"), "JPEG"),
+    "jpeg, stored as RGB": encoded(PHOTO, "JPEG", quality=95, keep_rgb=True),
     "jpeg, cmyk": encoded(PHOTO.convert("CMYK"), "JPEG", quality=95),
     "jpeg, odd sizes": encoded(photo(333, 251), "JPEG"),
     "jpeg, large": encoded(photo(2100, 1700), "JPEG", quality=90),

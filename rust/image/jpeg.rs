@@ -31,16 +31,10 @@ impl<'a> Jpeg<'a> {
         if !is_whole(bytes) {
             return Err(broken("JPEG", "it is truncated: the end of the image is missing"));
         }
-        // Grey and inks become RGB, too; inks as Adobe's programs, and so nearly all, write them: inverted.
-        let options = DecoderOptions::default()
-            .set_max_width(MAX_SIDE)
-            .set_max_height(MAX_SIDE)
-            .jpeg_set_out_colorspace(ColorSpace::RGBA);
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        decoder.decode_headers().map_err(|error| broken("JPEG", error))?;
-        if decoder.input_colorspace() == Some(ColorSpace::RGB) {
-            // What is stored as it is comes as it is.
-            decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::RGB));
+        let mut decoder = read_header(bytes, ColorSpace::RGBA)?;
+        if !decoder.input_colorspace().is_some_and(is_usual) {
+            // Inks and RGB come out wrong with an alpha, or not at all.
+            decoder = read_header(bytes, ColorSpace::RGB)?;
         }
         let info = decoder.info().ok_or_else(|| broken("JPEG", "it has no header"))?;
         let extent = Extent { width: u32::from(info.width), height: u32::from(info.height) };
@@ -56,16 +50,16 @@ impl<'a> Jpeg<'a> {
     }
 
     pub(super) fn decode(mut self, part: Box2, target: Extent, pixels: &mut Vec<u8>) -> Result<(Extent, u16), String> {
-        let stored = self.decoder.input_colorspace();
+        let is_usual = self.decoder.input_colorspace().is_some_and(is_usual);
         let reduction = (part.width / f64::from(target.width)).min(part.height / f64::from(target.height));
         let fraction = FRACTIONS.into_iter().find(|&fraction| reduction >= f64::from(fraction) * LEAST_REDUCTION);
-        if let (Some(fraction), Some(ColorSpace::Luma | ColorSpace::YCbCr)) = (fraction, stored) {
+        if let Some(fraction) = fraction.filter(|_| is_usual) {
             return Ok((self.decode_scaled(fraction, pixels)?, fraction));
         }
         let num_bytes = self.decoder.output_buffer_size().ok_or_else(|| broken("JPEG", "it has no size"))?;
         pixels.resize(num_bytes, 0);
         self.decoder.decode_into(pixels).map_err(|error| broken("JPEG", error))?;
-        if stored == Some(ColorSpace::RGB) {
+        if !is_usual {
             to_pixels(&pixels.clone(), CHANNELS, pixels);
         }
         match pixels.len() == self.extent.num_bytes() {
@@ -89,6 +83,20 @@ impl<'a> Jpeg<'a> {
             false => Err(broken("JPEG", "its pixels are not as many as its header says")),
         }
     }
+}
+
+/// Begins to decode an image to pixels of `space`. Grey and inks become RGB, too; inks as Adobe's programs, and so nearly all,
+/// write them: inverted.
+fn read_header(bytes: &[u8], space: ColorSpace) -> Result<JpegDecoder<ZCursor<&[u8]>>, String> {
+    let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options.jpeg_set_out_colorspace(space));
+    decoder.decode_headers().map_err(|error| broken("JPEG", error))?;
+    Ok(decoder)
+}
+
+/// Returns whether an image is stored as nearly all are.
+fn is_usual(stored: ColorSpace) -> bool {
+    matches!(stored, ColorSpace::Luma | ColorSpace::YCbCr)
 }
 
 /// Returns whether the end of the image is there: whether the last of the markers that begin a scan and that end an

@@ -14,7 +14,7 @@ from forebay import hf
 from forebay._lib import Batch, __version__
 from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataloader import DataLoader
-from forebay.dataset import Dataset, DatasetDict, load_dataset
+from forebay.dataset import Dataset
 from forebay.exceptions import (
     AccessDeniedError,
     AgreementError,
@@ -48,6 +48,7 @@ from forebay.exceptions import (
 )
 from forebay.hf.taken import from_hf
 from forebay.loader import Stream, cursor
+from forebay.loading import DatasetDict, load_dataset
 from forebay.options import PoolOptions, ReadOptions, ShuffleOptions
 from forebay.secrets import pickle_with_secrets, unpickle_with
 from forebay.selection import Selection

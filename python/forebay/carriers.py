@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from forebay.columns import Masked, Ragged, length_of, row_of
 from forebay.formats import TensorFormat
+from forebay.python_values import to_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,15 +73,11 @@ class ArrowOpener:
 
     def batch(self, carried: Any) -> Any:
         """Returns a dict of lists, or the batch of the format."""
-        from forebay.dataset import _to_python
-
-        return _to_python(carried, "to_pydict") if self.format is None else self.format(carried)
+        return to_python(carried, "to_pydict") if self.format is None else self.format(carried)
 
     def rows(self, carried: Any) -> list[Any]:
         """Returns dicts, or the rows of the format."""
-        from forebay.dataset import _to_python
-
-        return _to_python(carried, "to_pylist") if self.format is None else list(self.format.rows(carried))
+        return to_python(carried, "to_pylist") if self.format is None else list(self.format.rows(carried))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`load_dataset` and `Dataset`: rows and columns wanted, not yet read."""
+"""`Dataset`: rows and columns wanted, not yet read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from forebay import _lib, display
 from forebay.access import is_number, row_numbers
@@ -16,13 +15,13 @@ from forebay.casts import cast_query, rename_query
 from forebay.compat import DatasetsFormat
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
-from forebay.exceptions import ColumnNotFoundError, DataError, PerformanceWarning, SettingError
+from forebay.exceptions import PerformanceWarning, SettingError
 from forebay.explain import Explanation
-from forebay.features import features_from_card, read_features, to_json, with_plain_arrays
+from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
 from forebay.formats import make_format
-from forebay.hub.resolve import Wanted
 from forebay.loader import Stream
+from forebay.manifests import save_manifest
 from forebay.options import (
     DEFAULT_MAX_SKIPPED,
     DEFAULT_MEMORY_LIMIT,
@@ -35,17 +34,19 @@ from forebay.options import (
     check_count,
     check_flag,
     check_names,
-    check_options,
     check_text,
 )
+from forebay.progress import with_progress
+from forebay.python_values import to_python
 from forebay.replicas import share_of
 from forebay.selection import Selection
 from forebay.shaping import chosen
-from forebay.sources import Opened, Request, open_sources
 from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
 from forebay.weights import make_weights, weighing
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from forebay.compat import Compat
     from forebay.formats import Format, FormatName
     from forebay.hf.iterable import IterableDataset
@@ -57,213 +58,8 @@ if TYPE_CHECKING:
 ROWS_PER_READ = 1024
 """Rows that `Dataset.iter` takes from Arrow to Python at a time."""
 
-SHOW_PROGRESS_AFTER = 1.0
-"""Seconds after which a selection or an opening shows a progress bar."""
-
-UNITS = {"opening": "file", "selecting": "row group", "reading": "batch"}
-"""What a progress bar counts."""
-
-Source = str | PathLike[str] | Sequence[str | PathLike[str]]
-
 Filters = Sequence[Any]
 """Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
-
-T = TypeVar("T")
-
-
-@overload
-def load_dataset(
-    path: Source | Any,
-    name: str | None = None,
-    *,
-    split: str,
-    data_files: Any = None,
-    data_dir: str | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    columns: Sequence[str] | None = None,
-    filters: str | Filters | None = None,
-    features: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Dataset: ...
-
-
-@overload
-def load_dataset(
-    path: Source | Any,
-    name: str | None,
-    split: str,
-    *,
-    data_files: Any = None,
-    data_dir: str | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    columns: Sequence[str] | None = None,
-    filters: str | Filters | None = None,
-    features: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Dataset: ...
-
-
-@overload
-def load_dataset(
-    path: Source | Any,
-    name: str | None = None,
-    split: None = None,
-    *,
-    data_files: Any = None,
-    data_dir: str | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    columns: Sequence[str] | None = None,
-    filters: str | Filters | None = None,
-    features: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> DatasetDict: ...
-
-
-def load_dataset(
-    path: Source | Any,
-    name: str | None = None,
-    split: str | None = None,
-    *,
-    data_files: Any = None,
-    data_dir: str | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    columns: Sequence[str] | None = None,
-    filters: str | Filters | None = None,
-    features: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Dataset | DatasetDict:
-    """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
-
-    Footers are kept in a cache on disk, and read again only for objects that changed. Folders named `key=value` below
-    what is listed are columns, after those of the files.
-
-    Args:
-        path: A dataset of the Hugging Face Hub (`org/name`, `hf://datasets/org/name@revision/folder`,
-            `org/name@~parquet` for the Hub's own copy as Parquet, `hf://buckets/...`), unless a local folder is called
-            so. Or a folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`,
-            `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`.
-            Hidden and `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`), on the Hub
-            that of `datasets`.
-        name: The configuration, as the card on the Hub or in the folder names it; the default one without.
-        split: Of the splits that the card names, or that folder and file names tell, as Hugging Face finds them
-            (`train`, `validation`, `test`; all is `train` where no name says otherwise): one of them, several as
-            `train+test`, `all`, or rows of them: `train[:10%]`, `train[100:200]`, `train[-1000:]`.
-        data_files: Files of the dataset: a path, a pattern, a list of them, or those of each split. `path` may be
-            `"parquet"` then.
-        data_dir: A folder of the dataset.
-        revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
-        token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
-        columns: Columns to keep; all by default.
-        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept.
-        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
-            the dataset's card, if it has some.
-        storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
-            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
-            one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
-            For what `fsspec` reads the arguments of its file system, of any type that JSON has.
-
-    Returns:
-        A `Dataset`; without `split` a `DatasetDict` of all splits.
-
-    Raises:
-        NotFoundError: nothing is there, or no Parquet object.
-        DatasetNotFoundError: the Hub has no such dataset or revision, or not for this user.
-        AccessDeniedError: the store refused the credentials.
-        HubUnreachableError: the Hub cannot be reached, or is not to be asked, and nothing was downloaded before.
-        DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
-        SchemaError: the objects' types do not fit together.
-        SettingError: no such configuration or split, or an option that is not known.
-        QueryError: a filter does not parse or type-check.
-
-    Example:
-        >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
-        >>> ds.column_names
-        ['path', 'size']
-        >>> load_dataset(corpus, split="train[:10%]").num_rows
-        100
-    """
-    sources, options = _sources(path, storage_options)
-    for what, value in (("name", name), ("data_dir", data_dir), ("revision", revision)):
-        if value is not None:
-            check_text(what, value)
-    if isinstance(split, str):
-        check_text("split", split)
-    if token is not None and not isinstance(token, str | bool):
-        raise SettingError(f"token: expected text, or False for none, got {type(token).__name__}")
-    if columns is not None:
-        columns = check_names("columns", columns)
-    wanted = Wanted(name, data_files, data_dir)
-
-    def open_all(tick: Callable[[int, int], None]) -> Opened:
-        return open_sources(Request(sources, wanted, split, revision, token, options, tick))
-
-    found = _with_progress("opening", open_all)
-    opened = {of: Dataset(native) for of, native in found.splits.items()}
-    for note in next(iter(opened.values()))._native.notes:
-        warnings.warn(note, PerformanceWarning, stacklevel=2)
-    for of, dataset in opened.items():
-        given = _of_card(dataset, found.info) if features is None else features
-        opened[of] = _wanted(dataset, columns, filters, given)
-    return DatasetDict(opened) if split is None else next(iter(opened.values()))
-
-
-def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
-    """Returns the features that a dataset's card has for its columns, if it has any."""
-    said = info.get("features")
-    if not said:
-        return None
-    features = features_from_card(said)
-    fitting = {name: feature for name, feature in features.items() if _fits(dataset, name, feature)}
-    if len(fitting) < len(features):
-        named = ", ".join(f"`{name}`" for name in features if name not in fitting)
-        warnings.warn(
-            f"the dataset's card has features that are not those of its files: {named}; these columns are as the files "
-            "have them",
-            stacklevel=4,
-        )
-    return fitting
-
-
-def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
-    """Whether a column is there that can be cast to a feature."""
-    try:
-        dataset.cast({name: feature})
-    except (ColumnNotFoundError, SettingError):
-        return False
-    return True
-
-
-def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:
-    """Returns a dataset with the features, rows and columns that are asked for at its opening."""
-    if features is not None:
-        dataset = dataset.cast(features)
-    if filters is not None:
-        dataset = dataset.filter(filters)
-    return dataset if columns is None else dataset.select_columns(columns)
-
-
-class DatasetDict(dict[str, "Dataset"]):
-    """Splits by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(Dataset, name):
-            raise AttributeError(name)
-        raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
-
-    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
-        _save_manifest([*self.items()], uri, storage_options)
-
-    def to_hf(self, **settings: Any) -> Any:
-        """Hands all splits to Hugging Face `datasets`, as an `IterableDatasetDict`; see `Dataset.to_hf`."""
-        from forebay.hf.versions import import_datasets
-
-        made = {name: dataset.to_hf(**{"split": name} | settings) for name, dataset in self.items()}
-        return import_datasets("`to_hf`").IterableDatasetDict(made)
 
 
 class Dataset:
@@ -645,7 +441,7 @@ class Dataset:
             return form(batch)
         import pyarrow as pa
 
-        return _to_python(pa.record_batch(batch), "to_pydict")
+        return to_python(pa.record_batch(batch), "to_pydict")
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Returns rows by their numbers, read together: what a `DataLoader` asks for."""
@@ -665,7 +461,7 @@ class Dataset:
             return list(form.rows(batch))
         import pyarrow as pa
 
-        rows: list[Any] = _to_python(pa.record_batch(batch), "to_pylist")
+        rows: list[Any] = to_python(pa.record_batch(batch), "to_pylist")
         return rows
 
     def _prepared(self) -> Format | None:
@@ -1040,8 +836,8 @@ class Dataset:
 
         records = map(pa.record_batch, batches)
         if batch_size is None:
-            return chain.from_iterable(_to_python(record, "to_pylist") for record in records)
-        return (_to_python(record, "to_pydict") for record in records)
+            return chain.from_iterable(to_python(record, "to_pylist") for record in records)
+        return (to_python(record, "to_pydict") for record in records)
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()
@@ -1107,7 +903,7 @@ class Dataset:
         reading: Literal["later", "in order", "shuffled"] = "later"
         if reads_all:
             reading = "in order" if self._shuffle is None else "shuffled"
-        num_rows = _with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit, reading))
+        num_rows = with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit, reading))
         note = self._native.selection_note
         if note is not None:
             warnings.warn(note, PerformanceWarning, stacklevel=3)
@@ -1134,10 +930,10 @@ class Dataset:
         Example:
             >>> path = corpus / "corpus.forebay"
             >>> ds.save_manifest(path)
-            >>> load_dataset(path, split="train").num_rows
+            >>> forebay.load_dataset(path, split="train").num_rows
             1000
         """
-        _save_manifest([(None, self)], uri, storage_options)
+        save_manifest([(None, self._native)], uri, storage_options)
 
     def explain(self, analyze: bool = False) -> Explanation:
         """What a pass over the dataset takes: row groups, rows, bytes, requests, time, order. Evaluates the filters.
@@ -1169,7 +965,7 @@ class Dataset:
                 tick(number, len(stream))
             return stream.stats()
 
-        stats = _with_progress("reading", read)
+        stats = with_progress("reading", read)
         del stats["memory_bytes"], stats["batches_ready"]
         return stats | {"seconds": time.monotonic() - start}
 
@@ -1261,83 +1057,9 @@ def _share(
     )
 
 
-def _to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
-    """Returns a batch of pyarrow as Python objects, or names the column whose values have none."""
-    record = with_plain_arrays(record)
-    try:
-        return getattr(record, method)()
-    except (OverflowError, ValueError) as error:
-        for name, column in zip(record.schema.names, record.columns, strict=True):
-            try:
-                column.to_pylist()
-            except (OverflowError, ValueError) as cause:
-                what = f"column `{name}` of type `{column.type}` holds a value that Python has no object for: {cause}"
-                raise DataError(f"{what}; select other columns, or read `ds.batches(n)`") from cause
-        raise DataError(f"rows have no form as Python objects: {error}; read `ds.batches(n)`") from error
-
-
-def _sources(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[list[str], dict[str, str]]:
-    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
-    options = check_options(storage_options)
-    if type(source).__module__.split(".")[0] == "obstore":
-        from forebay.stores import from_obstore
-
-        uri, found = from_obstore(source)
-        return [uri], found | options
-    if isinstance(source, str | PathLike):
-        return [check_text("source", fspath(source))], options
-    try:
-        # The names of a mapping would be taken for paths.
-        sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
-    except TypeError:
-        sources = []
-    if not sources:
-        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}")
-    return sources, options
-
-
 def _inputs(
     params: Mapping[str, Any] | None, tables: Mapping[str, Any] | None, functions: Mapping[str, Function] | None
 ) -> tuple[dict[str, Any], dict[str, Any], list[_lib.Function]]:
-    return make_parameters(params), make_tables(tables, _only_split), make_functions(functions)
+    from forebay.loading import only_split
 
-
-def _only_split(source: str) -> Dataset:
-    """Opens the files of a side table, whatever split their names say."""
-    splits = load_dataset(source)
-    if len(splits) > 1:
-        raise SettingError(f"tables: `{source}` has the splits {', '.join(splits)}; pass one of them as a Dataset")
-    return next(iter(splits.values()))
-
-
-def _save_manifest(
-    splits: Sequence[tuple[str | None, Dataset]],
-    uri: str | PathLike[str],
-    storage_options: Mapping[str, Any] | None,
-) -> None:
-    if not isinstance(uri, str | PathLike):
-        raise SettingError(f"uri: expected a path or a URI that ends in `.forebay`, got {uri!r}")
-    sources, options = _sources(uri, storage_options)
-    _lib.save_manifest([(name, dataset._native) for name, dataset in splits], sources[0], options)
-
-
-def _with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) -> T:
-    """Runs `call(tick)`; shows a progress bar when it takes longer than a moment."""
-    start = time.monotonic()
-    bar: Any = None
-
-    def tick(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None and total > 0 and time.monotonic() - start > SHOW_PROGRESS_AFTER:
-            from tqdm.auto import tqdm
-
-            bar = tqdm(desc=what, total=total, unit=UNITS[what], leave=False)
-        if bar is not None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-    try:
-        return call(tick)
-    finally:
-        if bar is not None:
-            bar.close()
+    return make_parameters(params), make_tables(tables, only_split), make_functions(functions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from forebay.hub.card import Card
 from forebay.hub.card import read as read_card
 from forebay.hub.client import PATIENCE, Client
 from forebay.hub.resolve import Chosen, Wanted, choose, resolve
+from forebay.options import check_options, check_text
 
 if TYPE_CHECKING:
     from forebay.hub.repository import File
@@ -52,6 +54,26 @@ class _Found:
     splits: dict[str, list[File]]
     info: Mapping[str, Any] = field(default_factory=dict)
     commit: str | None = None
+
+
+def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[list[str], dict[str, str]]:
+    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
+    options = check_options(storage_options)
+    if type(source).__module__.split(".")[0] == "obstore":
+        from forebay.stores import from_obstore
+
+        uri, found = from_obstore(source)
+        return [uri], found | options
+    if isinstance(source, str | PathLike):
+        return [check_text("source", fspath(source))], options
+    try:
+        # The names of a mapping would be taken for paths.
+        sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
+    except TypeError:
+        sources = []
+    if not sources:
+        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}")
+    return sources, options
 
 
 def open_sources(request: Request) -> Opened:

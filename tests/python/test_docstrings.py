@@ -46,7 +46,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "module",
     [
-        *("columns", "dataloader", "dataset", "features", "hf.swap", "hf.taken", "loader", "secrets", "selection"),
+        *(
+            "columns",
+            "dataloader",
+            "dataset",
+            "features",
+            "hf.swap",
+            "hf.taken",
+            "loader",
+            "loading",
+            "secrets",
+            "selection",
+        ),
         *("shaping", "torch"),
     ],
 )

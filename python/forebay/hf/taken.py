@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from forebay.dataset import Dataset, DatasetDict, load_dataset
 from forebay.exceptions import SettingError
 from forebay.hf.versions import import_datasets
+from forebay.loading import DatasetDict, load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from forebay.dataset import Dataset
 
 STEPS = {
     "BufferShuffledExamplesIterable": "shuffle",

@@ -1,0 +1,222 @@
+"""`load_dataset`: names, folders and files to datasets, with the features, rows and columns that are asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, overload
+
+from forebay.dataset import Dataset, Filters
+from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SettingError
+from forebay.features import features_from_card
+from forebay.hub.resolve import Wanted
+from forebay.manifests import save_manifest
+from forebay.options import check_names, check_text
+from forebay.progress import with_progress
+from forebay.sources import Opened, Request, open_sources, parse_sources
+
+Source = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+@overload
+def load_dataset(
+    path: Source | Any,
+    name: str | None = None,
+    *,
+    split: str,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset: ...
+
+
+@overload
+def load_dataset(
+    path: Source | Any,
+    name: str | None,
+    split: str,
+    *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset: ...
+
+
+@overload
+def load_dataset(
+    path: Source | Any,
+    name: str | None = None,
+    split: None = None,
+    *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DatasetDict: ...
+
+
+def load_dataset(
+    path: Source | Any,
+    name: str | None = None,
+    split: str | None = None,
+    *,
+    data_files: Any = None,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    columns: Sequence[str] | None = None,
+    filters: str | Filters | None = None,
+    features: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset | DatasetDict:
+    """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
+
+    Footers are kept in a cache on disk, and read again only for objects that changed. Folders named `key=value` below
+    what is listed are columns, after those of the files.
+
+    Args:
+        path: A dataset of the Hugging Face Hub (`org/name`, `hf://datasets/org/name@revision/folder`,
+            `org/name@~parquet` for the Hub's own copy as Parquet, `hf://buckets/...`), unless a local folder is called
+            so. Or a folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`,
+            `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`.
+            Hidden and `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`), on the Hub
+            that of `datasets`.
+        name: The configuration, as the card on the Hub or in the folder names it; the default one without.
+        split: Of the splits that the card names, or that folder and file names tell, as Hugging Face finds them
+            (`train`, `validation`, `test`; all is `train` where no name says otherwise): one of them, several as
+            `train+test`, `all`, or rows of them: `train[:10%]`, `train[100:200]`, `train[-1000:]`.
+        data_files: Files of the dataset: a path, a pattern, a list of them, or those of each split. `path` may be
+            `"parquet"` then.
+        data_dir: A folder of the dataset.
+        revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
+        token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
+        columns: Columns to keep; all by default.
+        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept.
+        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
+            the dataset's card, if it has some.
+        storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
+            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
+            one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
+            For what `fsspec` reads the arguments of its file system, of any type that JSON has.
+
+    Returns:
+        A `Dataset`; without `split` a `DatasetDict` of all splits.
+
+    Raises:
+        NotFoundError: nothing is there, or no Parquet object.
+        DatasetNotFoundError: the Hub has no such dataset or revision, or not for this user.
+        AccessDeniedError: the store refused the credentials.
+        HubUnreachableError: the Hub cannot be reached, or is not to be asked, and nothing was downloaded before.
+        DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
+        SchemaError: the objects' types do not fit together.
+        SettingError: no such configuration or split, or an option that is not known.
+        QueryError: a filter does not parse or type-check.
+
+    Example:
+        >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
+        >>> ds.column_names
+        ['path', 'size']
+        >>> load_dataset(corpus, split="train[:10%]").num_rows
+        100
+    """
+    sources, options = parse_sources(path, storage_options)
+    for what, value in (("name", name), ("data_dir", data_dir), ("revision", revision)):
+        if value is not None:
+            check_text(what, value)
+    if isinstance(split, str):
+        check_text("split", split)
+    if token is not None and not isinstance(token, str | bool):
+        raise SettingError(f"token: expected text, or False for none, got {type(token).__name__}")
+    if columns is not None:
+        columns = check_names("columns", columns)
+    wanted = Wanted(name, data_files, data_dir)
+
+    def open_all(tick: Callable[[int, int], None]) -> Opened:
+        return open_sources(Request(sources, wanted, split, revision, token, options, tick))
+
+    found = with_progress("opening", open_all)
+    opened = {of: Dataset(native) for of, native in found.splits.items()}
+    for note in next(iter(opened.values()))._native.notes:
+        warnings.warn(note, PerformanceWarning, stacklevel=2)
+    for of, dataset in opened.items():
+        given = _of_card(dataset, found.info) if features is None else features
+        opened[of] = _wanted(dataset, columns, filters, given)
+    return DatasetDict(opened) if split is None else next(iter(opened.values()))
+
+
+def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
+    """Returns the features that a dataset's card has for its columns, if it has any."""
+    said = info.get("features")
+    if not said:
+        return None
+    features = features_from_card(said)
+    fitting = {name: feature for name, feature in features.items() if _fits(dataset, name, feature)}
+    if len(fitting) < len(features):
+        named = ", ".join(f"`{name}`" for name in features if name not in fitting)
+        warnings.warn(
+            f"the dataset's card has features that are not those of its files: {named}; these columns are as the files "
+            "have them",
+            stacklevel=4,
+        )
+    return fitting
+
+
+def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
+    """Whether a column is there that can be cast to a feature."""
+    try:
+        dataset.cast({name: feature})
+    except (ColumnNotFoundError, SettingError):
+        return False
+    return True
+
+
+def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:
+    """Returns a dataset with the features, rows and columns that are asked for at its opening."""
+    if features is not None:
+        dataset = dataset.cast(features)
+    if filters is not None:
+        dataset = dataset.filter(filters)
+    return dataset if columns is None else dataset.select_columns(columns)
+
+
+class DatasetDict(dict[str, "Dataset"]):
+    """Splits by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(Dataset, name):
+            raise AttributeError(name)
+        raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
+
+    def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
+        save_manifest([(name, dataset._native) for name, dataset in self.items()], uri, storage_options)
+
+    def to_hf(self, **settings: Any) -> Any:
+        """Hands all splits to Hugging Face `datasets`, as an `IterableDatasetDict`; see `Dataset.to_hf`."""
+        from forebay.hf.versions import import_datasets
+
+        made = {name: dataset.to_hf(**{"split": name} | settings) for name, dataset in self.items()}
+        return import_datasets("`to_hf`").IterableDatasetDict(made)
+
+
+def only_split(source: str) -> Dataset:
+    """Opens the files of a side table, whatever split their names say."""
+    splits = load_dataset(source)
+    if len(splits) > 1:
+        raise SettingError(f"tables: `{source}` has the splits {', '.join(splits)}; pass one of them as a Dataset")
+    return next(iter(splits.values()))

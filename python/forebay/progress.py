@@ -1,0 +1,39 @@
+"""Progress bars of what takes longer than a moment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHOW_PROGRESS_AFTER = 1.0
+"""Seconds after which a selection or an opening shows a progress bar."""
+
+UNITS = {"opening": "file", "selecting": "row group", "reading": "batch"}
+"""What a progress bar counts."""
+
+T = TypeVar("T")
+
+
+def with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) -> T:
+    """Runs `call(tick)`; shows a progress bar when it takes longer than a moment."""
+    start = time.monotonic()
+    bar: Any = None
+
+    def tick(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and total > 0 and time.monotonic() - start > SHOW_PROGRESS_AFTER:
+            from tqdm.auto import tqdm
+
+            bar = tqdm(desc=what, total=total, unit=UNITS[what], leave=False)
+        if bar is not None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+    try:
+        return call(tick)
+    finally:
+        if bar is not None:
+            bar.close()

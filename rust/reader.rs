@@ -3,25 +3,26 @@
 //! Knows the selection, the spans and the resolved order; everything that epochs, ranks and resumes of
 //! one loader have in common.
 
+mod parts;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
-use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::config;
-use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRead, RowGroupRef};
+use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
-use crate::outputs::Outputs;
 use crate::plan::{self, EpochPlan, Hole, Order, OrderState, PieceId, Span, State, Weights};
 use crate::query::{Answer, Dataset};
 use crate::selection::{RowSet, Selection};
 use crate::source::{Ahead, Connection};
+
+pub(crate) use self::parts::{Part, PartRead, TooLarge};
 
 /// The bytes of a hash that a state holds of an order.
 const DIGEST_BYTES: usize = 16;
@@ -51,15 +52,6 @@ pub enum OrderSettings {
         /// They belong to the query: states name their digest.
         weights: Option<Arc<Weights>>,
     },
-}
-
-/// A run of a piece's rows that is read at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// Its rows, as numbers of the span's kept rows.
-    pub(crate) kept: Range<u32>,
-    /// What reading them takes.
-    pub(crate) cost: ReadCost,
 }
 
 /// Row groups that must be held whole, because no page index says where their pages are, and take much of the memory.
@@ -379,70 +371,6 @@ impl EpochReader {
         fragment.cut_by_cost(layout, row_group.index, rows, self.dataset.snapshot().gap_bytes(fragment), bounds)
     }
 
-    /// Returns the parts of a piece that are read at once, with what they take.
-    pub(crate) fn parts_of(&self, piece: &plan::Piece) -> Vec<Part> {
-        let (index, row_group) = self.row_group_of(piece.id);
-        let span = self.spans[piece.id.span as usize];
-        let rows = self.selection.rows(index);
-        let runs = rows.nth_runs(span.start..span.end, piece.kept.clone());
-        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
-        let mut first = piece.kept.start;
-        let mut parts = Vec::new();
-        for raw in self.cut(&row_group, raw) {
-            let num_kept = rows.count(raw.clone());
-            if num_kept == 0 {
-                continue;
-            }
-            let mut cost = self.read_cost(&row_group, &raw);
-            cost.decoded = part_of(cost.decoded, num_kept, raw.end - raw.start);
-            parts.push(Part { kept: first..first + num_kept, cost });
-            first += num_kept;
-        }
-        parts
-    }
-
-    /// Plans the read of the rows `wanted` of a part of a piece, counted in the part; of all without.
-    pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
-        let (index, row_group) = self.row_group_of(piece);
-        let span = self.spans[piece.span as usize];
-        let mut runs = self.selection.rows(index).nth_runs(span.start..span.end, kept.clone());
-        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
-        if let Some(wanted) = wanted {
-            runs = nth_rows(&runs, wanted);
-        }
-        let is_whole = runs.len() == 1 && runs[0] == (0..row_group.num_rows);
-        let batch_rows = runs.iter().map(|run| (run.end - run.start) as usize).sum();
-        let runs = (!is_whole).then_some(&runs[..]);
-        let snapshot = self.dataset.snapshot();
-        let layout = &self.layouts[row_group.fragment as usize];
-        let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
-        let read =
-            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)?
-                .within(self.memory_limit);
-        let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, finish: None }) };
-        let attached = match self.first_kept.get(piece.span as usize) {
-            None => None,
-            Some(first) => {
-                let kept = first + u64::from(kept.start)..first + u64::from(kept.end);
-                self.answer.attached_to(&kept, wanted).map_err(|source| Self::gather_error(&source))?
-            }
-        };
-        let url = snapshot.fragment(row_group).object.url.clone();
-        let finish = Finish { outputs: Arc::clone(outputs), attached, url, row_group: row_group.index as usize };
-        Ok(PartRead { read, finish: Some(Box::new(finish)) })
-    }
-
-    /// Returns the error for what does not fit even alone.
-    pub(crate) fn memory_error(&self, too_large: &TooLarge, limit_bytes: u64) -> Error {
-        let &TooLarge { piece, part_bytes, needed_bytes, batch_rows } = too_large;
-        let (_, row_group) = self.row_group_of(piece);
-        let fragment = self.fragment_of(piece);
-        if needed_bytes > part_bytes.saturating_mul(2) {
-            return Error::BatchMemory { batch_rows, limit_bytes, needed_bytes };
-        }
-        fragment.memory_error(row_group.index, limit_bytes, needed_bytes)
-    }
-
     /// Returns the error for a value of the row at a position: says where the row lies.
     pub(crate) fn value_error(&self, plan: &EpochPlan, position: u64, column: String, reason: String) -> Error {
         let located = plan.locate(position).and_then(|found| {
@@ -462,41 +390,6 @@ impl EpochReader {
     }
 }
 
-/// The read of a part of a piece.
-#[derive(Debug)]
-pub(crate) struct PartRead {
-    read: RowGroupRead,
-    finish: Option<Box<Finish>>,
-}
-
-/// What makes the dataset's columns of those that are read.
-#[derive(Debug)]
-struct Finish {
-    outputs: Arc<Outputs>,
-    attached: Option<RecordBatch>,
-    url: String,
-    row_group: usize,
-}
-
-impl PartRead {
-    /// Returns the byte ranges to fetch.
-    pub(crate) fn ranges(&self) -> &[Range<u64>] {
-        self.read.ranges()
-    }
-
-    /// Returns the rows with the dataset's columns; `bytes` holds one buffer for each of [`Self::ranges`].
-    ///
-    /// # Errors
-    ///
-    /// Those of decoding, and [`Error::Evaluate`] where a column cannot be computed.
-    pub(crate) fn decode(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
-        let read = self.read.decode_at_once(bytes)?;
-        let Some(finish) = self.finish else { return Ok(read) };
-        let Finish { outputs, attached, url, row_group } = *finish;
-        outputs.finish(&read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
-    }
-}
-
 /// Returns the number of kept rows before each span.
 fn first_kept(spans: &[Span]) -> Box<[u64]> {
     let mut num_rows = 0;
@@ -505,17 +398,6 @@ fn first_kept(spans: &[Span]) -> Box<[u64]> {
         num_rows - u64::from(span.num_kept)
     };
     spans.iter().map(first).collect()
-}
-
-/// What the memory limit cannot hold, though nothing else is held.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge {
-    pub(crate) piece: PieceId,
-    /// Of the part of the piece that is due.
-    pub(crate) part_bytes: u64,
-    /// With all that the batch needs beside it.
-    pub(crate) needed_bytes: u64,
-    pub(crate) batch_rows: usize,
 }
 
 /// Appends the spans of one row group that hold kept rows.
@@ -529,30 +411,6 @@ fn add_spans(starts: &[u32], row_group: &RowGroupRef, index: usize, kept: &RowSe
         let num_kept = kept.count(start..end);
         (num_kept > 0).then_some(Span { row_group: index, start, end, num_kept })
     }));
-}
-
-fn part_of(bytes: u64, rows: u32, of: u32) -> u64 {
-    u64::try_from(u128::from(bytes) * u128::from(rows) / u128::from(of.max(1))).unwrap_or(bytes)
-}
-
-/// Returns the rows numbered `wanted`, ascending, of those in `runs`, as runs.
-fn nth_rows(runs: &[Range<u32>], wanted: &[u32]) -> Vec<Range<u32>> {
-    let mut out: Vec<Range<u32>> = Vec::new();
-    let (mut runs, mut before) = (runs.iter(), 0);
-    let mut run = runs.next();
-    for &number in wanted {
-        while let Some(passed) = run.filter(|run| number - before >= run.end - run.start) {
-            before += passed.end - passed.start;
-            run = runs.next();
-        }
-        let Some(run) = run else { break };
-        let row = run.start + number - before;
-        match out.last_mut() {
-            Some(last) if last.end == row => last.end += 1,
-            _ => out.push(row..row + 1),
-        }
-    }
-    out
 }
 
 /// Returns the hash, in hex, that tells one order from another.
@@ -585,17 +443,4 @@ fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Resul
         num_lanes: num_lanes.unwrap_or(derived.num_lanes),
         window_rows: window_rows.unwrap_or(derived.window_rows),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wanted_rows_are_found_among_the_kept_ones() {
-        let runs = [3..5, 10..14, 20..21];
-        assert_eq!(nth_rows(&runs, &[0, 1, 2, 5, 6]), [3..5, 10..11, 13..14, 20..21]);
-        assert_eq!(nth_rows(&runs, &[4]), std::slice::from_ref(&(12..13)));
-        assert!(nth_rows(&runs, &[]).is_empty());
-    }
 }

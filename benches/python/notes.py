@@ -10,6 +10,7 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 | command | does |
 | --- | --- |
 | `make bench` | measures everything and writes this page: an hour and more on two cores |
+| `make bench BENCH_FLAGS="--only text --write-docs"` | measures a case anew for this page |
 | `make bench BENCH_FLAGS="--resume --write-docs"` | goes on with a run that was stopped |
 | `python benches/python/run.py --only tokens text` | measures some cases and shows them |
 | `python benches/python/run.py --only tokens --readers polars pyarrow` | the same with some rivals |
@@ -18,7 +19,8 @@ Each number is a median over the rounds; *least to most* are the rounds' extreme
 | `scripts/network.py run -- make bench` | measures in a network with latency and losses, see `CONTRIBUTING.md` |
 
 All that is measured is kept as JSON beside the data, by default in `target/bench-data/results`; data and conversions
-take 45 GB of disk.
+take 45 GB of disk. What this page shows is in `docs/benchmarks`; each case is of one run, and the
+[last table](#when-and-with-which-build) says of which.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
 `process`, `scan`, `hub`, `packing`, `images`, `map`, `training`.
 """

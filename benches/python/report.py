@@ -77,8 +77,8 @@ def of_json(found: dict[str, Any]) -> Part:
     return made
 
 
-def page(parts: Sequence[Part], machine: Table, missing: Sequence[str] = ()) -> str:
-    """Returns the page: what is `missing` of it, bars, tables, pictures, notes, machine."""
+def page(parts: Sequence[Part], machine: Sequence[Table], missing: Sequence[str] = ()) -> str:
+    """Returns the page: what is `missing` of it, bars, tables, pictures, notes, and tables of the machine."""
     rows = [
         [
             bar.name,
@@ -95,7 +95,7 @@ def page(parts: Sequence[Part], machine: Table, missing: Sequence[str] = ()) -> 
         _picture(part) if isinstance(part, Picture) else _table(part) for part in parts if not isinstance(part, Bar)
     ]
     head = [HEAD, f"Not measured for this page: {', '.join(f'`{name}`' for name in missing)}.\n"] if missing else [HEAD]
-    return "\n".join([*head, _table(bars), *shown, NOTES, _table(machine)])
+    return "\n".join([*head, _table(bars), *shown, NOTES, *map(_table, machine)])
 
 
 def machine(settings: dict[str, Any]) -> Table:

@@ -8,7 +8,7 @@ Every number is seen in this run, on this machine, from objects that lie in the 
     python benches/python/run.py --quick              little data and one round, to see that everything works
     python benches/python/run.py --resume             goes on with a run that was stopped
     python benches/python/run.py --report             measures nothing, shows what there is
-    python benches/python/run.py --write-docs         writes the page, of this run and of the cases run before it
+    python benches/python/run.py --write-docs         writes the page, with what this build has measured
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import shuffle
 import throughput
 from cases import CASES as COMPARISONS
 from harness import ROOT, FailedError, Run
+from published import Published
 from results import Results
 
 from forebay import _lib
@@ -130,7 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-decode", action="store_true", help="leave out the bare decode, which cargo builds")
     parser.add_argument("--resume", action="store_true", help="keep what a run with the same settings has measured")
     parser.add_argument("--report", action="store_true", help="measure nothing, show the results that there are")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md, with the cases there are")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="write docs/benchmarks.md, with the cases measured with this build in place of what it had of them",
+    )
     return parser
 
 
@@ -168,27 +173,26 @@ def _page(results: Results) -> str:
     """Returns the page of all cases that are done, which names the others."""
     parts = [part for name in CASES for part in results.parts(name)]
     missing = [name for name in CASES if not results.is_done(name)]
-    return report.page(parts, report.machine(results.settings), missing)
+    return report.page(parts, [report.machine(results.settings)], missing)
 
 
 def _write(results: Results) -> None:
     """Writes the page.
 
     Raises:
-        FailedError: A case has been measured in part, or with other settings, or on little data.
+        FailedError: It would be of little data, or without some of the rivals, or nothing was measured with this build.
     """
     if results.settings["size"] != "full":
         raise FailedError("the page is not written from --quick: its numbers mean nothing")
     if "readers" in results.settings:
         raise FailedError("the page is not written with --readers: it is of all")
-    partly = [name for name in CASES if results.parts(name) and not results.is_done(name)]
-    if partly:
-        raise FailedError(f"not everything could be measured of {', '.join(partly)}")
-    other = [name for name in CASES if results.is_done(name) and not results.is_of_this(name)]
-    if other:
-        raise FailedError(f"measured with other settings or another build, measure anew: {', '.join(other)}")
-    PAGE.write_text(_page(results))
-    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+    measured = [name for name in CASES if results.is_done(name) and results.is_of_this(name)]
+    if not measured:
+        raise FailedError("nothing was measured with this build and these settings")
+    published = Published()
+    published.take(results, measured)
+    PAGE.write_text(published.page(list(CASES)))
+    print(f"wrote {PAGE.relative_to(ROOT)}, new in it: {', '.join(measured)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ had = len(log.seen)
 results.finish("text-bytes", throughput.measure(run, log, "text-bytes"), run.failures)
 assert results.is_done("text-bytes") and not results.is_done("text")
 parts = results.parts("text-bytes")
-page = report.page(parts, report.machine(results.settings))
+page = report.page(parts, [report.machine(results.settings)])
 print(json.dumps({"had": had, "has": len(log.seen), "failures": run.failures, "page": page}))
 """
 
@@ -157,6 +157,37 @@ run.PAGE = Path("must-not-exist")
 run._write(Results(Path("/nowhere"), {"size": "quick"}))
 """
     assert "--quick" in program(code, fails=True)
+
+
+def test_the_page_says_of_which_build_a_case_is(folder):
+    code = """
+import sys
+from pathlib import Path
+from published import Published
+from report import Bar, Table
+from results import Results
+
+folder = Path(sys.argv[1])
+published = Published(folder / "published")
+for build, cases in (("one", ["tokens", "text"]), ("two", ["text"])):
+    results = Results(folder / build, {"cores": 2, "extension": build})
+    for case in cases:
+        results.begin(case, is_resumed=False)
+        parts = [Table(f"{case} of {build}", ["reader", "rows/s"], [["forebay", "7"]]), Bar(f"{case} bar", 2.0, 1.5)]
+        results.finish(case, parts, [])
+    published.take(results, cases)
+print(published.page(["tokens", "text", "scan"]))
+"""
+    page = program(code, folder)
+    assert "Not measured for this page: `scan`." in page
+    assert "## tokens of one" in page
+    assert "## text of two" in page
+    assert "## text of one" not in page
+    assert page.count("| text bar | 2.00 |") == 1
+    assert "| cores | 2 |" in page
+    [of_tokens, of_text] = [line for line in page.splitlines() if line.startswith(("| `tokens` |", "| `text` |"))]
+    assert of_tokens.endswith("| one |")
+    assert of_text.endswith("| two |")
 
 
 def test_pages_are_found_where_the_footer_says(folder):

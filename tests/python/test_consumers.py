@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import gc
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import arro3.core
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from equality import check_equal, table_of
+from programs import our_threads
 from test_types import write
 
 import forebay as fb
@@ -363,9 +363,5 @@ def test_capsules_that_nobody_takes_leave_no_thread(tmp_path):
     readers[0].read_next_batch()
     del capsules, readers
     gc.collect()
-    names = {path.read_text().strip() for path in threads()}
-    assert not {name for name in names if name.startswith("forebay-cpu")}, names
-
-
-def threads() -> list[Path]:
-    return list(Path("/proc/self/task").glob("*/comm"))
+    names = our_threads()
+    assert not [name for name in names if name.startswith("forebay-cpu")], names

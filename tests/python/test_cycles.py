@@ -19,6 +19,7 @@ MAX_GROWTH_BYTES = 8 << 20
 
 PROGRAM = """
 import gc, itertools, json, os, sys, time
+from contextlib import suppress
 from pathlib import Path
 import forebay as fb
 
@@ -28,7 +29,11 @@ folder, num_cycles, make = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 def held():
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    threads = []
+    for task in Path("/proc/self/task").iterdir():
+        # It may end meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            threads.append((task / "comm").read_text().strip())
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     return {"bytes": pages * os.sysconf("SC_PAGESIZE"), "threads": sorted(threads), "descriptors": descriptors}
 

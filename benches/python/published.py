@@ -40,6 +40,7 @@ class Published:
                 "day": dt.datetime.now(dt.UTC).date().isoformat(),
                 "commit": _commit(),
                 "settings": results.settings,
+                "failures": results.failures(case),
                 "parts": [report.to_json(part) for part in results.parts(case)],
             }
             self._path(case).write_text(json.dumps(found, indent=1) + "\n")
@@ -49,7 +50,8 @@ class Published:
         found = {case: json.loads(self._path(case).read_text()) for case in cases if self._path(case).exists()}
         parts: list[Part] = [report.of_json(part) for case in found.values() for part in case["parts"]]
         missing = [case for case in cases if case not in found]
-        return report.page(parts, _machine(found), missing)
+        failures = [failure for case in found.values() for failure in case.get("failures", [])]
+        return report.page(parts, _machine(found), missing, failures)
 
     def _path(self, case: str) -> Path:
         return self.folder / f"{case}.json"

@@ -77,8 +77,13 @@ def of_json(found: dict[str, Any]) -> Part:
     return made
 
 
-def page(parts: Sequence[Part], machine: Sequence[Table], missing: Sequence[str] = ()) -> str:
-    """Returns the page: what is `missing` of it, bars, tables, pictures, notes, and tables of the machine."""
+def page(
+    parts: Sequence[Part],
+    machine: Sequence[Table],
+    missing: Sequence[str] = (),
+    failures: Sequence[Sequence[str]] = (),
+) -> str:
+    """Returns the page: what is `missing`, what failed, bars, tables, pictures, notes, and tables of the machine."""
     rows = [
         [
             bar.name,
@@ -94,7 +99,10 @@ def page(parts: Sequence[Part], machine: Sequence[Table], missing: Sequence[str]
     shown = [
         _picture(part) if isinstance(part, Picture) else _table(part) for part in parts if not isinstance(part, Bar)
     ]
-    head = [HEAD, f"Not measured for this page: {', '.join(f'`{name}`' for name in missing)}.\n"] if missing else [HEAD]
+    head = [HEAD]
+    if missing:
+        head.append(f"Not measured for this page: {', '.join(f'`{name}`' for name in missing)}.\n")
+    head += [f"Failed, however often it was tried: {what} (`{said}`).\n" for what, said in failures]
     return "\n".join([*head, _table(bars), *shown, NOTES, *map(_table, machine)])
 
 

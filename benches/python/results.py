@@ -83,6 +83,11 @@ class Results:
         """Whether a case has been measured, and all of it."""
         return self._file(case).get("failures") == []
 
+    def failures(self, case: str) -> list[tuple[str, str]]:
+        """Returns what could not be measured of a case, and the end of what was said about it."""
+        found = [failure.partition(": ") for failure in self._file(case).get("failures", [])]
+        return [(what, said.strip().splitlines()[-1]) for what, _, said in found]
+
     def is_of_this(self, case: str) -> bool:
         """Whether a case has been measured with these settings."""
         return self._file(case).get("settings") == self.settings

@@ -174,12 +174,13 @@ for build, cases in (("one", ["tokens", "text"]), ("two", ["text"])):
     for case in cases:
         results.begin(case, is_resumed=False)
         parts = [Table(f"{case} of {build}", ["reader", "rows/s"], [["forebay", "7"]]), Bar(f"{case} bar", 2.0, 1.5)]
-        results.finish(case, parts, [])
+        results.finish(case, parts, ["text, lance: command: trace\\nIndexError: 7"] if build == "two" else [])
     published.take(results, cases)
 print(published.page(["tokens", "text", "scan"]))
 """
     page = program(code, folder)
     assert "Not measured for this page: `scan`." in page
+    assert "Failed, however often it was tried: text, lance (`IndexError: 7`)." in page
     assert "## tokens of one" in page
     assert "## text of two" in page
     assert "## text of one" not in page

@@ -35,10 +35,11 @@ class Published:
     def take(self, results: Results, cases: Sequence[str]) -> None:
         """Puts cases of a run in the place of what was measured of them before."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        day, commit = dt.datetime.now(dt.UTC).date().isoformat(), _commit()
         for case in cases:
             found = {
-                "day": dt.datetime.now(dt.UTC).date().isoformat(),
-                "commit": _commit(),
+                "day": day,
+                "commit": commit,
                 "settings": results.settings,
                 "failures": results.failures(case),
                 "parts": [report.to_json(part) for part in results.parts(case)],

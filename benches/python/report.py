@@ -102,7 +102,7 @@ def page(
     head = [HEAD]
     if missing:
         head.append(f"Not measured for this page: {', '.join(f'`{name}`' for name in missing)}.\n")
-    head += [f"Failed, however often it was tried: {what} (`{said}`).\n" for what, said in failures]
+    head += [f"Failed: {what} (`{said}`).\n" for what, said in failures]
     return "\n".join([*head, _table(bars), *shown, NOTES, *map(_table, machine)])
 
 

@@ -86,7 +86,7 @@ class Results:
     def failures(self, case: str) -> list[tuple[str, str]]:
         """Returns what could not be measured of a case, and the end of what was said about it."""
         found = [failure.partition(": ") for failure in self._file(case).get("failures", [])]
-        return [(what, said.strip().splitlines()[-1]) for what, _, said in found]
+        return [(what, said.strip().rpartition("\n")[2]) for what, _, said in found]
 
     def is_of_this(self, case: str) -> bool:
         """Whether a case has been measured with these settings."""

@@ -180,7 +180,7 @@ print(published.page(["tokens", "text", "scan"]))
 """
     page = program(code, folder)
     assert "Not measured for this page: `scan`." in page
-    assert "Failed, however often it was tried: text, lance (`IndexError: 7`)." in page
+    assert "Failed: text, lance (`IndexError: 7`)." in page
     assert "## tokens of one" in page
     assert "## text of two" in page
     assert "## text of one" not in page

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from forebay.carriers import split
@@ -64,6 +65,12 @@ def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
     return bits ^ (bits >> np.uint64(31)) ^ np.uint64(mask)
 
 
+def seed_of(seed: int, rows: Rows, purpose: str) -> int:
+    """Returns the random bits of the first row, as `seeds_of` does."""
+    start, mask = _key(seed, rows.epoch, purpose)
+    return _mixed(start + rows.first * _GOLDEN) ^ mask
+
+
 def _mixed(bits: int) -> int:
     """Returns what SplitMix64 makes of a state."""
     bits &= _MASK
@@ -72,6 +79,7 @@ def _mixed(bits: int) -> int:
     return bits ^ (bits >> 31)
 
 
+@lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, purpose: str) -> tuple[int, int]:
     import hashlib  # loads OpenSSL: not when Forebay is imported
 
@@ -111,11 +119,13 @@ class Step:
 
     def apply(self, batch: Any, rows: Rows, seed: int, *, owns_process: bool) -> Any:
         """Returns the batch with what the function made of it."""
-        seeds: Any = seeds_of(seed, rows, self.purpose) if self.with_seeds or owns_process else None
+        seeds: Any = None
+        if self.with_seeds or (owns_process and not self.batched):
+            seeds = seeds_of(seed, rows, self.purpose)
         if not self.batched:
             return self._merged(batch, self._of_rows(batch, rows, seeds, owns_process=owns_process), rows)
         if owns_process and rows.num_rows:
-            seed_generators(int(seeds[0]))
+            seed_generators(seed_of(seed, rows, self.purpose))
         extra = ([list(rows.positions)] if self.with_indices else []) + ([seeds] if self.with_seeds else [])
         return self._merged(batch, self._call(batch, extra), rows)
 
@@ -215,7 +225,7 @@ class Program:
                 return batch
             step = self.collate
             if owns_process and rows.num_rows:
-                seed_generators(int(seeds_of(self.seed, rows, step.purpose)[0]))
+                seed_generators(seed_of(self.seed, rows, step.purpose))
             return step.function(self._rows(carried, batch))
         except _WrongResultError as error:
             raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None

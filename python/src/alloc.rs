@@ -4,9 +4,10 @@
 //! one arena for each thread, where they add up to half of the limit again. Blocks from [`LARGE_BYTES`] on are mapped
 //! here, in lengths of a few classes, and grown by the kernel's page tables instead of being copied.
 //!
-//! Faulting a page in costs as much as filling it, so freed blocks are kept: while streams run, as many as fit into the
-//! memory limit beside those in use, and otherwise a sixteenth of it. A block is found by its length, or made of one of
-//! about that length. Smaller blocks are left to the C library. Python and its other extensions keep theirs.
+//! Faulting a page in costs ten times what filling it does, so freed blocks are kept: while streams run, and a little
+//! longer, as the next epoch begins then, as many as fit into the memory limit beside those in use; otherwise a sixteenth of
+//! it. A block is found by its length, or made of one of about that length. Smaller blocks are left to the C library.
+//! Python and its other extensions keep theirs.
 #![expect(unsafe_code, reason = "an allocator is a set of unsafe promises")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -56,7 +57,7 @@ pub(crate) fn set_memory_limit(memory_limit: u64) {
     LIMIT.store(usize::try_from(memory_limit).unwrap_or(usize::MAX), Ordering::Relaxed);
 }
 
-/// A stream that runs: freed blocks may take what it has left of its memory.
+/// A stream that runs, or ran a moment ago: freed blocks may take what it has left of its memory.
 #[derive(Debug)]
 pub(crate) struct OfStream(());
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use forebay::plan::Hole;
 use forebay::{
-    BatchStream, Cause, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
+    BatchStream, Cause, Conversion, Io, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -32,10 +32,14 @@ struct Running {
     stream: Option<BatchStream>,
     /// Whether its threads may be waiting for the GIL, in a function of a query.
     calls_python: bool,
-    /// Dropped last: what the stream held is kept no longer than it runs.
+    /// What the stream held is kept for the next one, a little longer than it runs.
     #[cfg(target_os = "linux")]
-    _memory: crate::alloc::OfStream,
+    memory: Option<crate::alloc::OfStream>,
 }
+
+/// How long memory is kept after a stream: epochs follow each other.
+#[cfg(target_os = "linux")]
+const KEPT: Duration = Duration::from_secs(5);
 
 impl Iterator for Running {
     type Item = forebay::Result<RecordBatch>;
@@ -51,6 +55,12 @@ impl Drop for Running {
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
             attached(|py| py.detach(|| drop(stream)));
+        } else {
+            drop(stream);
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(memory) = self.memory.take() {
+            Io::drop_later(KEPT, memory);
         }
     }
 }
@@ -61,7 +71,7 @@ impl PyStream {
             stream: Some(stream),
             calls_python,
             #[cfg(target_os = "linux")]
-            _memory: crate::alloc::OfStream::begin(options.memory_limit),
+            memory: Some(crate::alloc::OfStream::begin(options.memory_limit)),
         };
         Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }

@@ -51,8 +51,12 @@ impl OwnColumn {
                 return Ok(array);
             }
             self.state = State::Failed;
-            if let Ok(Err(Misfit::TOO_LARGE)) = read {
-                return Err(self.rows.too_large(self.root, "values"));
+            match read {
+                Ok(Err(Misfit::TOO_LARGE)) => return Err(self.rows.too_large(self.root, "values")),
+                Ok(Err(said @ Misfit::TOO_HIGH)) => {
+                    return Err(self.rows.column_error(self.root, damaged(&said.to_string())));
+                }
+                _ => {}
             }
             self.state = State::Foreign(Box::new(self.reopen()?), Vec::new());
         }

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use super::parquet_columns::WantedRows;
 use super::row_group::{Decoders, RowGroupRead};
 use super::{RowGroupRef, Snapshot};
+#[cfg(any(test, fuzzing))]
+use crate::decode::{self, Misfit, Scratch};
 use crate::error::{Error, Result};
 
 /// A row group of an object in memory, of which some rows and columns are read again and again.
@@ -74,17 +76,29 @@ impl Trial {
         read.decode(bytes)?.collect()
     }
 
+    /// Returns why our own decoders would leave a root column of the object to the `parquet` crate after they began with
+    /// it, or refuse it.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn misfit(&self, root: usize) -> Option<Misfit> {
+        let WantedRows { row_group, runs, num_rows, memory_bytes, .. } = &self.rows;
+        let plan = decode::plan(self.rows.snapshot.fragment(*row_group), row_group.index, root, runs.as_deref())?;
+        let bytes = plan.ranges().iter().map(|range| self.slice(range)).collect::<Option<_>>()?;
+        plan.open(runs.as_ref(), bytes, *memory_bytes, Scratch::default()).read(*num_rows).err()
+    }
+
+    fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
+        let (start, end) = (usize::try_from(range.start).ok()?, usize::try_from(range.end).ok()?);
+        (start <= end && end <= self.object.len()).then(|| self.object.slice(start..end))
+    }
+
     fn read(&self, decoders: Decoders) -> Result<(RowGroupRead, Vec<Bytes>)> {
         let fragment = self.rows.snapshot.fragment(self.rows.row_group);
         let roots: Vec<_> = self.projection.iter().filter_map(|&column| fragment.columns[column]).collect();
         let read = RowGroupRead::plan(self.rows.clone(), &self.projection, vec![roots], decoders)?;
         let size = self.object.len() as u64;
         let bytes = read.ranges().iter().map(|range| {
-            let start = usize::try_from(range.start).ok().filter(|_| range.start <= range.end && range.end <= size);
-            let end = usize::try_from(range.end).ok();
-            let bytes = start.zip(end).map(|(start, end)| self.object.slice(start..end));
             let short = || Error::ShortRead { url: fragment.object.url.clone(), range: range.clone(), got: size };
-            bytes.ok_or_else(short)
+            self.slice(range).ok_or_else(short)
         });
         let bytes = bytes.collect::<Result<_>>()?;
         Ok((read, bytes))

@@ -6,7 +6,7 @@ use super::bits::{Bits, word_at};
 use super::hybrid::{Hybrid, Run, unpack};
 use super::{Fit, Misfit};
 
-const TOO_HIGH: Misfit = Misfit("a level is higher than its column's");
+const TOO_FEW: Misfit = Misfit("a page has fewer levels than it claims");
 
 /// Returns the number of bits of levels up to `max`.
 pub(super) fn width_of(max: u8) -> usize {
@@ -25,7 +25,7 @@ pub(super) fn row_starts(reps: &[u8], num_levels: usize, starts: &mut Vec<u32>) 
                 len
             }
             Run::Same { value: 1, len } => len,
-            Run::Same { .. } => return Err(TOO_HIGH),
+            Run::Same { .. } => return Err(Misfit::TOO_HIGH),
             Run::Packed { start, first, len } => {
                 zeros(&reps[start..], first, len, place(done)?, starts)?;
                 len
@@ -38,7 +38,7 @@ pub(super) fn row_starts(reps: &[u8], num_levels: usize, starts: &mut Vec<u32>) 
 /// Appends the places of zeros in packed bits, of which the one at `first` is at `place`.
 fn zeros(packed: &[u8], first: usize, len: usize, place: u32, starts: &mut Vec<u32>) -> Fit<()> {
     if first + len > packed.len() * 8 {
-        return Err(Misfit("a page has fewer levels than it claims"));
+        return Err(TOO_FEW);
     }
     let mut done = 0;
     while done < len {
@@ -74,7 +74,7 @@ pub(super) fn validity(defs: &[u8], num_levels: usize) -> Fit<Option<BooleanBuff
                 bits.push_same(value == 1, len);
                 len
             }
-            Run::Same { .. } => return Err(TOO_HIGH),
+            Run::Same { .. } => return Err(Misfit::TOO_HIGH),
             Run::Packed { start, first, len } => {
                 bits.push_packed(&defs[start..], first, len);
                 len
@@ -101,7 +101,7 @@ pub(super) fn are_all(defs: &[u8], num_levels: usize, max: u8) -> Fit<bool> {
             Run::Same { value, len } if value == u32::from(max) => len,
             Run::Packed { start, len, .. } => {
                 let whole = len * width / 8;
-                let bytes = defs.get(start..start + (len * width).div_ceil(8)).ok_or(TOO_HIGH)?;
+                let bytes = defs.get(start..start + (len * width).div_ceil(8)).ok_or(TOO_FEW)?;
                 let mask = (1_u8 << (len * width % 8)) - 1;
                 let has_rest = bytes.get(whole).is_none_or(|rest| rest & mask == pattern & mask);
                 if !has_rest || bytes[..whole].iter().any(|&byte| byte != pattern) {
@@ -121,7 +121,7 @@ pub(super) fn expand(bytes: &[u8], num_levels: usize, max: u8, all: &mut Vec<u8>
     let mut levels = Hybrid::new(0, width)?;
     let mut block = [0; 256];
     let mut done = 0;
-    let narrow = |level: u32| u8::try_from(level).ok().filter(|&level| level <= max).ok_or(TOO_HIGH);
+    let narrow = |level: u32| u8::try_from(level).ok().filter(|&level| level <= max).ok_or(Misfit::TOO_HIGH);
     while done < num_levels {
         done += match levels.next(bytes, (num_levels - done).min(block.len()))? {
             Run::Same { value, len } => {
@@ -178,6 +178,17 @@ mod tests {
             prop::collection::vec(0..=max, 1..100),
         ];
         prop::collection::vec(run, 1..6).prop_map(|runs| runs.concat())
+    }
+
+    #[test]
+    fn levels_higher_than_their_column_are_told_from_missing_ones() {
+        for high in [2, 142] {
+            let bytes = [20, 0, 2, high];
+            assert_eq!(row_starts(&bytes, 11, &mut Vec::new()), Err(Misfit::TOO_HIGH));
+            assert_eq!(validity(&bytes, 11), Err(Misfit::TOO_HIGH));
+            assert_eq!(expand(&bytes, 11, 1, &mut Vec::new()), Err(Misfit::TOO_HIGH));
+            assert!(validity(&bytes, 10).is_ok());
+        }
     }
 
     proptest! {

@@ -56,7 +56,15 @@ impl Misfit {
     const MEMORY: Self = Self("there is no memory");
     /// What is not for any decoder: as much would come out of all.
     pub(crate) const TOO_LARGE: Self = Self("values take more memory than there is");
+    /// Nor is this: no writer means anything by it, and what comes out would be other rows' values.
+    pub(crate) const TOO_HIGH: Self = Self("a level is higher than its column's");
     const MISSING: Self = Self("rows are missing from the pages");
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
 }
 
 /// A result whose error says that the column is not for these decoders.

@@ -1,13 +1,14 @@
 //! Reads ranges of one object: few requests, many at a time, each answer checked.
 
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 use futures::future::try_join_all;
-use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
+use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore};
 
 use super::coalesce::{coalesce, merge, split};
 use super::recover::Notes;
@@ -177,20 +178,34 @@ fn of_object(object: &Object, source: object_store::Error) -> Error {
 
 /// Collects a body; small ones arrive in one piece and are not copied.
 async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
-    if let object_store::GetResultPayload::Stream(mut stream) = result.payload {
-        let capacity = index(result.range.end - result.range.start);
-        let Some(first) = stream.try_next().await? else { return Ok(Bytes::new()) };
-        if first.len() == capacity && stream.try_next().await?.is_none() {
-            return Ok(first);
+    let range = result.range;
+    let mut stream = match result.payload {
+        GetResultPayload::Stream(stream) => stream,
+        GetResultPayload::File(file, _) => {
+            let read = tokio::task::spawn_blocking(move || read_file(file, range)).await?;
+            return read.map_err(|source| object_store::Error::Generic { store: "file", source: source.into() });
         }
-        let mut body = BytesMut::with_capacity(capacity);
-        body.extend_from_slice(&first);
-        while let Some(chunk) = stream.try_next().await? {
-            body.extend_from_slice(&chunk);
-        }
-        return Ok(body.freeze());
+    };
+    let capacity = index(range.end - range.start);
+    let Some(first) = stream.try_next().await? else { return Ok(Bytes::new()) };
+    if first.len() == capacity && stream.try_next().await?.is_none() {
+        return Ok(first);
     }
-    result.bytes().await
+    let mut body = BytesMut::with_capacity(capacity);
+    body.extend_from_slice(&first);
+    while let Some(chunk) = stream.try_next().await? {
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+/// Reads a range of a file, as far as it is there; into memory that nobody filled with zeros before.
+fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
+    let num_bytes = range.end - range.start;
+    let mut body = Vec::with_capacity(index(num_bytes));
+    file.seek(SeekFrom::Start(range.start))?;
+    file.take(num_bytes).read_to_end(&mut body)?;
+    Ok(body.into())
 }
 
 /// Collects a body into `buffer`.

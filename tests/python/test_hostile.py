@@ -297,6 +297,15 @@ def null_rows(num_values: int, num_rows: int) -> bytes:
     return of_pages(NULLS, page(num_values, len(body), body), num_rows, num_rows, codec=UNCOMPRESSED)
 
 
+def too_high(*, is_list: bool) -> bytes:
+    """Returns a hundred rows, whose definition levels are higher than any of their column."""
+    levels = hostile.varint(100 << 1) + b"\x8e"
+    reps = hostile.varint(100 << 1) + b"\0"
+    body = b"".join(len(runs).to_bytes(4, "little") + runs for runs in ([reps, levels] if is_list else [levels]))
+    body += bytes(800)
+    return of_pages(LISTS if is_list else NULLS, page(100, len(body), body), 100, 100, codec=UNCOMPRESSED)
+
+
 def with_metadata(key: bytes, value: bytes) -> bytes:
     """Returns a sound file with a value in its footer's metadata."""
 
@@ -472,6 +481,14 @@ def test_a_filter_on_a_list_that_is_longer_than_its_footer_says_is_an_error(cond
     ds = fb.load_dataset(str(tmp_path), split="train")
     with pytest.raises(fb.DataError, match="column `n`.*its pages claim 1000 values, its footer 1"):
         len(ds.filter(condition))
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_levels_that_mean_nothing_are_an_error_and_not_the_values_of_other_rows(is_list: bool, tmp_path: Path):
+    (tmp_path / "high.parquet").write_bytes(too_high(is_list=is_list))
+    ds = fb.load_dataset(str(tmp_path), split="train")
+    with pytest.raises(fb.DataError, match="column `n`.*high.parquet.*a level is higher than its column's"):
+        list(ds.batches(10))
 
 
 def test_a_filter_without_a_limit_refuses_what_takes_half_of_the_machine(tmp_path: Path):

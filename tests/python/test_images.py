@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,24 @@ def test_random_crops_are_those_of_the_model(photos: tuple[fb.Dataset, list[byte
             assert difference(tensor, expected[:, ::-1] if is_mirrored else expected) <= 2, position
             position += 1
     assert position == len(bodies)
+
+
+@pytest.mark.parametrize("crop", ["center", "random"])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "grey"])
+def test_rows_that_are_left_out_below_a_crop_change_nothing(subsampling: str, crop: str, tmp_path: Path) -> None:
+    """Of progressive images, which come in scans, no row can be left out; their numbers are those of the others."""
+    rng = np.random.default_rng(8)
+    images = [photo(*size, seed) for seed, size in enumerate(rng.integers(40, 500, (80, 2)).tolist())]
+    options: dict[str, Any] = {"quality": 92}
+    if subsampling == "grey":
+        images = [image.convert("L") for image in images]
+    else:
+        options["subsampling"] = subsampling
+    restarts = itertools.cycle([{}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 7}])
+    whole = [encoded(image, "JPEG", progressive=True, **options) for image in images]
+    partly = [encoded(image, "JPEG", **options, **restart) for image, restart in zip(images, restarts, strict=False)]
+    kept = [decoded(dataset(tmp_path / name, bodies), crop=crop) for name, bodies in (("w", whole), ("p", partly))]
+    assert torch.equal(*kept)
 
 
 def by_id(batches: Any) -> dict[int, torch.Tensor]:

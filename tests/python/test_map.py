@@ -18,7 +18,7 @@ from rows import batches_of, ids_of, write_uneven
 from torch.utils.data import DataLoader
 
 import forebay as fb
-from forebay.transforms import Rows, seeds_of
+from forebay.transforms import Rows, seed_of, seeds_of
 
 if TYPE_CHECKING:
     from forebay.mapped import MappedDataset
@@ -237,6 +237,7 @@ def test_seeds_stay_what_they_are_also_without_numpy(monkeypatch: pytest.MonkeyP
     # A change of these changes what every model was trained on.
     rows = Rows(epoch=3, first=10, step=2, num_rows=3)
     assert seeds_of(7, rows, "0").tolist() == GOLDEN_SEEDS
+    assert seed_of(7, rows, "0") == GOLDEN_SEEDS[0]
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert seeds_of(7, rows, "0") == GOLDEN_SEEDS
 

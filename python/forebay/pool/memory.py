@@ -8,13 +8,12 @@ after a few.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forebay.pool.pickling import put_together, take_apart
+from forebay.pool.pickling import bytes_of, put_together, take_apart
 from forebay.workers import anonymous_file
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Block:
     def lend(self) -> memoryview:
         """Returns the memory; what is made of it keeps the block in use."""
         # A thing that can be referred to weakly, which memory views hold on to.
-        holder = (ctypes.c_char * self.num_bytes).from_buffer(self._map)
+        holder = bytes_of(self.num_bytes).from_buffer(self._map)
         self._reader = weakref.ref(holder)
         return memoryview(holder).cast("B")
 

@@ -10,6 +10,7 @@ import ctypes
 import io
 import pickle
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ LEAST_BYTES = 512
 """Smaller buffers stay in the pickle."""
 
 
+@lru_cache(maxsize=64)
+def bytes_of(num_bytes: int) -> Any:
+    """Returns the type of so many bytes in memory; making one takes longer than all else that is done with it."""
+    return ctypes.c_char * num_bytes
+
+
 class _Pickler(pickle.Pickler):
     """Takes plain tensors of torch apart into their type, shape and memory."""
 
@@ -26,16 +33,15 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(obj) is not torch.Tensor or not _is_plain(torch, obj):
             return NotImplemented
-        flat = obj.detach().contiguous()
-        num_bytes = flat.numel() * flat.element_size()
-        memory = (ctypes.c_char * num_bytes).from_address(flat.data_ptr())
+        flat = obj.contiguous()
+        memory = bytes_of(flat.numel() * flat.element_size()).from_address(flat.data_ptr())
         memory.owner = flat
         return _tensor, (pickle.PickleBuffer(memory), str(obj.dtype).removeprefix("torch."), tuple(obj.shape))
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
     return bool(
-        tensor.device.type == "cpu"
+        tensor.is_cpu
         and tensor.layout == torch.strided
         and not tensor.requires_grad
         and not tensor.is_quantized

@@ -43,17 +43,17 @@ impl Io {
     ///
     /// [`Error::Thread`] when the system refuses a thread.
     pub fn current() -> Result<Arc<Self>> {
+        let process = std::process::id();
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(io) = Self::running(current.as_ref()) {
+        if let Some((of, io)) = &*current
+            && *of == process
+            && let Some(io) = io.upgrade()
+        {
             return Ok(io);
         }
         let io = Arc::new(Self::start("forebay-io", config::num_threads().min(MAX_IO_THREADS))?);
-        *current = Some((std::process::id(), Arc::downgrade(&io)));
+        *current = Some((process, Arc::downgrade(&io)));
         Ok(io)
-    }
-
-    fn running(current: Option<&(u32, Weak<Self>)>) -> Option<Arc<Self>> {
-        current.filter(|(process, _)| *process == std::process::id())?.1.upgrade()
     }
 
     /// Starts a runtime for the computations of one query, which end with it.
@@ -87,17 +87,12 @@ impl Io {
         self.runtime.spawn(future)
     }
 
-    /// Drops `what` after `delay`, or with the process's runtime if that ends before; at once where there is none.
-    pub fn drop_later(delay: Duration, what: impl Send + 'static) {
-        let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = Self::running(current.as_ref());
-        drop(current);
-        if let Some(io) = running {
-            io.spawn(async move {
-                tokio::time::sleep(delay).await;
-                drop(what);
-            });
-        }
+    /// Drops `what` after `delay`, or with the runtime if that ends before.
+    pub fn drop_later(&self, delay: Duration, what: impl Send + 'static) {
+        self.spawn(async move {
+            tokio::time::sleep(delay).await;
+            drop(what);
+        });
     }
 
     /// Runs `work` on a thread that may block or compute.

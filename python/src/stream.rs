@@ -1,12 +1,16 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
+#[cfg(target_os = "linux")]
+use std::sync::{Arc, Weak};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
+#[cfg(target_os = "linux")]
+use forebay::Io;
 use forebay::plan::Hole;
 use forebay::{
-    BatchStream, Cause, Conversion, Io, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
+    BatchStream, Cause, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -35,6 +39,9 @@ struct Running {
     /// What the stream held is kept for the next one, a little longer than it runs.
     #[cfg(target_os = "linux")]
     memory: Option<crate::alloc::OfStream>,
+    /// Where that waits: what is looked up now would take a lock that a fork in another thread leaves taken.
+    #[cfg(target_os = "linux")]
+    io: Weak<Io>,
 }
 
 /// How long memory is kept after a stream: epochs follow each other.
@@ -59,8 +66,8 @@ impl Drop for Running {
             drop(stream);
         }
         #[cfg(target_os = "linux")]
-        if let Some(memory) = self.memory.take() {
-            Io::drop_later(KEPT, memory);
+        if let (Some(memory), Some(io)) = (self.memory.take(), self.io.upgrade()) {
+            io.drop_later(KEPT, memory);
         }
     }
 }
@@ -72,6 +79,8 @@ impl PyStream {
             calls_python,
             #[cfg(target_os = "linux")]
             memory: Some(crate::alloc::OfStream::begin(options.memory_limit)),
+            #[cfg(target_os = "linux")]
+            io: Io::current().map_or_else(|_| Weak::new(), |io| Arc::downgrade(&io)),
         };
         Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }

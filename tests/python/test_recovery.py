@@ -10,10 +10,13 @@ import shutil
 import ssl
 import subprocess
 import threading
+import traceback
 import warnings
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 NUM_ROWS = 4000
 SECRET = "X-Amz-Signature=s3cr3t"
+ROLE = "arn:aws:iam::123456789012:role/training"
 
 
 def make_object() -> bytes:
@@ -48,6 +52,11 @@ class Store:
     """What the URL must end in."""
     token: str | None = None
     """What requests must be signed for."""
+    identity: str | None = None
+    """The token of a web identity that gets a session, whose token is `token`."""
+    session_seconds: int = 3600
+    """How long a session lasts, as is said of it."""
+    num_sessions: int = 0
     statuses: list[int] = field(default_factory=list)
     """Of the next answers, from the last on."""
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -75,6 +84,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
             stop = min(int(last) + 1, len(BODY)) if first else len(BODY)
             headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(BODY)}"}
             self.answer(HTTPStatus.PARTIAL_CONTENT, BODY[start:stop], headers)
+
+    def do_POST(self) -> None:
+        """Begins a session of a web identity, as AWS's token service does."""
+        asked = dict(parse_qsl(urlsplit(self.path).query))
+        wanted = {"Action": "AssumeRoleWithWebIdentity", "RoleArn": ROLE, "WebIdentityToken": self.store.identity}
+        if not wanted.items() <= asked.items():
+            self.answer(HTTPStatus.FORBIDDEN, b"<ErrorResponse/>", {})
+            return
+        self.store.num_sessions += 1
+        ends = datetime.now(UTC) + timedelta(seconds=self.store.session_seconds)
+        session = (
+            f"<AccessKeyId>key</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>{self.store.token}"
+        )
+        session += f"</SessionToken><Expiration>{ends:%Y-%m-%dT%H:%M:%SZ}</Expiration>"
+        kind = "AssumeRoleWithWebIdentity"
+        body = f"<{kind}Response><{kind}Result><Credentials>{session}</Credentials></{kind}Result></{kind}Response>"
+        self.answer(HTTPStatus.OK, body.encode(), {})
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -265,6 +291,44 @@ def test_a_private_authority_is_trusted_where_it_is_named(authority):
     with pytest.raises(fb.StoreError, match="certificate") as caught:
         fb.load_dataset(url, split="train")
     assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
+    assert next(servers, None) is None
+
+
+@pytest.mark.parametrize("session_seconds", [3600, 60])
+def test_a_web_identity_gets_a_new_session_when_one_is_over(session_seconds, authority, monkeypatch, tmp_path):
+    """One that lasts is over before its time, and one is over soon. The token service is asked with TLS only."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.parent / "server.pem", authority.parent / "server.key")
+    servers = serve(context)
+    store = next(servers)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "token").write_text("identity-1")
+    for name, value in {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_ENDPOINT_URL_STS": store.url,
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
+        "AWS_ROLE_ARN": ROLE,
+        "AWS_REGION": "here",
+    }.items():
+        monkeypatch.setenv(name, value)
+    store.identity, store.token, store.session_seconds = "identity-1", "session-1", session_seconds
+    options = {"ca_certificate": str(authority)}
+    ds = fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
+    stream = iter(ds.select_columns("id").batches(100, rank=0, world_size=1))
+    first = [next(stream)]
+    begun = store.num_sessions
+    # Whoever issues tokens has written another one meanwhile.
+    (tmp_path / "token").write_text("identity-2")
+    store.identity, store.token = "identity-2", "session-2"
+    found = [row for batch in [*first, *stream] for row in pa.record_batch(batch)["id"].to_pylist()]
+    assert found == list(range(NUM_ROWS))
+    assert ids(ds) == list(range(NUM_ROWS))
+    assert store.num_sessions > begun
+    store.identity, store.token = "identity-3", "session-3"
+    with pytest.raises(fb.AccessDeniedError, match="s3://bucket/x.parquet") as failed:
+        ids(ds)
+    assert "identity-2" not in "".join(traceback.format_exception(failed.value))
     assert next(servers, None) is None
 
 

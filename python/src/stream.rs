@@ -36,17 +36,37 @@ struct Running {
     stream: Option<BatchStream>,
     /// Whether its threads may be waiting for the GIL, in a function of a query.
     calls_python: bool,
-    /// What the stream held is kept for the next one, a little longer than it runs.
+    /// Dropped last: what the stream held is kept until then, and a little longer.
     #[cfg(target_os = "linux")]
+    _memory: Kept,
+}
+
+/// Memory of a stream, kept for the next one: epochs follow each other.
+#[cfg(target_os = "linux")]
+struct Kept {
     memory: Option<crate::alloc::OfStream>,
-    /// Where that waits: what is looked up now would take a lock that a fork in another thread leaves taken.
-    #[cfg(target_os = "linux")]
+    /// Where it waits: to look that up in the end takes a lock, which a fork in another thread would leave taken.
     io: Weak<Io>,
 }
 
-/// How long memory is kept after a stream: epochs follow each other.
 #[cfg(target_os = "linux")]
-const KEPT: Duration = Duration::from_secs(5);
+impl Kept {
+    const AFTERWARDS: Duration = Duration::from_secs(5);
+
+    fn begin(memory_limit: u64) -> Self {
+        let io = Io::current().map_or_else(|_| Weak::new(), |io| Arc::downgrade(&io));
+        Self { memory: Some(crate::alloc::OfStream::begin(memory_limit)), io }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let (Some(memory), Some(io)) = (self.memory.take(), self.io.upgrade()) {
+            io.drop_later(Self::AFTERWARDS, memory);
+        }
+    }
+}
 
 impl Iterator for Running {
     type Item = forebay::Result<RecordBatch>;
@@ -62,12 +82,6 @@ impl Drop for Running {
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
             attached(|py| py.detach(|| drop(stream)));
-        } else {
-            drop(stream);
-        }
-        #[cfg(target_os = "linux")]
-        if let (Some(memory), Some(io)) = (self.memory.take(), self.io.upgrade()) {
-            io.drop_later(KEPT, memory);
         }
     }
 }
@@ -78,9 +92,7 @@ impl PyStream {
             stream: Some(stream),
             calls_python,
             #[cfg(target_os = "linux")]
-            memory: Some(crate::alloc::OfStream::begin(options.memory_limit)),
-            #[cfg(target_os = "linux")]
-            io: Io::current().map_or_else(|_| Weak::new(), |io| Arc::downgrade(&io)),
+            _memory: Kept::begin(options.memory_limit),
         };
         Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
     }

@@ -10,11 +10,11 @@ use parquet::basic::Type as PhysicalType;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
 
+use super::find::Source;
 use super::footer::{self, Parsed};
 use super::kept::Kept;
 use super::packed::Tail;
 use super::partition::Constant;
-use super::snapshot::Source;
 use super::types::Schemas;
 use crate::error::{Error, Result};
 use crate::panics;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Snapshot;
-use super::snapshot::Source;
+use super::find::Source;
 use crate::error::{Error, Result};
 use crate::secrets;
 use crate::source::{self, Location, Object, Store, StoreKey};

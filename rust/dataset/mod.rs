@@ -1,6 +1,7 @@
 //! What a dataset is made of when it is opened: objects, their footers, one schema.
 
 mod cost;
+mod find;
 mod fingerprint;
 mod footer;
 mod fragment;
@@ -26,11 +27,12 @@ mod trial;
 mod types;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
+pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};
 pub use self::fragment::Fragment;
 pub use self::manifest::Audience;
 pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
 pub(crate) use self::row_group::RowGroupRead;
-pub use self::snapshot::{FileRequest, FilesRequest, OpenRequest, Opening, RowGroupRef, Snapshot, SplitFiles};
+pub use self::snapshot::{Opening, RowGroupRef, Snapshot};
 pub use self::trial::Trial;

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Fragment;
+use super::find::Source;
 use super::footer::{self, TailSize};
 use super::pack::{self, Pack};
 use super::packed::Tail;
-use super::snapshot::Source;
 use super::types::Schemas;
 use crate::cache::Cache;
 use crate::config;

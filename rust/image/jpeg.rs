@@ -102,7 +102,7 @@ fn read_header(bytes: &[u8], space: ColorSpace) -> Result<JpegDecoder<ZCursor<&[
     Ok(decoder)
 }
 
-/// Returns the row before which all lie that `part` of an image is resized of: beside its own as many as make a pixel.
+/// Returns how many rows of an image, from the first on, `part` of it is resized of: below its own as many as make a pixel.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and the cast saturates")]
 fn rows_of(part: Box2, target: Extent) -> u32 {
     let reach = (part.height / f64::from(target.height)).max(1.0);

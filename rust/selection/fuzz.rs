@@ -66,7 +66,8 @@ static ROWS: LazyLock<Option<(RecordBatch, Arc<Snapshot>)>> = LazyLock::new(|| {
     Some((batch, snapshot))
 });
 
-/// `sqlparser` may read what follows a period twice, and so what is nested in that: 2^18 times for `a.b.(` in a row of 18.
+/// `sqlparser` reads what follows a period more than once, and so what is nested in that: 18 of `a.b.(` take it 0.7 s, 12 no
+/// tenth of that, and the fuzzer writes hundreds.
 const MAX_PERIODS: usize = 12;
 
 /// Parses a filter and evaluates it: on all rows at once, and on some and the others.

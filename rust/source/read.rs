@@ -183,7 +183,8 @@ async fn collect(result: GetResult) -> Result<Bytes, object_store::Error> {
         GetResultPayload::Stream(stream) => stream,
         GetResultPayload::File(file, _) => {
             let read = tokio::task::spawn_blocking(move || read_file(file, range)).await?;
-            return read.map_err(|source| object_store::Error::Generic { store: "file", source: source.into() });
+            return read
+                .map_err(|source| object_store::Error::Generic { store: "LocalFileSystem", source: source.into() });
         }
     };
     let capacity = index(range.end - range.start);

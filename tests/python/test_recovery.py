@@ -280,56 +280,57 @@ def authority(tmp_path: Path) -> Path:
     return tmp_path / "ca.pem"
 
 
-def test_a_private_authority_is_trusted_where_it_is_named(authority):
+@pytest.fixture
+def secure_store(authority: Path) -> Iterator[Store]:
+    """A store that is asked with TLS only, and has a certificate of that authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.parent / "server.pem", authority.parent / "server.key")
-    servers = serve(context)
-    url = f"{next(servers).url}/x.parquet"
+    yield from serve(context)
+
+
+def test_a_private_authority_is_trusted_where_it_is_named(authority, secure_store):
+    url = f"{secure_store.url}/x.parquet"
     for certificate in (str(authority), authority.read_text()):
         ds = fb.load_dataset(url, split="train", storage_options={"ca_certificate": certificate})
         assert ids(ds) == list(range(NUM_ROWS))
     with pytest.raises(fb.StoreError, match="certificate") as caught:
         fb.load_dataset(url, split="train")
     assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
-    assert next(servers, None) is None
 
 
 @pytest.mark.parametrize("session_seconds", [3600, 60])
-def test_a_web_identity_gets_a_new_session_when_one_is_over(session_seconds, authority, monkeypatch, tmp_path):
+def test_a_web_identity_gets_a_new_session_when_one_is_over(
+    session_seconds, authority, secure_store, monkeypatch, tmp_path
+):
     """One that lasts is over before its time, and one is over soon. The token service is asked with TLS only."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.parent / "server.pem", authority.parent / "server.key")
-    servers = serve(context)
-    store = next(servers)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "token").write_text("identity-1")
     for name, value in {
-        "AWS_ENDPOINT_URL": store.url,
-        "AWS_ENDPOINT_URL_STS": store.url,
+        "AWS_ENDPOINT_URL": secure_store.url,
+        "AWS_ENDPOINT_URL_STS": secure_store.url,
         "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
         "AWS_ROLE_ARN": ROLE,
         "AWS_REGION": "here",
     }.items():
         monkeypatch.setenv(name, value)
-    store.identity, store.token, store.session_seconds = "identity-1", "session-1", session_seconds
+    secure_store.identity, secure_store.token, secure_store.session_seconds = "identity-1", "session-1", session_seconds
     options = {"ca_certificate": str(authority)}
     ds = fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
     stream = iter(ds.select_columns("id").batches(100, rank=0, world_size=1))
     first = [next(stream)]
-    begun = store.num_sessions
+    begun = secure_store.num_sessions
     # Whoever issues tokens has written another one meanwhile.
     (tmp_path / "token").write_text("identity-2")
-    store.identity, store.token = "identity-2", "session-2"
+    secure_store.identity, secure_store.token = "identity-2", "session-2"
     found = [row for batch in [*first, *stream] for row in pa.record_batch(batch)["id"].to_pylist()]
     assert found == list(range(NUM_ROWS))
     assert ids(ds) == list(range(NUM_ROWS))
-    assert store.num_sessions > begun
-    store.identity, store.token = "identity-3", "session-3"
+    assert secure_store.num_sessions > begun
+    secure_store.identity, secure_store.token = "identity-3", "session-3"
     with pytest.raises(fb.AccessDeniedError, match="s3://bucket/x.parquet") as failed:
         ids(ds)
     assert "identity-2" not in "".join(traceback.format_exception(failed.value))
-    assert next(servers, None) is None
 
 
 @pytest.mark.parametrize(

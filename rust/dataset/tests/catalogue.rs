@@ -6,7 +6,7 @@ use object_store::path::Path as Key;
 
 use super::*;
 use crate::cache::{Cache, Found};
-use crate::dataset::snapshot::Source;
+use crate::dataset::find::Source;
 use crate::dataset::{Audience, manifest, pack};
 use crate::source::{Listed, Object, StoreKey};
 

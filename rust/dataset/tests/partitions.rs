@@ -5,7 +5,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Int64Type};
 
 use super::*;
-use crate::dataset::snapshot::Source;
+use crate::dataset::find::Source;
 use crate::query::{Dataset, Reading};
 use crate::source::Listed;
 

@@ -1,0 +1,224 @@
+//! Finds the objects of a dataset: in listings, in a manifest, or as they were named, with their stores and splits.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::manifest::{self, Saved};
+use crate::error::{Error, Result};
+use crate::source::{Listed, Location, Object, Store, StoreKey, infer_splits, list};
+
+/// Names all splits, where none has this name.
+const ALL_SPLITS: &str = "all";
+
+/// What to open.
+#[derive(Debug, Clone, Default)]
+pub struct OpenRequest {
+    /// Folders, objects and globs, as paths or URIs.
+    pub sources: Vec<String>,
+    /// The split to keep, several of them as `train+test`, or `all`; all objects without one.
+    pub split: Option<String>,
+    /// Options of the stores, over those of the environment.
+    pub storage_options: BTreeMap<String, String>,
+}
+
+/// Objects that were found elsewhere: what they are is not looked up again.
+#[derive(Debug, Clone, Default)]
+pub struct FilesRequest {
+    /// Names of what is to be opened, with the splits that each consists of and their objects.
+    pub splits: Vec<(String, Vec<SplitFiles>)>,
+    /// The commit that all of them are of, if they are files of a repository.
+    pub commit: Option<String>,
+    /// Options of the stores, over those of the environment.
+    pub storage_options: BTreeMap<String, String>,
+}
+
+/// A split with its objects.
+pub type SplitFiles = (String, Vec<FileRequest>);
+
+/// An object that was found elsewhere; without a size, perhaps a folder or a pattern.
+#[derive(Debug, Clone)]
+pub struct FileRequest {
+    /// Its path or URI.
+    pub uri: String,
+    /// Its size, if it is known.
+    pub size_bytes: Option<u64>,
+    /// Its entity tag, if it is known.
+    pub e_tag: Option<String>,
+}
+
+/// An object to open, and where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    /// The store, among those of the request.
+    pub(super) store: usize,
+    pub(super) object: Object,
+    /// Its path below what was listed.
+    pub(super) relative: String,
+}
+
+/// What was found under a request: objects with their stores and splits.
+pub(super) struct Found {
+    pub(super) stores: Vec<Store>,
+    pub(super) sources: Vec<Source>,
+    /// How long that took; `None` where they were known.
+    pub(super) listing: Option<Duration>,
+    /// The sources' packed footers, where a manifest has them.
+    pub(super) packed: Vec<Option<Bytes>>,
+    pub(super) splits: Vec<(String, Vec<usize>)>,
+    /// The commits of the splits, where objects are files of a repository.
+    pub(super) commits: Vec<Option<String>>,
+}
+
+/// A snapshot to be opened.
+pub(super) struct Wanted {
+    pub(super) split: Option<String>,
+    /// The splits that it consists of, with the numbers of their sources.
+    pub(super) parts: Vec<(String, Vec<usize>)>,
+    pub(super) commit: Option<String>,
+}
+
+impl Found {
+    pub(super) fn of_saved(stores: Vec<Store>, saved: Saved) -> Self {
+        let packed = saved.packed.into_iter().map(Some).collect();
+        let (splits, commits) = (saved.splits, saved.commits);
+        Self { stores, sources: saved.sources, listing: None, packed, splits, commits }
+    }
+
+    /// Returns what holds all sources.
+    pub(super) fn all(&self) -> Wanted {
+        Wanted { split: None, parts: vec![(String::new(), (0..self.sources.len()).collect())], commit: None }
+    }
+
+    /// Returns each split as one to open.
+    pub(super) fn each_split(&self) -> Vec<Wanted> {
+        self.splits.iter().filter_map(|(name, _)| self.of_splits(name)).collect()
+    }
+
+    /// Returns the splits that `text` names, as `train`, `train+test` or `all`; `None` if one of them is not there.
+    pub(super) fn of_splits(&self, text: &str) -> Option<Wanted> {
+        let place = |name: &str| self.splits.iter().position(|(known, _)| known == name);
+        let places: Vec<usize> = match place(text) {
+            Some(place) => vec![place],
+            None if text == ALL_SPLITS => (0..self.splits.len()).collect(),
+            None => text.split('+').map(|name| place(name.trim())).collect::<Option<_>>()?,
+        };
+        let parts = places.iter().map(|&place| self.splits[place].clone()).collect();
+        let commit = places.first().and_then(|&place| self.commits.get(place).cloned().flatten());
+        Some(Wanted { split: Some(text.to_owned()), parts, commit })
+    }
+}
+
+/// Finds what is asked for, with one listing for a folder.
+pub(super) async fn find(request: &OpenRequest) -> Result<Found> {
+    let start = Instant::now();
+    let found = find_sources(request).await?;
+    Ok(Found { listing: Some(start.elapsed()), ..found })
+}
+
+async fn find_sources(request: &OpenRequest) -> Result<Found> {
+    if request.sources.is_empty() {
+        return Err(Error::Uri { uri: String::new(), reason: "the list of sources is empty".into() });
+    }
+    let locations = request.sources.iter().map(|source| Location::parse(source)).collect::<Result<Vec<_>>>()?;
+    match locations.iter().find(|location| manifest::is_manifest(location)) {
+        Some(manifest) if locations.len() == 1 => find_saved(manifest, request).await,
+        Some(manifest) => {
+            let reason = "a manifest is opened alone, not with other sources".to_owned();
+            Err(Error::Uri { uri: manifest.text.clone(), reason })
+        }
+        None => find_listed(&locations, request).await,
+    }
+}
+
+/// Finds what a manifest lists.
+async fn find_saved(location: &Location, request: &OpenRequest) -> Result<Found> {
+    let saved = manifest::read(location, &request.storage_options).await?;
+    let is_remote = |key: &StoreKey| *key != StoreKey::Local;
+    let has_remote = is_remote(&location.store) || saved.stores.iter().any(|(key, _)| is_remote(key));
+    let none = BTreeMap::new();
+    let make = |(key, _): &(StoreKey, _)| {
+        // What is meant for the others means nothing to local files.
+        let options = if has_remote && !is_remote(key) { &none } else { &request.storage_options };
+        Store::try_new(key.clone(), options)
+    };
+    let stores = saved.stores.iter().map(make).collect::<Result<_>>()?;
+    Ok(Found::of_saved(stores, saved))
+}
+
+async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Found> {
+    let mut stores: Vec<Store> = Vec::new();
+    let mut sources: Vec<Source> = Vec::new();
+    let mut known = HashSet::new();
+    for location in locations {
+        let store = store_of(location, locations, &mut stores, &request.storage_options)?;
+        let connection = stores[store].connect()?;
+        for Listed { object, relative } in list(&connection, location).await? {
+            if !known.insert((store, object.path.clone())) {
+                let reason = format!("`{}` is in the sources twice", object.url);
+                return Err(Error::Uri { uri: location.text.clone(), reason });
+            }
+            sources.push(Source { store, object, relative });
+        }
+    }
+    let relative: Vec<String> = sources.iter().map(|source| source.relative.clone()).collect();
+    let (packed, splits) = (vec![None; sources.len()], infer_splits(&relative));
+    Ok(Found { stores, packed, sources, listing: None, splits, commits: Vec::new() })
+}
+
+/// Returns objects that were found elsewhere, and what is to be opened of them. Sizes of local ones are looked up.
+pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
+    let FilesRequest { splits, commit, storage_options } = request;
+    let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    let files = splits.iter().flat_map(|(_, of)| of).flat_map(|(_, files)| files);
+    let locations = files.map(|file| Location::parse(&file.uri)).collect::<Result<Vec<_>>>()?;
+    let mut of_files = locations.iter();
+    for (name, of) in splits {
+        let mut parts = Vec::new();
+        for (part, files) in of {
+            let first = sources.len();
+            for (file, location) in files.into_iter().zip(&mut of_files) {
+                // What is meant for the others means nothing to local files.
+                let is_local = location.store == StoreKey::Local;
+                let options = if is_local { const { &BTreeMap::new() } } else { &storage_options };
+                let store = store_of(location, &locations, &mut stores, options)?;
+                sources.extend(find_file(file, location.clone(), store, &stores[store]).await?);
+            }
+            parts.push((part, (first..sources.len()).collect()));
+        }
+        wanted.push(Wanted { split: Some(name), parts, commit: commit.clone() });
+    }
+    let packed = vec![None; sources.len()];
+    Ok((Found { stores, sources, listing: None, packed, splits: Vec::new(), commits: Vec::new() }, wanted))
+}
+
+/// Returns an object that was found elsewhere; those of a folder or a pattern are listed, and local ones looked up.
+async fn find_file(file: FileRequest, location: Location, store: usize, of: &Store) -> Result<Vec<Source>> {
+    if file.size_bytes.is_none() || location.store == StoreKey::Local {
+        let listed = list(&of.connect()?, &location).await?;
+        return Ok(listed.into_iter().map(|Listed { object, relative }| Source { store, object, relative }).collect());
+    }
+    // What is above it says nothing of it: it was chosen by its name.
+    let relative = location.path.filename().unwrap_or_default().to_owned();
+    let url = location.url();
+    let object = Object { path: location.path, url, size_bytes: file.size_bytes, e_tag: file.e_tag };
+    Ok(vec![Source { store, object, relative }])
+}
+
+/// Returns the number of a location's store, which is made if there is none.
+///
+/// `all` are the locations that are opened together: the store is to know their queries.
+fn store_of(
+    location: &Location,
+    all: &[Location],
+    stores: &mut Vec<Store>,
+    options: &BTreeMap<String, String>,
+) -> Result<usize> {
+    if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
+        return Ok(index);
+    }
+    let options = Store::options_with_queries(&location.store, all, options);
+    stores.push(Store::try_new(location.store.clone(), &options)?);
+    Ok(stores.len() - 1)
+}

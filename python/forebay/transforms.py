@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.carriers import split
 from forebay.columns import length_of, row_of
@@ -25,8 +25,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Which rows of which epoch a batch holds."""
 
     epoch: int

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import functions
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 import torch
 from programs import MODULES, run_python, run_to_its_end
@@ -24,6 +25,7 @@ from rows import write_uneven
 
 import forebay as fb
 from forebay.pool.memory import Inbox, Outbox
+from forebay.pool.pickling import take_apart
 
 if TYPE_CHECKING:
     from forebay.mapped import MappedDataset
@@ -236,7 +238,7 @@ def test_a_block_is_written_again_only_when_nobody_uses_what_was_read() -> None:
     value = {"a": np.arange(10_000), "t": torch.arange(5000, dtype=torch.bfloat16).reshape(50, 100).T, "n": [1, "x"]}
 
     def send() -> Any:
-        parcel, file = outbox.pack(value)
+        parcel, file = outbox.pack(take_apart(value))
         if file is not None:
             inbox.add(parcel, file)
             os.close(file)
@@ -259,16 +261,89 @@ def test_a_block_is_written_again_only_when_nobody_uses_what_was_read() -> None:
 
 def test_a_block_that_is_too_small_gives_way_to_a_larger_one() -> None:
     outbox, inbox = Outbox(), Inbox(most_in_use=2)
-    parcel, file = outbox.pack(b"small")
+    parcel, file = outbox.pack(take_apart(b"small"))
     inbox.add(parcel, file)
     os.close(file)
     assert inbox.open(parcel) == b"small"
     outbox.take_back(inbox.return_unused())
-    larger, file = outbox.pack(bytes(1 << 20))
+    larger, file = outbox.pack(take_apart(bytes(1 << 20)))
     os.close(file)
     assert outbox.given_up == [parcel.block]
     assert larger.num_bytes >= 1 << 20
     inbox.forget([parcel.block])
+
+
+class TwoEnds:
+    """What two processes have of each other's blocks, without the processes."""
+
+    def __init__(self, most_in_use: int) -> None:
+        self.loop_outbox, self.loop_inbox = Outbox(), Inbox(most_in_use)
+        self.worker_outbox, self.worker_inbox = Outbox(), Inbox(2)
+
+    def to_worker(self, value: Any) -> Any:
+        parcel, file = self.loop_outbox.pack(take_apart(value))
+        if file is not None:
+            self.worker_inbox.add(parcel, file)
+            os.close(file)
+        return self.worker_inbox.open(parcel)
+
+    def to_loop(self, buffers: list[memoryview]) -> tuple[Any, int]:
+        """Returns what the loop gets, and how many buffers came as places."""
+        parcel, file = self.worker_outbox.pack(self.worker_inbox.leave(buffers))
+        if file is not None:
+            self.loop_inbox.add(parcel, file)
+            os.close(file)
+        value = self.loop_inbox.open(parcel, self.loop_outbox)
+        self.loop_outbox.take_back(self.worker_inbox.return_unused())
+        self.worker_outbox.take_back(self.loop_inbox.return_unused())
+        return value, sum(part.came_in is not None for part in parcel.parts)
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy", "arrow"])
+def test_what_a_function_returns_as_it_was_goes_back_without_a_copy(form: str) -> None:
+    ends = TwoEnds(most_in_use=100)
+    kept = []
+    for number in range(6):
+        array = np.arange(number, number + 30_000)
+        made: Any = {"torch": torch.from_numpy, "numpy": np.asarray, "arrow": pa.array}[form](array)
+        given = ends.to_worker({"a": made, "text": ["x"]})
+        half = given["a"][10_000:]
+        buffers = take_apart({**given, "half": half, "new": np.full(10_000, number)})
+        del given, half
+        value, num_places = ends.to_loop(buffers)
+        # Arrow's slices have the offset beside the whole buffer.
+        assert num_places == 2
+        assert np.array_equal(np.asarray(value["a"]), array)
+        assert np.array_equal(np.asarray(value["half"]), array[10_000:])
+        assert np.array_equal(value["new"], np.full(10_000, number))
+        kept.append((value, array))
+    # No block was written as long as its batch was there.
+    assert all(np.array_equal(np.asarray(value["a"]), array) for value, array in kept)
+    assert ends.loop_outbox.num_lent == 6
+    kept.clear()
+    del value
+    assert ends.loop_outbox.num_lent == 0
+    assert ends.to_worker(b"again") == b"again"
+    assert len(ends.loop_outbox._blocks) == 6, "one of them is used again"
+
+
+def test_what_a_function_keeps_goes_back_as_a_copy() -> None:
+    ends = TwoEnds(most_in_use=100)
+    given = ends.to_worker(torch.arange(10_000))
+    value, num_places = ends.to_loop(take_apart(given))
+    assert num_places == 0
+    value[:] = -1
+    assert given.equal(torch.arange(10_000)), "the loop changes its own"
+
+
+def test_who_keeps_batches_that_came_back_in_their_blocks_gets_copies() -> None:
+    ends = TwoEnds(most_in_use=3)
+    kept = []
+    for _ in range(10):
+        buffers = take_apart(ends.to_worker(torch.arange(10_000)))
+        kept.append(ends.to_loop(buffers)[0])
+    assert ends.loop_outbox.num_lent == 3
+    assert all(tensor.equal(torch.arange(10_000)) for tensor in kept)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 100_000])
@@ -276,7 +351,7 @@ def test_a_block_that_is_too_small_gives_way_to_a_larger_one() -> None:
 def test_tensors_of_every_type_and_size_arrive(dtype: torch.dtype, num_bytes: int) -> None:
     outbox, inbox = Outbox(), Inbox(most_in_use=2)
     tensor = torch.ones(num_bytes // dtype.itemsize).to(dtype)
-    parcel, file = outbox.pack([tensor, tensor[::2], tensor.sum(), torch.ones(3, requires_grad=True)])
+    parcel, file = outbox.pack(take_apart([tensor, tensor[::2], tensor.sum(), torch.ones(3, requires_grad=True)]))
     inbox.add(parcel, file)
     os.close(file)
     whole, half, total, parameter = inbox.open(parcel)

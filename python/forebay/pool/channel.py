@@ -6,10 +6,9 @@ import os
 import pickle
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from forebay.pool.memory import Parcel
+from forebay.pool.memory import Parcel, Part
 
 _LENGTH = struct.Struct("I")
 
@@ -22,7 +21,7 @@ class Message(NamedTuple):
     """Of the task."""
     parcel: Parcel | None = None
     about: Any = None
-    """Which rows they are."""
+    """Which rows they are: plain tuples and numbers."""
     returned: tuple[int, ...] = ()
     """Blocks of the receiver that the sender uses no more."""
     given_up: tuple[int, ...] = ()
@@ -45,13 +44,15 @@ class Channel:
         Raises:
             OSError: the other process is gone.
         """
-        body = pickle.dumps(tuple(message), protocol=5)
+        body = pickle.dumps(_plain(message), protocol=5)
         data = _LENGTH.pack(len(body)) + body
+        if file is None:
+            self.end.sendall(data)
+            return
         try:
-            sent = socket.send_fds(self.end, [data], [] if file is None else [file])
+            sent = socket.send_fds(self.end, [data], [file])
         finally:
-            if file is not None:
-                os.close(file)
+            os.close(file)
         if sent < len(data):
             self.end.sendall(data[sent:])
 
@@ -68,7 +69,7 @@ class Channel:
             if file is not None:
                 os.close(file)
             return None
-        return Message._make(pickle.loads(body)), file  # noqa: S301 - from a process of our own
+        return _message(pickle.loads(body)), file  # noqa: S301 - from a process of our own
 
     def _receive(self, num_bytes: int) -> bytes:
         """Waits for so many bytes; none if the other process ends before."""
@@ -83,3 +84,21 @@ class Channel:
     def close(self) -> None:
         """Closes this end, which the other process notices."""
         self.end.close()
+
+
+def _plain(message: Message) -> tuple[Any, ...]:
+    """Returns a message as tuples, which are pickled in a tenth of the time of classes."""
+    kind, number, parcel, *rest = message
+    if parcel is not None:
+        block, num_bytes, parts = parcel
+        return kind, number, (block, num_bytes, tuple(map(tuple, parts))), *rest
+    return tuple(message)
+
+
+def _message(plain: tuple[Any, ...]) -> Message:
+    """Returns the message that was made plain."""
+    kind, number, parcel, *rest = plain
+    if parcel is not None:
+        block, num_bytes, parts = parcel
+        parcel = Parcel(block, num_bytes, tuple(map(Part._make, parts)))
+    return Message(kind, number, parcel, *rest)

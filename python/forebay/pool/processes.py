@@ -17,6 +17,7 @@ from forebay.exceptions import TransformError, WorkerDiedError
 from forebay.pool.channel import Channel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
+from forebay.pool.pickling import take_apart
 from forebay.pool.worker import main
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Processes:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
-        worker.send(Message("task", self._num_given, about=rows), value)
+        worker.send(Message("task", self._num_given, about=tuple(rows)), value)
         worker.tasks[self._num_given] = rows
         return self._num_given
 
@@ -125,7 +126,7 @@ class Worker:
 
     def send(self, message: Message, value: object) -> None:
         """Sends a message about an object."""
-        parcel, file = self._outbox.pack(value)
+        parcel, file = self._outbox.pack(take_apart(value))
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
         returned = tuple(self._inbox.return_unused())
         # One that is gone is noticed when its answer is read.
@@ -140,7 +141,7 @@ class Worker:
         """Notes what a message says of blocks; returns the object that comes with it."""
         self._note(message, file)
         assert message.parcel is not None, "results are in a block"  # noqa: S101
-        return self._inbox.open(message.parcel)
+        return self._inbox.open(message.parcel, self._outbox)
 
     def take(self, message: Message, file: int | None, num_abandoned: int) -> Done | None:
         """Takes a message; returns what came of a batch, unless it was given up."""

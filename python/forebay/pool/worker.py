@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forebay.exceptions import Cause, TransformError
 from forebay.pool.channel import Channel, Message
 from forebay.pool.memory import Inbox, Outbox
+from forebay.pool.pickling import take_apart
 from forebay.transforms import Rows, seeds_of
 
 if TYPE_CHECKING:
@@ -106,22 +107,24 @@ class Worker:
     def _run(self, message: Message) -> None:
         """Runs the program on a batch."""
         assert self._program is not None and message.parcel is not None, "the job comes first"  # noqa: S101, PT018
+        rows = Rows(*message.about)
         try:
-            result = self._program(self._inbox.open(message.parcel), message.about, owns_process=True)
+            result = self._program(self._inbox.open(message.parcel), rows, owns_process=True)
         except TransformError as error:
             self._fail(message, error, error.__cause__)
             return
         except BaseException as error:  # noqa: BLE001 - told to the loop
             what = f"{type(error).__name__}: {error}".strip(": ")
-            self._fail(message, TransformError(f"map: a function failed on {message.about}: {what}"), error)
+            self._fail(message, TransformError(f"map: a function failed on {rows}: {what}"), error)
             return
         try:
-            packed = self._outbox.pack(result)
+            buffers = take_apart(result)
+            del result
+            packed = self._outbox.pack(self._inbox.leave(buffers))
         except Exception as error:  # noqa: BLE001 - told to the loop
-            what = f"map: what came of {message.about} cannot be sent to the process of the loop"
+            what = f"map: what came of {rows} cannot be sent to the process of the loop"
             self._fail(message, TransformError(f"{what}: {type(error).__name__}: {error}"), error)
             return
-        del result
         self._send(Message("result", message.number), *packed)
 
     def _fail(self, message: Message, error: TransformError, cause: BaseException | None) -> None:
@@ -136,7 +139,7 @@ class Worker:
             kept.__traceback__ = None
             kept.add_note(f"in {place}:\n{text}")
         error.__cause__, error.__context__, error.__traceback__ = kept, None, None
-        self._send(Message("failure", message.number), *self._outbox.pack(error))
+        self._send(Message("failure", message.number), *self._outbox.pack(take_apart(error)))
 
     def _send(self, message: Message, parcel: Any = None, file: int | None = None) -> None:
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []

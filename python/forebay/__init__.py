@@ -47,13 +47,14 @@ from forebay.exceptions import (
     WorkerDiedError,
 )
 from forebay.hf.taken import from_hf
-from forebay.loader import Stream, cursor
+from forebay.loader import Stream
 from forebay.loading import DatasetDict, load_dataset
 from forebay.options import PoolOptions, ReadOptions, ShuffleOptions
 from forebay.secrets import pickle_with_secrets, unpickle_with
 from forebay.selection import Selection
 from forebay.shaping import Image, Pack, Pad
 from forebay.sql import Function, QueryResult, list_queries, read_query
+from forebay.states import cursor
 
 __all__ = [
     "AccessDeniedError",

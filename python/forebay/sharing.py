@@ -16,12 +16,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from forebay.distributed import gather
+from forebay.passes import Cursor
 from forebay.stages import Alone, Item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forebay.passes import Cursor, Run
+    from forebay.passes import Run
     from forebay.pool.channel import Channel
     from forebay.stages import Batches, Reading
 
@@ -120,12 +121,13 @@ class Taker:
     def give(self, value: object, about: Any) -> None:
         """Hands a batch over; waits where too many are under way, and no longer than `SECONDS_TO_WAIT`."""
         from forebay.pool.channel import Message
+        from forebay.pool.pickling import take_apart
 
         if not self.has_room(SECONDS_TO_WAIT):
             self.close()
         if not self._is_there:
             return
-        parcel, file = self._outbox.pack(value)
+        parcel, file = self._outbox.pack(take_apart(value))
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
         self._num_under_way += 1
         try:
@@ -197,7 +199,7 @@ class Giving:
     def __next__(self) -> Item:
         item = next(self._batches, None)
         for taker in self._takers:
-            taker.give(None, None) if item is None else taker.give(item.value, item[1:])
+            taker.give(None, None) if item is None else taker.give(item.value, (item.num_rows, item.first, *item.after))
         if item is None:
             raise StopIteration
         return item
@@ -230,7 +232,8 @@ class Given:
             else:
                 if about is None:
                     raise StopIteration
-                item = Item(value, *about)
+                num_rows, first, *after = about
+                item = Item(value, num_rows, first, Cursor(*after))
                 self._run = self._run.behind(item.after)
                 return item
         return next(self._own)

@@ -1,10 +1,15 @@
 //! What a user should know and nobody waits for: kept until whoever may speak asks for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use crate::secrets::redacted;
 
 /// Notices beyond these are dropped.
 const MOST: usize = 64;
+
+/// How often a lock is tried that is held for microseconds.
+const TRIES: usize = 1000;
 
 /// Notices, and the process that they are of.
 type Queue = (u32, Vec<String>);
@@ -15,7 +20,7 @@ static HAS_ANY: AtomicBool = AtomicBool::new(false);
 /// Keeps a notice of this process.
 pub(crate) fn push(text: String) {
     let process = std::process::id();
-    let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut queue) = (0..TRIES).find_map(|_| try_lock().or_else(pause)) else { return };
     if queue.0 != process {
         *queue = (process, Vec::new());
     }
@@ -25,16 +30,31 @@ pub(crate) fn push(text: String) {
     HAS_ANY.store(true, Ordering::Release);
 }
 
-/// Takes the notices of this process since the last call. Costs nothing where there are none.
+/// Takes the notices of this process since the last call, without secrets. Costs nothing where there are none.
 pub fn take_notices() -> Vec<String> {
     if !HAS_ANY.load(Ordering::Acquire) {
         return Vec::new();
     }
-    // Not waited for: a forked child may find it locked for ever.
-    let Ok(mut queue) = QUEUE.try_lock() else { return Vec::new() };
+    let Some(mut queue) = try_lock() else { return Vec::new() };
     HAS_ANY.store(false, Ordering::Release);
     let taken = std::mem::take(&mut queue.1);
-    if queue.0 == std::process::id() { taken } else { Vec::new() }
+    let is_ours = queue.0 == std::process::id();
+    drop(queue);
+    taken.into_iter().filter(|_| is_ours).map(|text| redacted(&text)).collect()
+}
+
+/// Locks the queue, which is never waited for: a forked child may find it locked for ever.
+fn try_lock() -> Option<MutexGuard<'static, Queue>> {
+    match QUEUE.try_lock() {
+        Ok(queue) => Some(queue),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn pause<T>() -> Option<T> {
+    std::thread::yield_now();
+    None
 }
 
 #[cfg(test)]
@@ -46,5 +66,12 @@ mod tests {
         push("of this test".into());
         assert!(take_notices().contains(&"of this test".to_owned()));
         assert!(!take_notices().contains(&"of this test".to_owned()));
+    }
+
+    #[test]
+    fn notices_tell_no_secrets() {
+        push("https://user:secret@host refuses".into());
+        let taken = take_notices();
+        assert!(taken.contains(&"https://…@host refuses".to_owned()), "{taken:?}");
     }
 }

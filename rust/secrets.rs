@@ -3,8 +3,9 @@
 //! Nothing of ours writes a secret into a message. Stores and clients below us quote what they were sent, servers repeat
 //! it in their answers, and people put credentials into URLs: so every message passes through [`redacted`] on its way out.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::iter;
+use std::sync::OnceLock;
 
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -38,8 +39,31 @@ const HIDDEN: &str = "…";
 /// The shortest secret that is looked for in messages: shorter ones are words of every message.
 const LEAST_LEN: usize = 8;
 
-/// Values of secret options of this process's stores.
-static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Values of secret options of this process's stores, the first of a list to which only ever something is added: reading
+/// it takes no lock, which a forked child could find locked for ever.
+static KNOWN: OnceLock<Known> = OnceLock::new();
+
+#[derive(Debug)]
+struct Known {
+    secret: String,
+    next: OnceLock<Box<Self>>,
+}
+
+/// Returns what is known now.
+fn known() -> impl Iterator<Item = &'static Known> {
+    iter::successors(KNOWN.get(), |known| known.next.get().map(Box::as_ref))
+}
+
+/// Adds a secret, if it is not known.
+fn learn(secret: String) {
+    if known().any(|known| known.secret == secret) {
+        return;
+    }
+    let mut last = KNOWN.get_or_init(|| Known { secret: secret.clone(), next: OnceLock::new() });
+    while last.secret != secret {
+        last = last.next.get_or_init(|| Box::new(Known { secret: secret.clone(), next: OnceLock::new() }));
+    }
+}
 
 /// Returns whether the value of an option is for this process alone.
 pub(crate) fn is_secret(name: &str, value: &str) -> bool {
@@ -49,7 +73,8 @@ pub(crate) fn is_secret(name: &str, value: &str) -> bool {
 
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    WORDS.iter().any(|word| name.contains(word))
+    // Whether there is to be a signature is none.
+    !name.ends_with("skip_signature") && WORDS.iter().any(|word| name.contains(word))
 }
 
 /// Returns whether a URL's query signs it or lets somebody in.
@@ -67,8 +92,7 @@ pub(crate) fn remember(options: &BTreeMap<String, String>) {
             _ => secrets.push(value.clone()),
         }
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.extend(secrets.into_iter().filter(|secret| secret.len() >= LEAST_LEN));
+    secrets.into_iter().filter(|secret| secret.len() >= LEAST_LEN).for_each(learn);
 }
 
 /// Adds the texts in `json` that are secrets, as all are under the name of one.
@@ -103,7 +127,6 @@ pub(crate) fn is_in_environment(key: &StoreKey, name: &str) -> bool {
 /// that sign them.
 pub fn redacted(text: &str) -> String {
     let mut hidden = text.to_owned();
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     // What is not Unicode is in no message as it is.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -111,7 +134,7 @@ pub fn redacted(text: &str) -> String {
         .filter(|(name, value)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && is_secret(name, value))
         .map(|(_, value)| value);
     let mut secrets: Vec<String> =
-        known.into_iter().chain(environment).filter(|value| value.len() >= LEAST_LEN).collect();
+        known().map(|known| known.secret.clone()).chain(environment).filter(|value| value.len() >= LEAST_LEN).collect();
     // One may be a part of another.
     secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
     for secret in secrets {
@@ -164,8 +187,16 @@ mod tests {
             assert!(is_secret(name, "x"), "{name}");
             assert!(!is_secret(name, " "), "{name}");
         }
-        for name in ["aws_region", "endpoint_url", "timeout", "user_agent", "account_name", "allow_http", "hf_patience"]
-        {
+        for name in [
+            "aws_region",
+            "aws_skip_signature",
+            "endpoint_url",
+            "timeout",
+            "user_agent",
+            "account_name",
+            "allow_http",
+            "hf_patience",
+        ] {
             assert!(!is_secret(name, "x"), "{name}");
         }
         assert!(is_secret("proxy_url", "http://user:secret@proxy:80"));
@@ -189,6 +220,17 @@ mod tests {
         ] {
             assert_eq!(redacted(text), expected);
         }
+    }
+
+    #[test]
+    fn what_several_threads_learn_at_once_is_known_once() {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|n| learn(format!("learned at once {n}"))));
+            }
+        });
+        let count = |n: i32| known().filter(|known| known.secret == format!("learned at once {n}")).count();
+        assert!((0..50).all(|n| count(n) == 1));
     }
 
     #[test]

@@ -147,6 +147,10 @@ fn build<C: HttpConnector>(
         }
         StoreKey::Http(root) => {
             let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector()).with_retry(once);
+            // The only one that does not look there itself.
+            for (name, value) in variables(key) {
+                builder = builder.with_config(name, value);
+            }
             for (name, value) in timeouts(key, settings) {
                 builder = builder.with_config(name, value);
             }
@@ -162,6 +166,15 @@ fn build<C: HttpConnector>(
         StoreKey::Local | StoreKey::Hub(_) | StoreKey::FileSystem(_) => {
             return Err(refused(&format!("`{}` is no store of `object_store`", key.root())));
         }
+    })
+}
+
+/// Returns the options of a client that the environment sets, under names that begin as those of the store.
+fn variables(key: &StoreKey) -> impl Iterator<Item = (ClientConfigKey, String)> {
+    let prefix = settings::prefix(key).unwrap_or_default();
+    std::env::vars_os().filter_map(move |(name, value)| {
+        let option = name.to_str()?.strip_prefix(prefix)?.to_ascii_lowercase();
+        Some((option.parse().ok()?, value.into_string().ok()?))
     })
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use object_store::client::{HttpError, HttpErrorKind, HttpResponse};
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{
+    CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
 
 use super::trouble::{Kind, Trouble};
 
@@ -28,12 +30,14 @@ pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
 
 /// Returns how long a refusal asks to wait: seconds, or until a date.
 pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = text(headers, &RETRY_AFTER)?.trim();
-    if let Ok(seconds) = text.parse() {
+    let asked = text(headers, &RETRY_AFTER)?.trim();
+    if let Ok(seconds) = asked.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = chrono::DateTime::parse_from_rfc2822(text).ok()?;
-    Some(date.signed_duration_since(chrono::Utc::now()).to_std().unwrap_or_default())
+    let date = |text: &str| chrono::DateTime::parse_from_rfc2822(text.trim()).ok();
+    // By the clock that the date is of, where the answer has its time: that of this machine may be hours wrong.
+    let now = text(headers, &DATE).and_then(date).map_or_else(chrono::Utc::now, |sent| sent.to_utc());
+    Some(date(asked)?.signed_duration_since(now).to_std().unwrap_or_default())
 }
 
 /// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked
@@ -202,6 +206,19 @@ mod tests {
         assert!(seconds("Fri, 31 Dec 2100 23:59:59 GMT").unwrap() > 1_000_000_000);
         assert_eq!(seconds("soon"), None);
         assert_eq!(retry_after(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn the_time_of_a_refusal_is_the_store_s() {
+        let wait = |sent: &str| {
+            let headers = headers(&[(&DATE, sent), (&RETRY_AFTER, "Fri, 31 Dec 1999 23:59:59 GMT")]);
+            retry_after(&headers).unwrap().as_secs()
+        };
+        // The clocks of both machines are decades apart.
+        assert_eq!(wait("Fri, 31 Dec 1999 23:59:57 GMT"), 2);
+        assert_eq!(wait("Fri, 31 Dec 1999 22:59:59 GMT"), 3600);
+        assert_eq!(wait("Sat, 01 Jan 2000 00:00:00 GMT"), 0);
+        assert_eq!(wait("now"), 0);
     }
 
     #[test]

@@ -69,7 +69,7 @@ asan: ## Run unit tests of the core and of the allocator with AddressSanitizer
 	@$(PYTHON) scripts/fuzz.py asan
 
 .PHONY: audit
-audit: ## Check what is linked and installed: licences, sources, and known vulnerabilities, which needs a network
+audit: .venv-audit/done ## Check what is linked and installed: licences, sources, and known vulnerabilities, which needs a network
 	@$(PYTHON) scripts/audit.py --advisories
 
 # An incremental build is optimised less.
@@ -171,6 +171,7 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	@$(COMPILE) requirements/mosaicml.in --overrides requirements/overrides.txt --output-file requirements/mosaicml.txt
 	@$(COMPILE) requirements/datasets.in --output-file requirements/datasets.txt
 	@$(COMPILE) requirements/s3-server.in --python-version 3.13 --output-file requirements/s3-server.txt
+	@$(COMPILE) requirements/audit.in --output-file requirements/audit.txt
 
 # Stamps: files in the environments that tell what these hold. Packages are compiled when they are installed, because the
 # tests start many processes, and where Python may not write bytecode each would compile torch anew: 8 seconds.
@@ -210,6 +211,13 @@ lock: .venv/dev ## Update the pinned versions of all Python packages
 	$(SAY) "setting up .venv-mosaicml from $<"
 	@$(UV) venv --quiet --clear --python $(BIN)/python .venv-mosaicml
 	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-mosaicml -r $<
+	@touch $@
+
+# It shares nothing with what it checks.
+.venv-audit/done: $(REQUIREMENTS)/audit.txt | $(filter-out uv,$(UV))
+	$(SAY) "setting up .venv-audit from $<"
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv-audit
+	@$(UV) pip install --quiet --no-deps --compile-bytecode --python .venv-audit -r $<
 	@touch $@
 
 .venv-uv/bin/uv:

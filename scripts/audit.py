@@ -3,9 +3,10 @@
 Known vulnerabilities are asked for, too, where their databases can be reached.
 
     python3 scripts/audit.py               # needs no network
-    python3 scripts/audit.py --advisories  # asks `cargo deny` or `cargo audit`, and `pip-audit`
+    python3 scripts/audit.py --advisories  # asks `cargo deny` or `cargo audit`, and `pip-audit` of `make audit`
 
-The first is a part of `make lint`. The second depends on what was published today, so it is no part of `.ci/run`.
+The first is a part of `make lint`. The second depends on what was published today, so it is no part of `.ci/run`. It
+ends with status 1 if something was found, and with 2 if nothing was but somebody could not be asked.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 # What is installed with the package, or beside it in tests.
 REQUIREMENTS = ROOT / "python" / "requirements"
+LOCKS = ("dev.txt", "docs.txt")
+PIP_AUDIT = ROOT / ".venv-audit" / "bin" / "pip-audit"
+NO_DATABASE = "(failed to|couldn't|could not) (fetch|load|open) (the )?advisory database"
+"""What cargo's programs say when they have nothing to compare with."""
 
 
 def packages() -> list[dict[str, Any]]:
@@ -80,21 +86,66 @@ def problems(found: list[dict[str, Any]], rules: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def advisories() -> list[str]:
-    """Asks for known vulnerabilities, and returns what was found or could not be asked."""
+@dataclass(frozen=True)
+class Advisories:
+    """What those who know of vulnerabilities answered."""
+
+    found: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+    """Who could not be asked, and why."""
+
+
+def advisories() -> Advisories:
+    """Asks for known vulnerabilities of crates and of Python packages."""
+    told = Advisories()
     commands = {"cargo-deny": ["cargo", "deny", "check", "advisories"], "cargo-audit": ["cargo", "audit"]}
     rust = next((command for program, command in commands.items() if shutil.which(program)), None)
-    wrong = [] if rust else ["no advisories for crates: neither `cargo-deny` nor `cargo-audit` is installed"]
-    if rust and subprocess.run(rust, check=False, cwd=ROOT).returncode != 0:
-        wrong.append(f"`{' '.join(rust)}` failed")
-    if not (program := shutil.which("pip-audit")):
-        return [*wrong, "no advisories for Python packages: `pip-audit` is not installed"]
-    for lock in ("dev.txt", "docs.txt"):
+    if rust is None:
+        told.unasked.append(
+            "crates: neither `cargo-deny` nor `cargo-audit` is installed; "
+            "`cargo install --locked cargo-deny` does so, in some ten minutes"
+        )
+    else:
+        note_crates(told, run(rust))
+    program = str(PIP_AUDIT) if PIP_AUDIT.exists() else shutil.which("pip-audit")
+    if program is None:
+        told.unasked.append("Python packages: `pip-audit` is not installed; `make audit` does so")
+        return told
+    for lock in LOCKS:
         # A package that the database does not know was not asked about, so `--strict`.
-        command = [program, "--strict", "--no-deps", "--disable-pip", "-r", str(REQUIREMENTS / lock)]
-        if subprocess.run(command, check=False, cwd=ROOT).returncode != 0:
-            wrong.append(f"`pip-audit` failed for {lock}")
-    return wrong
+        options = ["--strict", "--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+        note_packages(told, lock, run([program, *options, "-r", str(REQUIREMENTS / lock)]))
+    return told
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the root of the repository, and takes what it says."""
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+
+
+def note_crates(told: Advisories, done: subprocess.CompletedProcess[str]) -> None:
+    """Notes what `cargo deny` or `cargo audit` said: both end with the same status for all that is wrong."""
+    if done.returncode == 0:
+        return
+    said = f"{done.stdout}{done.stderr}".strip()
+    if re.search(NO_DATABASE, said):
+        told.unasked.append(f"crates: the advisory database cannot be reached:\n{said}")
+    else:
+        told.found.append(f"crates:\n{said}")
+
+
+def note_packages(told: Advisories, lock: str, done: subprocess.CompletedProcess[str]) -> None:
+    """Notes what `pip-audit` said of a lock file: JSON, unless somebody could not be asked."""
+    try:
+        known = json.loads(done.stdout)["dependencies"]
+    except ValueError:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        told.unasked.append(f"{lock}: the advisory database cannot be reached, or does not know all: {said[-1]}")
+        return
+    for package in known:
+        names = ", ".join(vulnerability["id"] for vulnerability in package.get("vulns", []))
+        if names:
+            told.found.append(f"{lock}: {package['name']} {package['version']}: {names}")
 
 
 def main() -> int:
@@ -104,9 +155,11 @@ def main() -> int:
     arguments = parser.parse_args()
     found = packages()
     wrong = problems(found, tomllib.loads((ROOT / "deny.toml").read_text()))
-    wrong += advisories() if arguments.advisories else []
-    print("\n".join([*wrong, f"{len(found)} crates, {len(wrong)} problems"]))
-    return 1 if wrong else 0
+    told = advisories() if arguments.advisories else Advisories()
+    wrong += [f"a known vulnerability of {found}" for found in told.found]
+    unasked = [f"NOT ASKED about {unasked}" for unasked in told.unasked]
+    print("\n".join([*wrong, *unasked, f"{len(found)} crates, {len(wrong)} problems"]))
+    return 1 if wrong else 2 if unasked else 0
 
 
 if __name__ == "__main__":

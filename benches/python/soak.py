@@ -3,25 +3,29 @@
 Two readers go through epoch after epoch of the same objects, by a proxy whose faults change all the time. One is killed
 at random and goes on from its last state in a new process, with another batch size; the other lives, and is watched.
 Every row of every epoch is accounted for: by its number, and by bytes that follow from it. Memory, descriptors and
-threads of the one that lives must stay flat. It ends with status 1 if anything is not as it must be.
+threads of the one that lives must stay flat, and neither may be silent for long. It ends with status 1 if anything is
+not as it must be, or if too little has happened to tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import contextlib
+import faulthandler
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fault_readers import KEY, NUM_ROWS, SECRET, payload, write_parquet
 from faults import DATA, SLOW_DOWN, proxied, put, served
@@ -35,8 +39,14 @@ SECONDS_OF_FAULTS = 5.0
 MEBIBYTE = 1 << 20
 MOST_SLOPE = 1.0
 """Mebibytes a minute."""
+MOST_MORE = 3
+"""Descriptors and threads: a connection or two more may be open by chance."""
 LEAST_MINUTES = 10.0
-"""Below which a slope says nothing: allocators warm up."""
+"""Below which nothing is said of what is flat, as allocators warm up, nor of how much has happened."""
+LEAST_SAMPLES = 4
+RETRY_SECONDS = 120
+LINE_SECONDS = RETRY_SECONDS + 60.0
+"""Within which a reader says something: it has given up by itself before, or it hangs."""
 
 KINDS: list[dict[str, Any]] = [
     {"status": 503, "body": SLOW_DOWN, "chance": 0.2},
@@ -62,7 +72,8 @@ def work(endpoint: str, epoch: int, state: dict[str, Any] | None, seed: int) -> 
     import forebay as fb
 
     options = {"aws_endpoint_url": endpoint, "aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
-    options |= {"read_timeout": "2s", "retry_for": "120s"}
+    options |= {"read_timeout": "2s", "retry_for": f"{RETRY_SECONDS}s"}
+    faulthandler.register(signal.SIGUSR1)
     generator = random.Random(seed)  # noqa: S311
     while True:
         ds = fb.load_dataset(f"s3://{BUCKET}/parquet/", split="train", storage_options=options).shuffle(seed=3)
@@ -131,16 +142,24 @@ class Reader:
         arguments = ["work", self.endpoint, str(epoch), json.dumps(state), str(generator.getrandbits(32))]
         left = generator.randrange(20, 200) if self.has_kills else None
         command = [sys.executable, __file__, *arguments]
-        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        # A file takes all complaints; a pipe that nobody reads would stop who writes to it.
+        with (
+            tempfile.TemporaryFile() as complaints,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints) as process,
+        ):
             try:
-                for line in process.stdout or ():
+                for line in lines_of(process, LINE_SECONDS):
                     yield json.loads(line)
                     left = None if left is None else left - 1
                     if left == 0:
                         self.num_kills += 1
                         return
-                complaints = process.stderr.read() if process.stderr else ""
-                self.failures.append(f"epoch {epoch}: it ended: {complaints[-600:]}")
+                self.failures.append(f"epoch {epoch}: it ended: {end_of(complaints)}")
+            except TimeoutError as error:
+                # It says where its threads are.
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(1)
+                self.failures.append(f"after {self.num_epochs} epochs: it hangs, {error}: {end_of(complaints)}")
             finally:
                 process.send_signal(signal.SIGKILL)
 
@@ -156,19 +175,49 @@ class Reader:
         said = [f"{self.name}: {self.num_epochs} epochs of {NUM_ROWS:,} rows exact, {self.num_kills} kills"]
         # The first third warms up.
         steady = self.samples[len(self.samples) // 3 :]
-        if self.has_kills or len(steady) < 4:
-            return said
+        wrong = [] if self.num_epochs else ["no epoch came to its end"]
+        if self.has_kills:
+            wrong += [] if self.num_kills else ["it was never killed"]
+        elif len(steady) < LEAST_SAMPLES:
+            wrong += [f"only {len(steady)} samples tell of its memory"]
+        else:
+            said += self._what_is_held(steady, wrong)
+        self.failures += wrong if minutes >= LEAST_MINUTES else []
+        return said
+
+    def _what_is_held(self, steady: list[tuple[float, dict[str, int]]], wrong: list[str]) -> list[str]:
+        """Returns what is to be said of memory, descriptors and threads, and notes in `wrong` what is not flat."""
         slope = slope_of([(when / 60, held["rss"] / MEBIBYTE) for when, held in steady])
-        said.append(f"{self.name}: RSS {steady[-1][1]['rss'] / MEBIBYTE:.0f} MiB, {slope:+.2f} MiB a minute")
-        if slope > MOST_SLOPE and minutes >= LEAST_MINUTES:
-            self.failures.append(f"memory grows by {slope:.2f} MiB a minute")
+        said = [f"{self.name}: RSS {steady[-1][1]['rss'] / MEBIBYTE:.0f} MiB, {slope:+.2f} MiB a minute"]
+        if slope > MOST_SLOPE:
+            wrong.append(f"memory grows by {slope:.2f} MiB a minute")
         for what in ("descriptors", "threads"):
             first, last = (max(held[what] for _, held in part) for part in halves(steady))
             said.append(f"{self.name}: at most {first} {what}, later {last}")
-            # A connection or two more may be open by chance.
-            if last > first * 1.2 + 8:
-                self.failures.append(f"{what} grow from {first} to {last}")
+            if last > first + MOST_MORE:
+                wrong.append(f"{what} grow from {first} to {last}")
         return said
+
+
+def lines_of(process: subprocess.Popen[bytes], seconds: float) -> Iterator[bytes]:
+    """Yields the whole lines that a process writes; raises `TimeoutError` where none comes for so long."""
+    if process.stdout is None:
+        return
+    begun, deadline = b"", time.monotonic() + seconds
+    while select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+        read = os.read(process.stdout.fileno(), 1 << 16)
+        if not read:
+            return
+        *whole, begun = (begun + read).split(b"\n")
+        yield from whole
+        deadline = time.monotonic() + seconds if whole else deadline
+    raise TimeoutError(f"it said nothing for {seconds:g} s")
+
+
+def end_of(complaints: IO[bytes]) -> str:
+    """Returns the last of what was complained of."""
+    complaints.seek(0)
+    return complaints.read()[-2000:].decode(errors="replace")
 
 
 def halves(values: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -199,14 +248,15 @@ def soak(minutes: float, seed: int) -> int:
         endpoint, set_faults = stack.enter_context(proxied(server, [], seed))
         until = time.monotonic() + minutes * 60
         readers = [Reader("alive", endpoint, seed + 1, False), Reader("killed", endpoint, seed + 2, True)]
-        threads = [threading.Thread(target=reader.run, args=(until,)) for reader in readers]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor())
+        running = [pool.submit(reader.run, until) for reader in readers]
+        while not all(future.done() for future in running):
             # At the end nothing goes wrong, so that the last epochs end.
             chosen = generator.sample(KINDS, 3) if time.monotonic() < until else []
             num_faults += set_faults([{"times": None, **fault} for fault in chosen])["faults"]
             time.sleep(SECONDS_OF_FAULTS)
+        for future in running:
+            future.result()
     print(f"soak: {minutes:g} minutes, seed {seed}, {num_faults:,} requests went wrong")
     for reader in readers:
         print("\n".join(reader.report(minutes)))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fault_proxy import FaultProxy
 from hub import Hub
 from hypothesis import settings
 from s3 import S3
+from upstreams import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +26,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import azurite  # noqa: E402  (programs, not packages: they are found by the line above)
 import s3_server  # noqa: E402
+from lakes import make_certificates  # noqa: E402
 
 # Tests count requests, which a cache would answer; those of the cache name a folder of their own.
 os.environ["FOREBAY_CACHE"] = "0"
@@ -69,6 +73,25 @@ def azure() -> Iterator[azurite.Azurite]:
         pytest.skip(str(error))
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A private authority, a certificate of it for this machine, and the key of that, where openssl is installed."""
+    try:
+        return make_certificates(tmp_path_factory.mktemp("certificates"))
+    except FileNotFoundError:
+        pytest.skip("there is no openssl, which makes certificates: THE TESTS THAT NEED TLS ARE SKIPPED")
+
+
+@pytest.fixture(scope="module")
+def secure_web(certificates: tuple[Path, Path, Path]) -> Iterator[FaultProxy]:
+    """A web server with TLS and without faults, whose certificate is of that authority."""
+    _, certificate, key = certificates
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with FaultProxy(Objects(), context=context) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -25,6 +25,12 @@ SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please w
 CHANGED = "part-3.parquet"
 """The object to which things happen, in the middle of its being read."""
 
+OBJECT = r"`[^`]+/part-\d\.parquet`"
+"""How messages name an object; those that are of a range of it begin with `bytes 4..3685 of`."""
+
+NO_ANSWER = "timed out|no answer came in time"
+"""What comes first: the end of a request's time, or of all time that there is."""
+
 PAGE = b"<html><body>Please log in to the network.</body></html>"
 
 
@@ -54,7 +60,7 @@ class Case:
     may_be_exact: bool = False
     """Whether it may go on, too, if every row is right."""
     words: str = ""
-    """What the error says."""
+    """What the error says: which object, which of its bytes if it is about them, and why."""
     is_opening: bool = False
     """Whether things go wrong before the dataset is open."""
     stores: tuple[str, ...] = ("s3", "http")
@@ -65,14 +71,25 @@ def passes(**fault: Any) -> Case:
     return Case(lambda _: [Fault(**{"skip": 2} | fault)])
 
 
-def stays(*error: type[fb.ForebayError], words: str = r"\.parquet", may_be_exact: bool = False, **fault: Any) -> Case:
+def about(cause: str) -> str:
+    """Returns a pattern of messages that name an object and a cause."""
+    return rf"{OBJECT}.*({cause})"
+
+
+def about_bytes(cause: str) -> str:
+    """Returns a pattern of messages that name a range of an object and a cause."""
+    return rf"bytes \d+\.\.\d+ of {about(cause)}"
+
+
+def stays(*error: type[fb.ForebayError], words: str, may_be_exact: bool = False, **fault: Any) -> Case:
     """Makes a case of one fault that stays."""
     return Case(lambda _: [Fault(**{"times": None} | fault)], error, may_be_exact, words)
 
 
 def spoils(**fault: Any) -> Case:
     """Makes a case of bytes that look right and are not."""
-    return stays(fb.DataError, fb.StoreError, may_be_exact=True, **{"times": 1} | fault)
+    words = rf"column `\w+` in row group \d of {about('[Pp]age')}"
+    return stays(fb.DataError, words=words, may_be_exact=True, **{"times": 1} | fault)
 
 
 def opening(**fault: Any) -> Case:
@@ -80,8 +97,9 @@ def opening(**fault: Any) -> Case:
     return Case(lambda _: [Fault(**fault)], is_opening=True)
 
 
-def happens(what: Callable[[Place], None], *error: type[fb.ForebayError], words: str, **fault: Any) -> Case:
+def happens(what: Callable[[Place], None], *error: type[fb.ForebayError], cause: str, **fault: Any) -> Case:
     """Makes a case of something that happens to an object in mid-epoch."""
+    words = rf"/{CHANGED}`.*({cause})"
     return Case(lambda place: [Fault(before=lambda: what(place), where=CHANGED, **fault)], error, words=words)
 
 
@@ -183,39 +201,63 @@ CASES: dict[str, Case] = {
     "doubled bytes in the right length": spoils(edit=fault_edits.doubled_within(40)),
     "doubled bytes in the right length, always": spoils(edit=fault_edits.doubled_within(40), times=None),
     # What stays.
-    "503 for ever": stays(fb.StoreTimeoutError, **refused(503)),
-    "503 for ever, with a long Retry-After": stays(fb.StoreTimeoutError, **refused(503, "3600")),
-    "500 for ever": stays(fb.StoreError, status=500),
-    "stalls for ever": stays(fb.StoreTimeoutError, cut_after=-1, ending="stall"),
-    "stalls in all bodies": stays(fb.StoreTimeoutError, cut_after=0, ending="stall"),
-    "resets for ever": stays(fb.StoreError, cut_after=-1, ending="reset"),
-    "gone for ever": stays(fb.StoreError, outage=3600.0),
-    "cut for ever, with a length that agrees": stays(fb.StoreError, edit=fault_edits.shortened(7)),
-    "another Content-Range for ever": stays(fb.StoreError, edit=fault_edits.shifted_range(3)),
-    "no Content-Range for ever": stays(fb.StoreError, edit=fault_edits.with_header("content-range", None)),
-    "doubled bytes for ever": stays(fb.StoreError, edit=fault_edits.doubled(9)),
-    "ranges ignored for ever": stays(fb.StoreError, may_be_exact=True, hide=("range",)),
-    "pages in the place of bytes for ever": stays(fb.StoreError, edit=a_page),
-    "400": stays(fb.StoreError, status=400),
-    "401": stays(fb.AccessDeniedError, status=401),
-    "403": stays(fb.AccessDeniedError, status=403),
-    "404": stays(fb.NotFoundError, status=404),
-    "410": stays(fb.StoreError, fb.NotFoundError, status=410),
-    "416": stays(fb.StoreError, status=416),
-    "412": stays(fb.ObjectChangedError, status=412),
-    "another e-tag": stays(fb.ObjectChangedError, edit=fault_edits.with_header("etag", '"other"')),
+    "503 for ever": stays(fb.StoreTimeoutError, words=about_bytes("503 .*SlowDown"), **refused(503)),
+    "503 for ever, with a long Retry-After": stays(
+        fb.StoreTimeoutError, words=about_bytes("503 .*SlowDown"), **refused(503, "3600")
+    ),
+    "500 for ever": stays(fb.StoreTimeoutError, words=about_bytes("500 Internal Server Error"), status=500),
+    "stalls for ever": stays(fb.StoreTimeoutError, words=about_bytes(NO_ANSWER), cut_after=-1, ending="stall"),
+    "stalls in all bodies": stays(fb.StoreTimeoutError, words=about_bytes(NO_ANSWER), cut_after=0, ending="stall"),
+    "resets for ever": stays(
+        fb.StoreTimeoutError, words=about_bytes("[Cc]onnection (reset|closed|error)"), cut_after=-1, ending="reset"
+    ),
+    "gone for ever": stays(fb.StoreTimeoutError, words=about_bytes("[Cc]onnection refused"), outage=3600.0),
+    "cut for ever, with a length that agrees": stays(
+        fb.StoreError, words=about_bytes(r"announced \d+ bytes for `bytes \d"), edit=fault_edits.shortened(7)
+    ),
+    "another Content-Range for ever": stays(
+        fb.StoreError, words=about_bytes(r"answered bytes=\d+-\d+ with `bytes \d"), edit=fault_edits.shifted_range(3)
+    ),
+    "no Content-Range for ever": stays(
+        fb.StoreError,
+        words=about_bytes(r"answered bytes=\d+-\d+ with `no `Content-Range"),
+        edit=fault_edits.with_header("content-range", None),
+    ),
+    "doubled bytes for ever": stays(
+        fb.StoreError, words=about_bytes(r"announced \d+ bytes for `bytes \d"), edit=fault_edits.doubled(9)
+    ),
+    "ranges ignored for ever": stays(
+        fb.StoreError, words=about_bytes("sent the whole object"), may_be_exact=True, hide=("range",)
+    ),
+    "pages in the place of bytes for ever": stays(
+        fb.StoreError, words=about_bytes("sent the whole object|a page of HTML"), edit=a_page
+    ),
+    "400": stays(fb.StoreError, words=about_bytes("400 Bad Request"), status=400),
+    "401": stays(fb.AccessDeniedError, words=about("401 Unauthorized"), status=401),
+    "403": stays(fb.AccessDeniedError, words=about("403 Forbidden"), status=403),
+    "404": stays(fb.NotFoundError, words=about("404 Not Found"), status=404),
+    "410": stays(fb.StoreError, fb.NotFoundError, words=about_bytes("410 Gone"), status=410),
+    "416": stays(fb.StoreError, words=about_bytes("416 Range Not Satisfiable"), status=416),
+    "412": stays(fb.ObjectChangedError, words=about("changed .*e-tag"), status=412),
+    "another e-tag": stays(
+        fb.ObjectChangedError, words=about("changed .*e-tag"), edit=fault_edits.with_header("etag", '"other"')
+    ),
     "a stale e-tag once": stays(
-        fb.ObjectChangedError, may_be_exact=True, times=1, edit=fault_edits.with_header("etag", '"stale"')
+        fb.ObjectChangedError,
+        words=about("changed .*e-tag"),
+        may_be_exact=True,
+        times=1,
+        edit=fault_edits.with_header("etag", '"stale"'),
     ),
     # What happens to objects.
-    "replaced": happens(lambda place: place.replace(), fb.ObjectChangedError, words=CHANGED, times=1),
+    "replaced": happens(lambda place: place.replace(), fb.ObjectChangedError, cause="changed .*e-tag", times=1),
     "replaced by one as large": happens(
-        lambda place: place.replace(same_size=True), fb.ObjectChangedError, words=CHANGED, times=1
+        lambda place: place.replace(same_size=True), fb.ObjectChangedError, cause="changed .*e-tag", times=1
     ),
     "replaced in a store that knows no conditions": happens(
         lambda place: place.replace(same_size=True),
         fb.ObjectChangedError,
-        words=CHANGED,
+        cause="changed .*e-tag",
         times=None,
         hide=("if-match",),
     ),
@@ -223,12 +265,12 @@ CASES: dict[str, Case] = {
         lambda place: place.replace(),
         fb.ObjectChangedError,
         fb.StoreError,
-        words=CHANGED,
+        cause="changed .*e-tag",
         times=None,
         hide=("if-match",),
         edit=without_tag,
     ),
-    "deleted": happens(lambda place: place.delete(), fb.NotFoundError, fb.ObjectChangedError, words=CHANGED, times=1),
+    "deleted": happens(lambda place: place.delete(), fb.NotFoundError, cause="404 Not Found", times=1),
     # Footers.
     "opening: 503": opening(**refused(503), times=3),
     "opening: 429 with Retry-After": opening(**refused(429, "1")),
@@ -239,12 +281,23 @@ CASES: dict[str, Case] = {
     "opening: another Content-Range": opening(edit=fault_edits.shifted_range(3)),
     "opening: a length that agrees with a cut": opening(edit=fault_edits.shortened(7)),
     "opening: range ignored": opening(hide=("range",)),
-    "opening: 403": Case(lambda _: [Fault(status=403, times=None)], (fb.AccessDeniedError,), is_opening=True),
+    "opening: 403": Case(
+        lambda _: [Fault(status=403, times=None)],
+        (fb.AccessDeniedError,),
+        words=about("403 Forbidden"),
+        is_opening=True,
+    ),
     "opening: stalls for ever": Case(
-        lambda _: [Fault(cut_after=-1, ending="stall", times=None)], (fb.StoreTimeoutError,), is_opening=True
+        lambda _: [Fault(cut_after=-1, ending="stall", times=None)],
+        (fb.StoreTimeoutError,),
+        words=about(NO_ANSWER),
+        is_opening=True,
     ),
     "opening: 503 for ever": Case(
-        lambda _: [Fault(**refused(503), times=None)], (fb.StoreTimeoutError,), is_opening=True
+        lambda _: [Fault(**refused(503), times=None)],
+        (fb.StoreTimeoutError,),
+        words=about("503 .*SlowDown"),
+        is_opening=True,
     ),
     # Listings and credentials, which are of S3.
     "listing: 503": Case(
@@ -259,13 +312,14 @@ CASES: dict[str, Case] = {
     "listing: no XML": Case(
         lambda _: [Fault(edit=a_page, times=None, where="list-type")],
         (fb.StoreError, fb.NotFoundError),
+        words="the store failed for `s3://[^`]+/`.*a page of HTML",
         is_opening=True,
         stores=("s3",),
     ),
     "credentials that expire": Case(
         lambda place: [Fault(before=place.expire, skip=2)],
         (fb.AccessDeniedError,),
-        words="expired|credentials",
+        words=about("ExpiredToken|expired"),
         stores=("s3",),
     ),
 }

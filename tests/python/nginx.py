@@ -30,7 +30,7 @@ http {{
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
     access_log off;
-    server {{ listen 127.0.0.1:{port}; root {folder}/www; }}
+    server {{ listen 127.0.0.1:{port}{tls}; root {folder}/www; }}
 }}
 """
 
@@ -41,8 +41,8 @@ def find() -> str | None:
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Gives a URL, and the folder whose files are below it."""
+def serve(folder: Path, certificate: Path | None = None, key: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Gives a URL, of TLS where there is a certificate, and the folder whose files are below it."""
     program = find()
     assert program is not None
     port = s3_server.free_port()
@@ -50,7 +50,8 @@ def serve(folder: Path) -> Iterator[tuple[str, Path]]:
     configuration = folder / "nginx.conf"
     # The user of the files, who may not be the one that nginx takes when it starts as root.
     user = "user root;" if os.geteuid() == 0 else ""
-    configuration.write_text(CONFIGURATION.format(folder=folder, port=port, user=user))
+    tls = "" if certificate is None else f" ssl; ssl_certificate {certificate}; ssl_certificate_key {key}"
+    configuration.write_text(CONFIGURATION.format(folder=folder, port=port, user=user, tls=tls))
     process = subprocess.Popen([program, "-p", folder, "-c", configuration], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
@@ -58,7 +59,7 @@ def serve(folder: Path) -> Iterator[tuple[str, Path]]:
             with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}", folder / "www"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{port}", folder / "www"
     finally:
         process.terminate()
         process.wait()

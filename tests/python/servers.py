@@ -1,9 +1,12 @@
-"""Web servers that do not answer."""
+"""Servers that answer nothing themselves: one that stalls, and a proxy."""
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import re
+import socket
+import socketserver
 import threading
 from typing import TYPE_CHECKING, ClassVar
 
@@ -69,3 +72,53 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_arguments: object) -> None:
         """Says nothing."""
+
+
+class Tunnel(socketserver.ThreadingTCPServer):
+    """A proxy that leads whoever asks by CONNECT to one port of this machine, and keeps what they asked for."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Tunnelled)
+        self.port = port
+        self.names: list[str] = []
+        self.credentials: set[str] = set()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self) -> Tunnel:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Tunnelled(socketserver.StreamRequestHandler):
+    server: Tunnel
+    # What follows the request is for the other side.
+    rbufsize = 0
+
+    def handle(self) -> None:
+        self.server.names.append(self.rfile.readline().decode().split()[1])
+        while header := self.rfile.readline().strip():
+            if header.lower().startswith(b"proxy-authorization:"):
+                self.server.credentials.add(header.decode().partition(":")[2].strip())
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.port)) as there:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            back = threading.Thread(target=_pass_on, args=(there, self.connection), daemon=True)
+            back.start()
+            _pass_on(self.connection, there)
+            back.join()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import data
+import pyarrow.parquet as pq
 import pytest
+from fault_proxy import Fault, FaultProxy
 from programs import Ending, run_to_its_end
 from servers import StallingServer
+from upstreams import Objects
 
 if TYPE_CHECKING:
     import subprocess
-    from pathlib import Path
+    from collections.abc import Iterator
 
 NUM_ROWS = 40_000
 
-SECONDS_TO_END = 1.0
+SECONDS_TO_END = 4.0
+"""A tenth of one where nothing else runs. What no end may wait for takes longer: requests that are not answered."""
+
+LATE = {"latency": 0.02, "jitter": 0.05}
+"""How late answers are, in seconds: whenever a program forks, requests are under way."""
 
 START = """
 import atexit, copy, gc, multiprocessing, os, pickle, signal, sys, threading, time
 import forebay as fb
 
-ds = fb.load_dataset(sys.argv[1], split="train").shuffle(1)
+ds = fb.load_dataset(sys.argv[1:], split="train").shuffle(1)
 
 
 def going():
@@ -303,6 +312,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def served(corpus: Path, **fault: Any) -> Iterator[tuple[FaultProxy, list[str]]]:
+    """A web server with the objects of the corpus, whose answers have a fault, and their URLs."""
+    objects = {path.name: path.read_bytes() for path in sorted(corpus.iterdir())}
+    with FaultProxy(Objects(objects)) as proxy:
+        proxy.faults = [Fault(times=None, **fault)]
+        yield proxy, [f"{proxy.url}/{name}" for name in objects]
+
+
 def check(ending: Ending, status: int, message: str = "") -> None:
     assert ending.status == status, ending
     assert (ending.err.splitlines() or [""])[-1] == message, ending.err
@@ -317,6 +335,67 @@ def test_a_program_ends(corpus: Path, tmp_path: Path, name: str) -> None:
     ending = run_to_its_end(START + program, corpus, folder=tmp_path)
     check(ending, status, message)
     assert ending.out == out
+
+
+@pytest.mark.parametrize("name", [name for name in ENDINGS if "fork" in name])
+def test_a_program_that_forks_beside_sockets_ends(corpus: Path, tmp_path: Path, name: str) -> None:
+    program, status, out, message = ENDINGS[name]
+    with served(corpus, **LATE) as (proxy, urls):
+        ending = run_to_its_end(START + program, *urls, folder=tmp_path)
+        assert proxy.count() > 80, "the rows came over sockets"
+    check(ending, status, message)
+    assert ending.out == out
+
+
+# Stops its parent, so that whatever is sent meanwhile is the child's.
+SOCKETS = """
+import pathlib, socket, struct
+
+
+def sent():
+    '''Returns how many bytes each connection of this process has sent, by inode.'''
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            inode = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue
+        if inode.startswith("socket:"):
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family == socket.AF_INET:
+                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 208)
+                    # tcpi_bytes_sent
+                    found[inode] = struct.unpack_from("Q", info, 200)[0]
+    return found
+
+
+def child():
+    parent = os.getppid()
+    os.kill(parent, signal.SIGSTOP)
+    try:
+        while pathlib.Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        inherited = sent()
+        num_rows, later = count(stream), sent()
+        print(num_rows, sum(inherited.values()) > 0, {inode: later[inode] for inode in inherited} == inherited)
+        print(sum(num_bytes for inode, num_bytes in later.items() if inode not in inherited) > 0)
+    finally:
+        os.kill(parent, signal.SIGCONT)
+
+
+stream = ds.batches(100)
+batches = iter(stream)
+next(batches)
+print(forked(child), count(batches))
+going()
+"""
+
+
+def test_a_fork_sends_nothing_over_the_sockets_of_its_parent(corpus: Path, tmp_path: Path) -> None:
+    with served(corpus, **LATE) as (_, urls):
+        ending = run_to_its_end(START + SOCKETS, *urls, folder=tmp_path)
+    check(ending, 0)
+    assert ending.out == [f"{NUM_ROWS} True True", "True", f"0 {NUM_ROWS - 100}"]
 
 
 WAITS = {
@@ -397,8 +476,8 @@ def going():
 
 """
 
-SECONDS_OF_TORCH = 2.0
-"""How long torch itself takes to end its workers and itself: with tensors of zeros it takes as long."""
+SECONDS_OF_TORCH = 4.0
+"""How long torch itself takes at most to end its workers and itself: with tensors of zeros it takes as long."""
 
 WORKERS = {
     "the loop was left early": (
@@ -451,3 +530,51 @@ except KeyboardInterrupt:
         ending = run_to_its_end(LOADER + program, server.url, folder=tmp_path, then=interrupt)
     assert ending.out == ["interrupted"]
     check_workers(ending, 7, is_over=False)
+
+
+# Row groups that come, each by a request of its own; those after them never do.
+NUM_GROUPS_BEFORE_THE_STALL = 14
+
+KILLED = """
+num_batches = 0
+try:
+    for batch in loader:
+        num_batches += 1
+        if num_batches == int(sys.argv[2]):
+            going()
+except RuntimeError as error:
+    print(num_batches, error, error.__cause__, sep=": ")
+    if "caught" not in sys.argv:
+        raise
+"""
+
+
+@pytest.mark.parametrize("is_caught", [True, False], ids=["caught", "not caught"])
+def test_a_worker_that_is_killed_in_the_middle_of_a_read_ends_the_loop(
+    corpus: Path, tmp_path: Path, is_caught: bool
+) -> None:
+    group = pq.read_metadata(corpus / "part-0.parquet").row_group(NUM_GROUPS_BEFORE_THE_STALL)
+    num_batches = NUM_GROUPS_BEFORE_THE_STALL * group.num_rows // 100
+    arguments = [num_batches, "caught"] if is_caught else [num_batches]
+    stall = {"covering": group.column(0).data_page_offset, "cut_after": 100, "ending": "stall"}
+    with served(corpus, **stall) as (proxy, urls):
+        killed = []
+
+        def kill(process: subprocess.Popen[str]) -> None:
+            end = time.monotonic() + 30
+            while proxy.num_taken() < 2:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            killed.append(int(children[0]))
+            os.kill(killed[0], signal.SIGKILL)
+
+        ending = run_to_its_end(LOADER + KILLED, urls[0], *arguments, folder=tmp_path, then=kill)
+    assert ending.out[0].startswith(f"{num_batches}: DataLoader worker (pid"), ending
+    assert f"DataLoader worker (pid {killed[0]}) is killed by signal: Killed." in ending.out[0]
+    assert ending.status == (0 if is_caught else 1)
+    if is_caught:
+        assert ending.err == ""
+    else:
+        assert "RuntimeError: DataLoader worker (pid" in ending.err.splitlines()[-1]
+    assert [left for left in ending.left if "/pymp-" not in left] == []

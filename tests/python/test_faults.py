@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,12 @@ CHANGED = NAMES[3]
 KEY, SECRET, TOKEN = "AKIDOFTHETESTS", "s3cr3tOfTheTests", "t0kenOfTheTests"
 
 TIMEOUTS = {"read_timeout": "400ms", "connect_timeout": "1s"}
-ENOUGH = {"retry_for": "15s"}
-"""What passes does so in less."""
-LITTLE = {"retry_for": "1500ms"}
-"""What stays is given up after it; a busy machine opens the dataset in less."""
+ENOUGH = 15.0
+"""Seconds; what passes does so in less."""
+LITTLE = 1.5
+"""Seconds; what stays is given up after it; a busy machine opens the dataset in less."""
+GRACE = 15.0
+"""Seconds that a busy machine may take, besides."""
 
 
 def make_table(first: int, num_rows: int) -> pa.Table:
@@ -164,33 +167,47 @@ def check_exact(batches: list[pa.RecordBatch]) -> None:
     assert got["payload"].to_pylist() == TABLE["payload"].to_pylist(), "bytes of rows are others"
 
 
-def outcome(case: Case, place: Web | Bucketed, proxy: FaultProxy) -> list[pa.RecordBatch] | fb.ForebayError:
-    """Opens the dataset and reads an epoch; returns its batches, or what ended it."""
+def retrying(seconds: float) -> dict[str, str]:
+    """Returns the option that requests are made again for so long."""
+    return {"retry_for": f"{seconds}s"}
+
+
+def patience_of(case: Case) -> float:
+    """Returns the seconds for which requests of a case are made again."""
+    return LITTLE if case.error and not case.may_be_exact else ENOUGH
+
+
+def outcome(
+    case: Case, place: Web | Bucketed, proxy: FaultProxy
+) -> tuple[list[pa.RecordBatch] | fb.ForebayError, float]:
+    """Opens the dataset and reads an epoch; returns its batches, or what ended it, and the seconds with faults."""
+    begin = time.monotonic()
     if case.is_opening:
         proxy.faults = case.faults(place)
-    patience = LITTLE if case.error and not case.may_be_exact else ENOUGH
     try:
         # Stores of other options wait for themselves: what a store said to one case is not heard by the next.
-        options = place.options | TIMEOUTS | patience | {"user_agent": place.folder}
+        options = place.options | TIMEOUTS | retrying(patience_of(case)) | {"user_agent": place.folder}
         ds = fb.load_dataset(place.source, split="train", storage_options=options)
         if not case.is_opening:
+            begin = time.monotonic()
             proxy.faults = case.faults(place)
-        return [pa.record_batch(batch) for batch in ds.shuffle(1).batches(100)]
+        return [pa.record_batch(batch) for batch in ds.shuffle(1).batches(100)], time.monotonic() - begin
     except fb.ForebayError as error:
-        return error
+        return error, time.monotonic() - begin
 
 
 PAIRS = [pytest.param(case, store, id=f"{name} [{store}]") for name, case in CASES.items() for store in case.stores]
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("case", "store"), PAIRS, indirect=["store"])
 def test_an_epoch_is_exact_or_ends_with_the_error_that_fits(case, place, proxy):
-    came = outcome(case, place, proxy)
+    came, seconds = outcome(case, place, proxy)
     assert proxy.num_taken() >= 1, "nothing went wrong"
     if isinstance(came, fb.ForebayError):
         assert isinstance(came, case.error or ()), f"{type(came).__name__}: {came}"
-        assert re.search(case.words, str(came)), came
+        assert re.search(case.words, str(came), re.DOTALL), came
+        assert seconds < patience_of(case) + GRACE, "it was not given up in time"
         assert not any(secret in f"{came}{came.__cause__}" for secret in (SECRET, TOKEN))
     else:
         assert case.may_be_exact or not case.error, "the epoch went on"
@@ -204,7 +221,7 @@ def test_credentials_that_are_new_in_the_environment_are_taken_when_the_old_expi
     options = {name: value for name, value in place.options.items() if not name.endswith(("_key_id", "_token"))}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
-    ds = fb.load_dataset(place.source, split="train", storage_options=options | TIMEOUTS | ENOUGH)
+    ds = fb.load_dataset(place.source, split="train", storage_options=options | TIMEOUTS | retrying(ENOUGH))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEWKEY")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "newt0ken")
     proxy.faults = [Fault(before=place.expire, skip=2)]

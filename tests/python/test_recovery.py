@@ -15,12 +15,17 @@ import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import fault_edits
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fault_proxy import Fault, FaultProxy
+from hub_data import ids_file
+from rows import ids_of
+from upstreams import Objects
 
 import forebay as fb
 
@@ -159,6 +164,76 @@ def test_trouble_is_told_once_for_each_kind_and_counted(store):
     stats = stream.stats()
     assert (stats["retries"], stats["retries_failed"], stats["retries_throttled"]) == (3, 2, 1)
     assert (stats["retries_broken"], stats["retries_stalled"], stats["bodies_resumed"], stats["hedges"]) == (0, 0, 0, 0)
+
+
+RETRIES = ("retries_throttled", "retries_failed", "retries_broken", "retries_stalled")
+BROKEN = "cannot be reached, or breaks connections ("
+
+TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "429": ({"status": 429}, "refuses requests because there are too many (", "retries_throttled"),
+    "503": ({"status": 503}, "refuses requests because there are too many (", "retries_throttled"),
+    "500": ({"status": 500}, "fails (", "retries_failed"),
+    "a reset before the answer": ({"cut_after": -1, "ending": "reset"}, BROKEN, "retries_broken"),
+    "a reset in mid-body": ({"cut_after": 500, "ending": "reset"}, BROKEN, "retries_broken"),
+    "a cut in mid-body": ({"cut_after": 500}, BROKEN, "retries_broken"),
+    "a stall before the answer": ({"cut_after": -1, "ending": "stall"}, "stalls (", "retries_stalled"),
+    "a stall in mid-body": ({"cut_after": 500, "ending": "stall"}, "stalls (", "retries_stalled"),
+    "another range": (
+        {"edit": fault_edits.shifted_range(3)},
+        "gives answers to other requests than those that were made (",
+        "retries_failed",
+    ),
+}
+"""Of each kind of trouble: how it is made, what is told of it, and where it is counted."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    with FaultProxy(Objects({"x.parquet": BODY})) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_each_kind_of_trouble_is_told_once_and_counted(name, proxy):
+    fault, told, counter = TROUBLES[name]
+    options = {"read_timeout": "500ms", "retry_for": "60s"}
+    ds = fb.load_dataset(f"{proxy.url}/x.parquet", split="train", storage_options=options)
+    found = []
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            proxy.faults = [Fault(times=2, **fault)]
+            stream = ds.batches(400, rank=0, world_size=1)
+            assert ids_of(stream) == list(range(NUM_ROWS))
+            assert proxy.num_taken() == 2
+            found.append(stream.stats())
+    texts = [str(warning.message) for warning in seen if warning.category is fb.StoreWarning]
+    assert len(texts) == 1, texts
+    assert f"`{proxy.url}` {told}" in texts[0]
+    assert "`retry_for`" in texts[0]
+    for stats in found:
+        assert {kind: stats[kind] for kind in RETRIES} == dict.fromkeys(RETRIES, 0) | {counter: 2}
+        assert stats["retries"] == 2
+        assert stats["bodies_resumed"] == (2 if "in mid-body" in name else 0)
+        assert stats["hedges"] == 0
+
+
+def test_a_request_that_is_late_is_made_twice_and_no_trouble(proxy):
+    """What is late is known after many requests of a size; each of these objects is one."""
+    names = [f"part-{number:03}.parquet" for number in range(100)]
+    proxy.upstream.objects.update({name: ids_file(number, number + 1) for number, name in enumerate(names)})
+    ds = fb.load_dataset([f"{proxy.url}/{name}" for name in names], split="train")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fb.StoreWarning)
+        assert ids(ds) == list(range(100))
+        late = Fault(latency=20.0, skip=50)
+        proxy.faults = [late]
+        stream = ds.batches(400, rank=0, world_size=1)
+        assert ids_of(stream) == list(range(100))
+    stats = stream.stats()
+    assert late.num_taken == 1
+    assert stats["hedges"] >= stats["hedges_won"] >= 1
+    assert stats["retries"] == 0
 
 
 def test_a_warning_that_is_made_an_error_is_one(store):

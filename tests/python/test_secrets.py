@@ -15,6 +15,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import data
@@ -250,7 +251,8 @@ STORES: dict[str, tuple[str, Callable[[Gossip], dict[str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 302, 429, 500, 503])
 @pytest.mark.parametrize("store", STORES)
 def test_no_refusal_repeats_a_secret(gossip: Gossip, store: str, status: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gossip, "status", status)
@@ -259,11 +261,28 @@ def test_no_refusal_repeats_a_secret(gossip: Gossip, store: str, status: int, mo
             gossip, "location", f"{gossip.url}/elsewhere?X-Amz-Signature={MARK}&X-Amz-Credential={MARK}"
         )
     source, options = STORES[store]
-    with pytest.raises(fb.ForebayError) as caught:
-        rows(fb.load_dataset(source, split="train", storage_options=options(gossip)))
+    patience = {} if source.startswith("hf://") else {"retry_for": "300 ms"}
+    with pytest.raises(fb.ForebayError) as caught, warnings.catch_warnings(record=True) as warned:
+        rows(fb.load_dataset(source, split="train", storage_options=options(gossip) | patience))
     assert not shows(told(caught.value)), told(caught.value)
     # An error travels from workers, too.
     assert not shows(pickle.dumps(caught.value))
+    assert not [warning for warning in warned if shows(str(warning.message))]
+
+
+@pytest.mark.parametrize("status", [429, 500])
+@pytest.mark.parametrize("store", ["s3", "azure with a signature", "azure with a token"])
+def test_no_warning_repeats_a_secret(store: str, status: int):
+    source, options = STORES[store]
+    # A store that nobody has been warned of.
+    with Gossip("corpus/a.parquet", b"", TOKEN) as gossip:
+        gossip.status = status
+        given = options(gossip) | {"retry_for": "300 ms"}
+        with pytest.raises(fb.ForebayError), pytest.warns(fb.StoreWarning) as warned:
+            fb.load_dataset(source, split="train", storage_options=given)
+        assert any(shows(said) for said in gossip.refused)
+    assert str(status) in str(warned[0].message)
+    assert not [warning for warning in warned if shows(str(warning.message))]
 
 
 def test_the_store_does_hear_secrets(gossip: Gossip):

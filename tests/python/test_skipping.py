@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fault_proxy import Fault, FaultProxy
+from hub_data import ids_file
 from rows import ids
+from upstreams import Objects
 
 import forebay as fb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NUM_ROWS = 2000
@@ -233,6 +238,47 @@ def test_an_object_that_is_gone_is_skipped(tmp_path: Path) -> None:
     stream = skipping(dataset)
     assert len(flat(read(stream))) == 1200
     assert {hole["object"].split("/")[-2] for hole in stream.holes} == {"2"}
+
+
+OF_AN_OBJECT = 400
+REFUSED = "part-2.parquet"
+"""The object that a store does not give."""
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "500": ({"status": 500}, "500 Internal Server Error"),
+    "404": ({"status": 404}, "404 Not Found"),
+    "stalls": ({"cut_after": -1, "ending": "stall"}, "timed out|no answer came in time"),
+    "resets": ({"cut_after": -1, "ending": "reset"}, "[Cc]onnection (reset|closed|error)"),
+}
+"""Of faults that stay: how they are made, and what is said of them."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    objects = {f"part-{n}.parquet": ids_file(n * OF_AN_OBJECT, (n + 1) * OF_AN_OBJECT) for n in range(4)}
+    with FaultProxy(Objects(objects)) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_an_object_that_a_store_does_not_give_is_skipped(proxy: FaultProxy, name: str, is_shuffled: bool) -> None:
+    fault, cause = REFUSALS[name]
+    urls = [f"{proxy.url}/part-{n}.parquet" for n in range(4)]
+    options = {"read_timeout": "400ms", "retry_for": "1s"}
+    dataset = fb.load_dataset(urls, split="train", storage_options=options)
+    dataset = dataset.shuffle(1) if is_shuffled else dataset
+    whole = read(dataset.batches(32))
+    proxy.faults = [Fault(times=None, where=REFUSED, **fault)]
+    stream = skipping(dataset)
+    missing = range(2 * OF_AN_OBJECT, 3 * OF_AN_OBJECT)
+    expected = [[row for row in batch if row not in missing] for batch in whole]
+    assert read(stream) == [batch for batch in expected if batch]
+    assert proxy.num_taken() >= 1
+    assert {hole["object"] for hole in stream.holes} == {f"{proxy.url}/{REFUSED}"}
+    assert all(re.search(cause, hole["cause"]) for hole in stream.holes), stream.holes
+    assert sum(hole["end"] - hole["start"] for hole in stream.holes) == len(missing)
+    assert stream.stats()["rows_skipped"] == len(missing)
 
 
 def test_batches_without_rows_are_tensors_all_the_same(damaged: fb.Dataset) -> None:

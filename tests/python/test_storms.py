@@ -21,9 +21,10 @@ import forebay as fb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NUM_OBJECTS, ROWS_OF_AN_OBJECT = 40, 100
-NUM_ROWS = NUM_OBJECTS * ROWS_OF_AN_OBJECT
-STORM_SECONDS = 3.0
+NUM_ROWS = 4000
+NUM_OBJECTS, NUM_OBJECTS_OF_STORMS = 40, 400
+"""A storm is to begin when as many requests are under way as there may be."""
+STORM_SECONDS, LATENCY = 3.0, 0.05
 OPTIONS = {"retry_for": "60s", "read_timeout": "5s"}
 
 
@@ -33,30 +34,39 @@ def proxy() -> Iterator[FaultProxy]:
         yield proxy
 
 
-@pytest.fixture
-def source(proxy) -> list[str]:
-    """Objects whose requests cannot be merged, under names that no test before has used."""
+def put(proxy: FaultProxy, num_objects: int) -> list[str]:
+    """Serves objects whose requests cannot be merged, under names that no test before has used."""
     proxy.clear()
-    folder = uuid.uuid4().hex
-    names = [f"{folder}/part-{number:02}.parquet" for number in range(NUM_OBJECTS)]
+    folder, step = uuid.uuid4().hex, NUM_ROWS // num_objects
+    names = [f"{folder}/part-{number:03}.parquet" for number in range(num_objects)]
     for number, name in enumerate(names):
-        first = number * ROWS_OF_AN_OBJECT
-        proxy.upstream.objects[name] = ids_file(first, first + ROWS_OF_AN_OBJECT)
+        proxy.upstream.objects[name] = ids_file(number * step, (number + 1) * step)
     return [f"{proxy.url}/{name}" for name in names]
 
 
-def test_a_storm_is_waited_out_by_all_together(proxy, source):
-    ds = fb.load_dataset(source, split="train", storage_options=OPTIONS)
+@pytest.fixture
+def source(proxy) -> list[str]:
+    return put(proxy, NUM_OBJECTS)
+
+
+def test_a_storm_is_waited_out_by_all_together(proxy):
+    ds = fb.load_dataset(put(proxy, NUM_OBJECTS_OF_STORMS), split="train", storage_options=OPTIONS)
+    usual = Fault(latency=LATENCY, times=None)
     proxy.clear()
+    proxy.faults = [usual]
     assert sorted(ids_of(ds.shuffle(1).batches(100))) == list(range(NUM_ROWS))
     ideal = proxy.count()
-    assert ideal >= NUM_OBJECTS
+    assert ideal >= NUM_OBJECTS_OF_STORMS
     proxy.clear()
-    proxy.faults = [Fault(status=503, times=None, seconds=STORM_SECONDS, skip=5)]
+    proxy.faults = [Fault(status=503, times=None, seconds=STORM_SECONDS, skip=ideal // 3), usual]
     assert sorted(ids_of(ds.shuffle(1).batches(100))) == list(range(NUM_ROWS))
-    assert proxy.num_taken() >= 2
-    # At its onset all of them may be in flight; then one goes ahead each second.
-    assert proxy.count() <= ideal + (STORM_SECONDS + 1) + 1.1 * ideal
+    begin = min(asked.started for asked in proxy.log if asked.status == 503)
+    under_way = sum(asked.started <= begin < asked.ended for asked in proxy.log)
+    assert under_way < NUM_OBJECTS_OF_STORMS // 2
+    assert proxy.count(status=503) >= 2
+    # At its onset those under way may be refused; then one goes ahead each second.
+    assert proxy.count(status=503) <= under_way + STORM_SECONDS + 1
+    assert proxy.count() <= under_way + (STORM_SECONDS + 1) + 1.1 * ideal
 
 
 READ = """

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
+from data import ids_table, write_fragments
+from fault_proxy import Fault, FaultProxy
+from programs import run_python
 from rows import batches_of, ids, ids_of, write_uneven
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
+from upstreams import Objects
 
 import forebay as fb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from forebay.torch import TorchStream
 
@@ -99,6 +106,42 @@ def test_workers_can_be_forked_while_the_parent_reads(stream: Callable[..., Torc
     assert take(parents, 3) == expected[:3]
     assert batches_of(loader(stream(), 2)) == expected
     assert batches_of(parents) == expected[3:]
+
+
+FORKED = """
+import sys, warnings
+import forebay as fb
+from rows import batches_of, ids
+from torch.utils.data import DataLoader
+
+warnings.simplefilter("ignore")
+ds = fb.load_dataset(sys.argv[1], split="train")
+parents = iter(ds.to_torch(100))
+begun = [ids(next(parents)) for _ in range(3)]
+loaded = DataLoader(ds.to_torch(100), batch_size=None, num_workers=2, multiprocessing_context="fork")
+expected = [list(range(first, first + 100)) for first in range(0, 10_000, 100)]
+assert batches_of(loaded) == expected
+assert begun + batches_of(parents) == expected
+"""
+
+
+def test_workers_can_be_forked_while_the_parent_waits_for_a_server(tmp_path: Path) -> None:
+    path = write_fragments(tmp_path, ids_table(10_000), row_group_rows=500)[0]
+    metadata = pq.read_metadata(path)
+    enough = 1 + metadata.num_row_groups + 5
+    requests_meanwhile = []
+
+    def hold() -> None:
+        """Lets the parent's request go when its workers have asked, too."""
+        end = time.monotonic() + 30
+        while proxy.count() <= enough and time.monotonic() < end:
+            time.sleep(0.01)
+        requests_meanwhile.append(proxy.count())
+
+    with FaultProxy(Objects({"a.parquet": path.read_bytes()})) as proxy:
+        proxy.faults = [Fault(covering=metadata.row_group(15).column(0).data_page_offset, before=hold)]
+        run_python(FORKED, f"{proxy.url}/a.parquet", timeout=90)
+    assert requests_meanwhile[0] > enough
 
 
 def test_more_workers_than_batches_deliver_all_of_them(stream: Callable[..., TorchStream]) -> None:

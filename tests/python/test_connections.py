@@ -1,0 +1,229 @@
+"""What lies between a process and a store: certificates, proxies, and names that have no address."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from fault_proxy import Fault, FaultProxy
+from hub_data import ids_file
+from lakes import make_certificates
+from rows import ids_of
+from servers import Tunnel
+from upstreams import Objects
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_ROWS = 2000
+OBJECT = "bucket/d/a.parquet"
+BODY = ids_file(0, NUM_ROWS, row_group_rows=200)
+S3 = {"aws_region": "us-east-1", "aws_skip_signature": "true"}
+SHORT = {"retry_for": "300ms"}
+
+NOWHERE_NAME = f"{'no-such-host-' * 5}x.invalid"
+"""A label has 63 letters at most, so no network is asked for this one, and none keeps the tests waiting."""
+NOWHERE = f"http://{NOWHERE_NAME}"
+HAS_NO_ADDRESS = "failed to lookup address information"
+LONGEST_SECONDS = 10.0
+"""For what ends after 0.3, on machines that have other things to do."""
+
+SOMEWHERE_ELSE = "https://localhost:9"
+"""Where nobody listens: a proxy alone leads on from there."""
+
+stores = pytest.mark.parametrize("store", ["https", "s3"])
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes what the machine has of these settings away."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name == "AWS_CA_BUNDLE"]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def authority(certificates: tuple[Path, Path, Path]) -> str:
+    return str(certificates[0])
+
+
+@pytest.fixture
+def secure_url(secure_web: FaultProxy) -> str:
+    """Where an object is by TLS, of an authority that no system trusts."""
+    secure_web.upstream.objects[OBJECT] = BODY
+    return f"https://localhost:{secure_web.port}"
+
+
+@pytest.fixture
+def tunnel(secure_url: str) -> Iterator[Tunnel]:
+    """A proxy that leads there, whatever it is asked for."""
+    with Tunnel(int(secure_url.rpartition(":")[2])) as tunnel:
+        yield tunnel
+
+
+def open_at(store: str, url: str, **options: str) -> fb.Dataset:
+    """Opens the object at a web server, or at one that is an S3."""
+    if store == "s3":
+        options = S3 | {"aws_endpoint_url": url} | options
+        return fb.load_dataset(f"s3://{OBJECT}", split="train", storage_options=options)
+    return fb.load_dataset(f"{url}/{OBJECT}", split="train", storage_options=options)
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **settings: str) -> dict[str, str]:
+    """Sets those in capitals as variables; returns the others, which are options."""
+    for name, value in settings.items():
+        if name.isupper():
+            monkeypatch.setenv(name, value)
+    return {name: value for name, value in settings.items() if name.islower()}
+
+
+def ids(rows: object) -> list[int]:
+    return pa.table(rows)["id"].to_pylist()
+
+
+@stores
+def test_a_certificate_of_an_unknown_authority_is_refused(secure_url, store):
+    with pytest.raises(fb.StoreError, match="certificate") as caught:
+        open_at(store, secure_url)
+    assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
+
+
+@pytest.mark.parametrize(
+    ("store", "setting"),
+    [
+        ("https", "ca_certificate"),
+        ("https", "HTTP_CA_CERTIFICATE"),
+        ("https", "allow_invalid_certificates"),
+        ("https", "HTTP_ALLOW_INVALID_CERTIFICATES"),
+        ("s3", "ca_certificate"),
+        ("s3", "AWS_CA_CERTIFICATE"),
+        ("s3", "AWS_CA_BUNDLE"),
+        ("s3", "allow_invalid_certificates"),
+        ("s3", "AWS_ALLOW_INVALID_CERTIFICATES"),
+    ],
+)
+def test_an_option_or_a_variable_makes_a_certificate_good(secure_url, authority, monkeypatch, store, setting):
+    value = "true" if "invalid" in setting.lower() else authority
+    options = given(monkeypatch, **{setting: value})
+    assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+
+
+@stores
+def test_authorities_of_the_system_are_trusted_besides(secure_url, authority, tmp_path, monkeypatch, store):
+    monkeypatch.setenv("SSL_CERT_FILE", authority)
+    another, _, _ = make_certificates(tmp_path)
+    assert ids(open_at(store, secure_url, ca_certificate=str(another))) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize(
+    ("store", "setting"),
+    [
+        ("https", "proxy_url"),
+        ("https", "HTTPS_PROXY"),
+        ("https", "ALL_PROXY"),
+        ("https", "HTTP_PROXY_URL"),
+        ("s3", "proxy_url"),
+        ("s3", "HTTPS_PROXY"),
+        ("s3", "ALL_PROXY"),
+        ("s3", "AWS_PROXY_URL"),
+    ],
+)
+def test_a_store_is_reached_through_a_tunnel(tunnel, authority, monkeypatch, store, setting):
+    options = given(monkeypatch, **{setting: tunnel.url, "ca_certificate": authority})
+    assert ids(open_at(store, SOMEWHERE_ELSE, **options)) == list(range(NUM_ROWS))
+    assert set(tunnel.names) == {"localhost:9"}
+
+
+@stores
+@pytest.mark.parametrize("settings", [("HTTPS_PROXY", "NO_PROXY"), ("proxy_url", "proxy_excludes")])
+@pytest.mark.parametrize("excluded", ["localhost", "other.example, localhost"])
+def test_a_tunnel_sees_nothing_of_what_is_excluded(
+    tunnel, secure_url, authority, monkeypatch, store, settings, excluded
+):
+    proxy, excludes = settings
+    options = given(monkeypatch, **{proxy: tunnel.url, excludes: excluded, "ca_certificate": authority})
+    assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+    assert tunnel.names == []
+    # All that is not excluded goes through it.
+    options = given(monkeypatch, **{proxy: tunnel.url, excludes: "other.example", "ca_certificate": authority})
+    assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+    assert set(tunnel.names) == {secure_url.removeprefix("https://")}
+
+
+def test_a_tunnel_is_told_who_asks_and_nobody_else(tunnel, authority):
+    url = tunnel.url.replace("//", "//somebody:s3cr3t@")
+    assert ids(open_at("s3", SOMEWHERE_ELSE, proxy_url=url, ca_certificate=authority)) == list(range(NUM_ROWS))
+    assert tunnel.credentials == {f"Basic {base64.b64encode(b'somebody:s3cr3t').decode()}"}
+    with pytest.raises(fb.StoreError) as caught:
+        open_at("s3", SOMEWHERE_ELSE, proxy_url="http://somebody:s3cr3t@127.0.0.1:9", **SHORT)
+    assert "s3cr3t" not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (f"{NOWHERE}/a.parquet", {}),
+        ("s3://bucket/d/", S3 | {"aws_endpoint_url": NOWHERE}),
+        ("s3://bucket/d/a.parquet", S3 | {"aws_endpoint_url": NOWHERE}),
+    ],
+    ids=["web", "listing", "object"],
+)
+def test_a_host_that_has_no_address_is_named(source, options):
+    started = time.monotonic()
+    with pytest.raises(fb.StoreTimeoutError) as caught:
+        fb.load_dataset(source, split="train", storage_options=options | SHORT)
+    assert time.monotonic() - started < LONGEST_SECONDS
+    for said in (f"`{source}`", NOWHERE_NAME, HAS_NO_ADDRESS):
+        assert said in str(caught.value)
+
+
+def test_who_reads_without_credentials_does_so_after_a_pickle(monkeypatch):
+    # Without it the machine would be asked for its role, or whatever credentials the environment has would be shown.
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    with FaultProxy(Objects({OBJECT: BODY})) as web:
+        ds = pickle.loads(pickle.dumps(open_at("s3", web.url)))
+        assert ids(ds) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("setting", ["read_timeout", "HTTP_READ_TIMEOUT"])
+def test_an_option_or_a_variable_says_what_a_stall_is(monkeypatch, setting):
+    options = given(monkeypatch, **{setting: "400 ms"})
+    with FaultProxy(Objects({OBJECT: BODY})) as web:
+        web.faults = [Fault(cut_after=-1, ending="stall")]
+        started = time.monotonic()
+        assert ids(open_at("web", web.url, **options)) == list(range(NUM_ROWS))
+        assert web.num_taken() == 1
+    assert time.monotonic() - started < LONGEST_SECONDS
+
+
+def test_an_epoch_whose_store_has_no_address_any_more_ends_and_goes_on_when_it_has_one():
+    with FaultProxy(Objects({OBJECT: BODY})) as web:
+        ds = open_at("s3", f"http://localhost:{web.port}")
+        whole = ids_of(ds.shuffle(5).batches(100))
+        batches = iter(stream := ds.shuffle(5).batches(100))
+        before = ids_of(next(batches) for _ in range(7))
+        state = stream.state_dict()
+        batches.close()
+
+        payload = pickle.dumps(ds)
+        with fb.unpickle_with({**S3, "aws_endpoint_url": NOWHERE, **SHORT}):
+            lost = pickle.loads(payload).shuffle(5).batches(100)
+        lost.load_state_dict(state)
+        started = time.monotonic()
+        with pytest.raises(fb.StoreTimeoutError) as caught:
+            next(iter(lost))
+        assert time.monotonic() - started < LONGEST_SECONDS
+        for said in (f"`s3://{OBJECT}`", NOWHERE_NAME, HAS_NO_ADDRESS):
+            assert said in str(caught.value)
+
+        with fb.unpickle_with(S3):
+            again = pickle.loads(payload).shuffle(5).batches(100)
+        again.load_state_dict(lost.state_dict())
+        assert before + ids_of(again) == whole

@@ -95,7 +95,7 @@ pub enum Error {
 
     /// A store went on refusing or failing for as long as it may.
     #[error(
-        "the store did not give {}`{url}` within {} seconds, however often it was asked; try again later, or raise `{option}` in `storage_options`",
+        "{}`{url}` cannot be had from the store within {} seconds; try again later, or raise `{option}` in `storage_options`",
         of_range(.range.as_ref()),
         .limit.as_secs_f64()
     )]

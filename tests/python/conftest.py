@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import ssl
 import sys
 from pathlib import Path
@@ -30,6 +31,10 @@ from lakes import make_certificates  # noqa: E402
 
 # Tests count requests, which a cache would answer; those of the cache name a folder of their own.
 os.environ["FOREBAY_CACHE"] = "0"
+
+# A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomised everywhere: a red test must be red again when it is run again. Time is not what is tested.
 settings.register_profile("forebay", deadline=None, derandomize=True, database=None)

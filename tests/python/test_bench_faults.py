@@ -65,12 +65,20 @@ assert reader.failures == ["epoch 1: 1 rows lost, 1 doubled"]
 def held(rss, descriptors):
     return {"rss": rss * soak.MEBIBYTE, "descriptors": descriptors, "threads": 9}
 
-flat = soak.Reader("flat", "", 0, False, samples=[(60.0 * k, held(200, 30 + k % 2)) for k in range(12)])
-flat.report(20)
-assert flat.failures == []
-grows = soak.Reader("grows", "", 0, False, samples=[(60.0 * k, held(200 + 2 * k, 30 + 10 * k)) for k in range(12)])
-grows.report(20)
-assert len(grows.failures) == 2, grows.failures
+def failures(minutes, samples=(), num_epochs=12, num_kills=0, has_kills=False):
+    reader = soak.Reader("one", "", 0, has_kills, num_kills=num_kills, num_epochs=num_epochs, samples=list(samples))
+    reader.report(minutes)
+    return reader.failures
+
+flat = [(60.0 * k, held(200, 30 + k % 2)) for k in range(12)]
+grows = [(60.0 * k, held(200 + 2 * k, 30 + 10 * k)) for k in range(12)]
+assert failures(20, flat) == []
+assert len(failures(20, grows)) == 2, failures(20, grows)
+assert failures(0.1, grows) == []
+assert failures(20, flat[:4]) == ["only 3 samples tell of its memory"]
+assert failures(20, flat, num_epochs=0) == ["no epoch came to its end"]
+assert failures(20, has_kills=True) == ["it was never killed"]
+assert failures(20, num_kills=1, has_kills=True) == []
 """
 
 

@@ -358,3 +358,26 @@ def test_names_that_urls_have_to_quote_are_read(hub):
     names = ["data dir/tr[a]in 1.parquet", "ü/x&y=z.parquet", "a%20b/c#1.parquet", "q?/~+.parquet"]
     hub.create("org/names", {name: ids_file(n * 10, n * 10 + 10) for n, name in enumerate(sorted(names))})
     assert ids(fb.load_dataset("org/names", split="train")) == [*range(40)]
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "file:///etc", f"http://{'a' * 64}.test", "http://a b"])
+def test_an_endpoint_that_is_none_is_said_to_be(monkeypatch, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(fb.HubUnreachableError, match=f"org/data`: cannot reach the Hub at `{endpoint}`: "):
+        fb.load_dataset("org/data", split="train")
+
+
+def test_a_redirect_to_a_file_reads_none(hub, tmp_path):
+    path = tmp_path / "answer.json"
+    path.write_text("[]")
+    hub.fail("api", 1, status=307, headers={"Location": path.as_uri()})
+    with pytest.raises(fb.HubUnreachableError, match=r"`file:///[^`]*answer\.json` is no URL of HTTP"):
+        open_train()
+
+
+@pytest.mark.parametrize("token", ["hf_a\nX-Other: 1", "hf_…"])
+def test_a_token_that_is_none_is_not_sent(hub, token):
+    with pytest.raises(fb.SettingError, match="characters that no token has") as caught:
+        open_train(token=token)
+    assert token not in str(caught.value)
+    assert not hub.log

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.exceptions import SettingError
+
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
 _TRUE = {"1", "ON", "YES", "TRUE"}
@@ -34,13 +36,19 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
     """Returns the settings of now: `token` over that of the environment, which is over that of a login.
 
     `False` is nobody; `True` the user who is logged in, even where that is not done by itself.
+
+    Raises:
+        SettingError: the token is none.
     """
     home = Path(_variable("HF_HOME") or Path(_variable("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
+    found = _token(token, home)
+    if found is not None and not (found.isascii() and found.isprintable()):
+        raise SettingError("the token of the Hub has characters that no token has; copy it again, or log in again")
     cache = _variable("HF_HUB_CACHE") or _variable("HUGGINGFACE_HUB_CACHE")
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
     return Settings(
         endpoint=(endpoint or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
-        token=_token(token, home),
+        token=found,
         is_offline=any(_is_true(name) for name in offline),
         cache=Path(cache).expanduser() if cache else home / "hub",
     )

@@ -39,14 +39,19 @@ def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
         Refusal: the answer has another status than success.
         Failure: there is none.
     """
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the user's own Hub
-    opener = urllib.request.build_opener(_NoRedirect)
+    if not url.startswith(("https://", "http://")):
+        # Others are files of this machine, for one.
+        raise Failure(f"`{url}` is no URL of HTTP", is_unreachable=True)
     try:
-        with opener.open(request, timeout=_TIMEOUT) as response:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - of HTTP, as was checked
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT) as response:
             return response.headers, response.read()
     except urllib.error.HTTPError as error:
         with error:
             raise Refusal(error.code, error.reason, error.headers) from None
+    except (ValueError, http.client.InvalidURL) as error:
+        # Of a name that is none.
+        raise Failure(str(error), is_unreachable=True) from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
         said = str(reason) or type(reason).__name__

@@ -60,11 +60,14 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
 
 /// Refuses a page for people where data is expected.
 pub(super) fn check_data(response: HttpResponse) -> Result<HttpResponse, HttpError> {
-    let is_page = text(response.headers(), &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
-    match is_page && response.status().is_success() {
+    match is_page(response.headers()) && response.status().is_success() {
         true => Err(wrong("it sent a page of HTML instead of an answer".into())),
         false => Ok(response),
     }
+}
+
+fn is_page(headers: &HeaderMap) -> bool {
+    text(headers, &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"))
 }
 
 fn wrong(said: String) -> HttpError {
@@ -105,6 +108,9 @@ fn reason(body: &str) -> String {
 
 /// Checks that an answer is of the bytes that were asked for, and as long as it says; returns their number, if it has any.
 fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<Option<u64>, String> {
+    if status == StatusCode::OK && is_page(headers) {
+        return Err(format!("it sent a page of HTML when asked for {range}"));
+    }
     if status == StatusCode::OK {
         return Err(format!(
             "it sent the whole object when asked for {range}: a server must support ranges, or its files be copied"
@@ -194,6 +200,9 @@ mod tests {
         }
         let whole = check_range("bytes=5-9", StatusCode::OK, &HeaderMap::new()).unwrap_err();
         assert!(whole.contains("whole object"), "{whole}");
+        let page = headers(&[(&CONTENT_TYPE, "text/html; charset=utf-8")]);
+        let page = check_range("bytes=5-9", StatusCode::OK, &page).unwrap_err();
+        assert!(page.contains("a page of HTML"), "{page}");
         let bare = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &HeaderMap::new()).unwrap_err();
         assert!(bare.contains("no `Content-Range`"), "{bare}");
     }

@@ -122,7 +122,9 @@ impl Patience {
     /// Returns the error of a read that has taken too long, because of `cause`.
     pub(super) fn end(&self, cause: Error) -> Error {
         let Limit { time, option, .. } = self.limit;
-        Impatient { limit: time, option, cause: Box::new(cause) }.of("store")
+        // What is generic is said once.
+        let cause = if let Error::Generic { source, .. } = cause { source } else { Box::new(cause) };
+        Impatient { limit: time, option, cause }.of("store")
     }
 
     /// Waits before the next request, after `error`: for a time between the shortest pause and three times the last one.
@@ -157,7 +159,8 @@ mod tests {
             }
             let mut short = Patience::new(limit(Duration::from_millis(50)));
             let ended = short.pause(error()).await.unwrap_err();
-            assert!(ended.to_string().contains("503"), "{ended}");
+            let ended = ended.to_string();
+            assert!(ended.contains("503") && ended.matches("Generic").count() == 1, "{ended}");
         });
         assert_ne!(random().to_bits(), random().to_bits());
         assert!((0..1000).all(|_| (0.0..1.0).contains(&random())));

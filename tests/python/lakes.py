@@ -127,9 +127,9 @@ class GcsLake(S3Lake):
 
 
 class AzureLake(Lake):
-    """A container."""
+    """A container, read by who has the account's key, or a token for this container."""
 
-    def __init__(self, server: Azurite, *, is_public: bool = False) -> None:
+    def __init__(self, server: Azurite, *, is_public: bool = False, has_token: bool = False) -> None:
         name = f"forebay-{uuid.uuid4().hex}"
         server.create_container(name, is_public=is_public)
         place = {"azure_storage_account_name": azurite.ACCOUNT, "azure_storage_endpoint": server.endpoint}
@@ -138,6 +138,10 @@ class AzureLake(Lake):
         self.options = {**place, "azure_storage_account_key": azurite.KEY}
         self.wrong_options = {**place, "azure_storage_account_key": "V1JPTkdTRUNSRVQ="}
         self.anonymous_options = {**place, "azure_skip_signature": "true"}
+        if has_token:
+            token = azurite.shared_access_signature(name)
+            self.options = {**place, "azure_storage_sas_token": token}
+            self.wrong_options = {**place, "azure_storage_sas_token": f"{token.split('&sig=')[0]}&sig=V1JPTkc%3D"}
         config = {"account_name": azurite.ACCOUNT, "account_key": azurite.KEY, "endpoint": server.endpoint}
         self._store = obstore.store.AzureStore(name, config=config, client_options={"allow_http": True})
 

@@ -48,12 +48,12 @@ NUM_LISTED = 1003
 
 SHORT = {"retry_for": "300ms"}
 
-STORES = ["file", "s3", "s3-signed", "gcs", "azure", "http", "https", "nginx", "nginx-tls", "hub", "memory", "fsspec"]
 WEB = ["http", "https", "nginx", "nginx-tls"]
+STORES = ["file", "s3", "s3-signed", "gcs", "azure", "azure-sas", *WEB, "hub", "memory", "fsspec"]
 
 stores_that_list = pytest.mark.parametrize("lake", [store for store in STORES if store not in WEB], indirect=True)
 stores_that_do_not = pytest.mark.parametrize("lake", WEB, indirect=True)
-stores_that_refuse = pytest.mark.parametrize("lake", ["s3-signed", "azure", "hub"], indirect=True)
+stores_that_refuse = pytest.mark.parametrize("lake", ["s3-signed", "azure", "azure-sas", "hub"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,8 @@ def make_lake(request, tmp_path, monkeypatch) -> Callable[[str], Lake]:
                 return GcsLake(get("bucket"), get("s3").endpoint)
             case "azure":
                 return AzureLake(get("azure"))
+            case "azure-sas":
+                return AzureLake(get("azure"), has_token=True)
             case "http":
                 return HttpLake(get("web").url, get("web").upstream.objects)
             case "nginx":

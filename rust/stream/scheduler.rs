@@ -485,25 +485,29 @@ impl Scheduler {
         let mut sources = Vec::with_capacity(planned.pieces.len());
         // Of each part its place among the sources, unless it is lost, and which rows it has left.
         let mut parts = Vec::with_capacity(planned.pieces.len());
+        let mut is_as_planned = true;
         for key in &planned.pieces {
             let Some(Resident { stage: Stage::Ready(held, keep), is_lost, .. }) = self.residents.get(key) else {
                 return None;
             };
             let place = u32::try_from(sources.len()).ok().filter(|_| !is_lost);
             parts.push((place, keep.as_ref()));
+            is_as_planned &= !is_lost && keep.is_none();
             if !is_lost {
                 sources.push(held.clone());
             }
         }
         let num_planned = rows.len();
-        rows.retain_mut(|(place, row)| {
-            let (source, keep) = parts[*place as usize];
-            if let Some(keep) = keep {
-                *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
-            }
-            *place = source.unwrap_or_default();
-            source.is_some()
-        });
+        if !is_as_planned {
+            rows.retain_mut(|(place, row)| {
+                let (source, keep) = parts[*place as usize];
+                if let Some(keep) = keep {
+                    *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
+                }
+                *place = source.unwrap_or_default();
+                source.is_some()
+            });
+        }
         self.budget.release(planned_bytes(num_planned - rows.len()));
         self.num_under_way += 1;
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);

@@ -131,11 +131,10 @@ impl Scheduler {
             }
             // In the order of the dataset the rows that follow are of the same part nearly always.
             let (place, of_part) = (places[part], &parts[part].kept);
-            let num_before = rows.len();
-            rows.push((place, row - of_part.start));
-            let same = others.iter().take_while(|next| next.piece == piece).map(|next| kept_row(next.row));
-            rows.extend(same.take_while(|row| of_part.contains(row)).map(|row| (place, row - of_part.start)));
-            let num_taken = rows.len() - num_before;
+            let (start, end) = (of_part.start, of_part.end);
+            let is_same = |next: &&RowRef| next.piece == piece && (start..end).contains(&kept_row(next.row));
+            let num_taken = 1 + others.iter().take_while(is_same).count();
+            rows.extend(rest[..num_taken].iter().map(|taken| (place, kept_row(taken.row) - start)));
             keys[place as usize].1 += u32::try_from(num_taken).unwrap_or(u32::MAX);
             rest = &rest[num_taken..];
         }

@@ -123,8 +123,11 @@ impl Patience {
     pub(super) fn end(&self, cause: Error) -> Error {
         let Limit { time, option, .. } = self.limit;
         // What is generic is said once.
-        let cause = if let Error::Generic { source, .. } = cause { source } else { Box::new(cause) };
-        Impatient { limit: time, option, cause }.of("store")
+        let (store, cause) = match cause {
+            Error::Generic { store, source } => (store, source),
+            other => ("store", other.into()),
+        };
+        Impatient { limit: time, option, cause }.of(store)
     }
 
     /// Waits before the next request, after `error`: for a time between the shortest pause and three times the last one.

@@ -360,11 +360,18 @@ def test_names_that_urls_have_to_quote_are_read(hub):
     assert ids(fb.load_dataset("org/names", split="train")) == [*range(40)]
 
 
-@pytest.mark.parametrize("endpoint", ["nonsense", "file:///etc", f"http://{'a' * 64}.test", "http://a b"])
-def test_an_endpoint_that_is_none_is_said_to_be(monkeypatch, endpoint):
+@pytest.mark.parametrize("endpoint", ["nonsense", "file:///etc", "http://", "http:///x", "http://[x"])
+def test_an_endpoint_that_is_no_url_is_refused(monkeypatch, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(fb.SettingError, match=re.escape(f"the endpoint of the Hub is `{endpoint}`, expected a URL")):
+        open_train()
+
+
+@pytest.mark.parametrize("endpoint", [f"http://{'a' * 64}.test", "http://a b", "http://localhost:port"])
+def test_an_endpoint_that_leads_nowhere_is_named(monkeypatch, endpoint):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     with pytest.raises(fb.HubUnreachableError, match=f"org/data`: cannot reach the Hub at `{endpoint}`: "):
-        fb.load_dataset("org/data", split="train")
+        open_train()
 
 
 def test_a_redirect_to_a_file_reads_none(hub, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from forebay.exceptions import SettingError
 
@@ -38,7 +39,7 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
     `False` is nobody; `True` the user who is logged in, even where that is not done by itself.
 
     Raises:
-        SettingError: the token is none.
+        SettingError: the token or the endpoint is none.
     """
     home = Path(_variable("HF_HOME") or Path(_variable("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
     found = _token(token, home)
@@ -47,11 +48,23 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
     cache = _variable("HF_HUB_CACHE") or _variable("HUGGINGFACE_HUB_CACHE")
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
     return Settings(
-        endpoint=(endpoint or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
+        endpoint=_checked(endpoint or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
         token=found,
         is_offline=any(_is_true(name) for name in offline),
         cache=Path(cache).expanduser() if cache else home / "hub",
     )
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingError(
+            f"the endpoint of the Hub is `{endpoint}`, expected a URL as `{DEFAULT_ENDPOINT}`: set `HF_ENDPOINT`"
+        )
+    return endpoint
 
 
 def _token(token: str | bool | None, home: Path) -> str | None:

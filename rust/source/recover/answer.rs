@@ -108,13 +108,13 @@ fn reason(body: &str) -> String {
 
 /// Checks that an answer is of the bytes that were asked for, and as long as it says; returns their number, if it has any.
 fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<Option<u64>, String> {
-    if status == StatusCode::OK && is_page(headers) {
-        return Err(format!("it sent a page of HTML when asked for {range}"));
-    }
     if status == StatusCode::OK {
-        return Err(format!(
-            "it sent the whole object when asked for {range}: a server must support ranges, or its files be copied"
-        ));
+        return Err(match is_page(headers) {
+            true => format!("it sent a page of HTML when asked for {range}"),
+            false => format!(
+                "it sent the whole object when asked for {range}: a server must support ranges, or its files be copied"
+            ),
+        });
     }
     if status != StatusCode::PARTIAL_CONTENT {
         return Ok(None);

@@ -18,7 +18,7 @@ use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, Int32Builder, L
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type};
 use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
 use bytes::Bytes;
-use forebay::{Decoders, Io, OpenRequest, Progress, Snapshot, Trial};
+use forebay::{Decoders, Io, OpenRequest, Progress, RowSet, Snapshot, Trial};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
@@ -94,7 +94,7 @@ fn measure(kind: &Kind) -> Result<(), AnyError> {
     let sources = vec![path.to_str().ok_or("a path of UTF-8")?.to_owned()];
     let request = OpenRequest { sources, split: None, storage_options: BTreeMap::new() };
     let snapshot = Arc::new(Io::current()?.block_on(Snapshot::open(request, &Progress::default()))?);
-    let trials: Vec<Trial> = (0..).map_while(|place| Trial::new(&snapshot, place, &object, None)).collect();
+    let trials: Vec<Trial> = (0..).map_while(|place| Trial::new(&snapshot, place, &object, RowSet::All)).collect();
     let decoded: Vec<RecordBatch> =
         trials.iter().map(|trial| trial.at_once(Decoders::Own)).collect::<Result<_, _>>()?;
     let num_bytes: usize = decoded.iter().map(RecordBatch::get_array_memory_size).sum();

@@ -16,6 +16,7 @@ use crate::answer::Answer;
 use crate::dataset::{RowGroupRead, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::query::Dataset;
+use crate::rows::RowSet;
 use crate::source::{Connection, read_ranges};
 use crate::stream::gather;
 
@@ -196,9 +197,9 @@ impl RowAccess {
     fn plan(&self, wanted: Wanted, planned: &mut Vec<Planned>) -> Result<()> {
         let Wanted { row_group, mut rows, mut kept, first } = wanted;
         let snapshot = self.dataset.snapshot();
-        let runs = runs_of(&rows);
+        let set = RowSet::from_rows(&rows, row_group.num_rows);
         let projection = self.dataset.projection();
-        let read = RowGroupRead::try_new(snapshot, row_group, projection, Some(&runs), rows.len())?;
+        let read = RowGroupRead::try_new(snapshot, row_group, projection, set, rows.len())?;
         let read = read.within(self.memory_bytes);
         let bytes = read.ranges().iter().map(|range| range.end - range.start).sum();
         let has_pages = snapshot.fragment(row_group).has_offset_index(row_group.index);
@@ -304,18 +305,6 @@ impl RowAccess {
 
 fn too_large(error: &ArrowError) -> Error {
     Error::Setting { name: "indices", reason: format!("{error}; ask for fewer rows at once") }
-}
-
-/// Returns rows, ascending, as runs.
-fn runs_of(rows: &[u32]) -> Vec<Range<u32>> {
-    let mut runs: Vec<Range<u32>> = Vec::new();
-    for &row in rows {
-        match runs.last_mut() {
-            Some(last) if last.end == row => last.end += 1,
-            _ => runs.push(row..row + 1),
-        }
-    }
-    runs
 }
 
 fn permits(bytes: u64) -> u32 {

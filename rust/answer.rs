@@ -8,7 +8,8 @@ use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::ArrowError;
 
 use crate::dataset::Snapshot;
-use crate::selection::{RowSet, Selection};
+use crate::rows::RowSet;
+use crate::selection::Selection;
 
 /// The kept rows of a dataset, the order that its query gives them, and the values that only the query knows.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::dataset::{Opening, RowGroupRead};
 use crate::error::Result;
 use crate::query::Dataset;
-use crate::selection::{Report, RowSet, Selection};
+use crate::rows::RowSet;
+use crate::selection::{Report, Selection};
 use crate::source::{Known, planned};
 
 /// The cost of a dataset's selection and payload.
@@ -62,22 +63,15 @@ impl Dataset {
         };
         for (index, &row_group) in snapshot.row_groups.iter().enumerate() {
             let kept = selection.rows(index);
-            let runs: Vec<_> = match kept {
+            match kept {
                 RowSet::None => {
                     explanation.num_without += 1;
                     continue;
                 }
-                RowSet::All => {
-                    explanation.num_whole += 1;
-                    Vec::new()
-                }
-                RowSet::Runs(_) | RowSet::Mask(_) => {
-                    explanation.num_partial += 1;
-                    kept.runs(0..row_group.num_rows).collect()
-                }
-            };
-            let runs = (*kept != RowSet::All).then_some(&runs[..]);
-            let read = RowGroupRead::try_new(snapshot, row_group, self.projection(), runs, 1)?;
+                RowSet::All => explanation.num_whole += 1,
+                RowSet::Runs(_) | RowSet::Mask(_) => explanation.num_partial += 1,
+            }
+            let read = RowGroupRead::try_new(snapshot, row_group, self.projection(), kept.clone(), 1)?;
             let requests = planned(read.ranges(), &snapshot.preset(snapshot.fragment(row_group)));
             explanation.payload_bytes += read.ranges().iter().map(|range| range.end - range.start).sum::<u64>();
             explanation.payload_fetched += requests.iter().map(|range| range.end - range.start).sum::<u64>();

@@ -41,6 +41,7 @@ mod reader;
 #[cfg(test)]
 mod requests;
 mod restrict;
+mod rows;
 mod secrets;
 mod selection;
 mod source;
@@ -67,9 +68,10 @@ pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset, Reading};
 pub use crate::reader::{EpochReader, OrderSettings, Unindexed};
+pub use crate::rows::RowSet;
 #[doc(hidden)]
 pub use crate::secrets::redacted;
-pub use crate::selection::{Filter, Part, Report, RowSet, Selection, SetOperation, Subset};
+pub use crate::selection::{Filter, Part, Report, Selection, SetOperation, Subset};
 pub use crate::source::{
     Connection, FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, Known, Object,
     OpenFileSystem, Store, WholeObject, set_file_systems,

@@ -19,7 +19,8 @@ use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
 use crate::plan::{self, EpochPlan, Hole, Order, OrderState, PieceId, Span, State, Weights};
 use crate::query::{Answer, Dataset};
-use crate::selection::{RowSet, Selection};
+use crate::rows::RowSet;
+use crate::selection::Selection;
 use crate::source::{Ahead, Connection};
 
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
@@ -377,9 +378,9 @@ impl EpochReader {
             let (index, row_group) = self.row_group_of(found.piece);
             let kept = plan.kept_row(found.piece.span, plan.piece(found.piece).kept.start + found.row);
             let span = self.spans[found.piece.span as usize];
-            let runs = self.selection.rows(index).nth_runs(span.start..span.end, kept..kept + 1);
+            let rows = self.selection.rows(index).extent(span.start..span.end, kept..kept + 1);
             let url = self.dataset.snapshot().fragment(row_group).object.url.clone();
-            Some((url, row_group.index as usize, u64::from(runs.first()?.start)))
+            Some((url, row_group.index as usize, u64::from(rows.start)))
         });
         let (url, row_group, row) = located.unwrap_or_default();
         Error::Value { url, row_group, row, column, reason }

@@ -11,7 +11,8 @@ use crate::answer::Answer;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
-use crate::selection::{Part, Report, RowSet, Selection, SetOperation, Subset};
+use crate::rows::RowSet;
+use crate::selection::{Part, Report, Selection, SetOperation, Subset};
 
 /// The rows that a dataset was restricted to, before its filters are asked.
 #[derive(Debug, Clone, Default)]

@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
 use crate::query::Dataset;
-use crate::selection::{RowSet, Selection};
+use crate::rows::RowSet;
+use crate::selection::Selection;
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list, read_ranges};
 
@@ -88,7 +89,7 @@ async fn read_all(dataset: &Dataset) -> RecordBatch {
     let connections = dataset.connect(&Arc::default()).unwrap();
     let mut batches = Vec::new();
     for &row_group in &snapshot.row_groups {
-        let read = RowGroupRead::try_new(snapshot, row_group, dataset.projection(), None, 1000).unwrap();
+        let read = RowGroupRead::try_new(snapshot, row_group, dataset.projection(), RowSet::All, 1000).unwrap();
         let object = &snapshot.fragment(row_group).object;
         let bytes = read_ranges(&connections[0], object, read.ranges()).await.unwrap();
         batches.extend(read.decode(bytes).unwrap().map(Result::unwrap));

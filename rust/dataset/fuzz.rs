@@ -28,6 +28,7 @@ use super::{Decoders, Fragment, RowGroupRef, Snapshot, Trial, manifest, pack, pa
 use crate::decode::Misfit;
 use crate::error::Result;
 use crate::fuzz::Numbers;
+use crate::rows::RowSet;
 use crate::source::{Object, Store, StoreKey};
 
 /// The bytes before the first page.
@@ -67,7 +68,8 @@ pub fn objects(data: &[u8]) {
     for (place, &row_group) in snapshot.row_groups.iter().enumerate().take(MAX_ROW_GROUPS) {
         ask(&snapshot, row_group, &body);
         let end = row_group.num_rows.min(MAX_ROWS);
-        decode_and_compare(&snapshot, place, &body, Some(&[0..end / 3, end / 2..end]));
+        let runs = [0..end / 3, end / 2..end].into_iter().filter(|run| !run.is_empty());
+        decode_and_compare(&snapshot, place, &body, RowSet::Runs(runs.collect()));
     }
 }
 
@@ -99,9 +101,9 @@ fn bytes_of(body: &Bytes, range: &Range<u64>) -> Bytes {
 /// Decodes by our own decoders and by the `parquet` crate. They find the same, and one error is the other's, as ours leave
 /// to it what they do not take. But the crate reads pages of which no row is wanted, and levels that mean nothing: where
 /// these are damaged, it gives some rows the values of others.
-fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, runs: Option<&[Range<u32>]>) {
-    let trial = |runs| Trial::new(snapshot, place, body, runs).map(|trial| trial.within(MAX_MEMORY_BYTES));
-    let (Some(whole), Some(trial)) = (trial(None), trial(runs)) else { return };
+fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set: RowSet) {
+    let trial = |set| Trial::new(snapshot, place, body, set).map(|trial| trial.within(MAX_MEMORY_BYTES));
+    let (Some(whole), Some(trial)) = (trial(RowSet::All), trial(set)) else { return };
     for (column, root) in snapshot.fragment(trial.row_group()).columns.iter().enumerate() {
         let (trial, misfit) = (trial.clone().of_column(column), |trial: &Trial| trial.misfit((*root)?));
         match (trial.at_once(Decoders::Own), trial.at_once(Decoders::Parquet)) {
@@ -251,13 +253,14 @@ pub fn pages(data: &[u8]) {
     let Some(body) = shape.object(numbers.0).ok().filter(|_| u32::from(shape.num_rows) <= MAX_ROWS) else { return };
     let Ok(Some(snapshot)) = open(&body) else { return };
     let num_rows = u32::from(shape.num_rows);
-    let runs = match shape.rows % 3 {
-        0 => None,
-        1 => Some(vec![0..num_rows / 2, num_rows / 2 + 1..num_rows]),
-        _ => Some((0..num_rows).step_by(usize::from(shape.rows) + 1).map(|row| row..row + 1).collect()),
+    let set = match shape.rows % 3 {
+        0 => RowSet::All,
+        1 => RowSet::Runs(
+            [0..num_rows / 2, num_rows / 2 + 1..num_rows].into_iter().filter(|run| !run.is_empty()).collect(),
+        ),
+        _ => RowSet::from_mask((0..num_rows).map(|row| row % (u32::from(shape.rows) + 1) == 0).collect()),
     };
-    let runs: Option<Vec<Range<u32>>> = runs.map(|runs| runs.into_iter().filter(|run| run.start < run.end).collect());
-    decode_and_compare(&snapshot, 0, &body, runs.as_deref());
+    decode_and_compare(&snapshot, 0, &body, set);
 }
 
 /// Reads what lies at the end of objects: footers, offset and column indexes, bloom filters.

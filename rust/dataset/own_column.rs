@@ -31,7 +31,7 @@ enum State {
 impl OwnColumn {
     /// Returns the object's root column `root`, of which `fetched` holds what was planned.
     pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
-        let column = plan.open(rows.runs.as_ref(), fetched.bytes.clone(), rows.memory_bytes, scratch);
+        let column = plan.open(&rows.set, fetched.bytes.clone(), rows.memory_bytes, scratch);
         let state = State::Own(column);
         Self { root, rows, fetched, num_read: 0, state }
     }

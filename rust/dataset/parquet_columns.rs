@@ -16,6 +16,7 @@ use super::{RowGroupRef, Snapshot};
 use crate::decode::Claims;
 use crate::error::{Error, Result};
 use crate::panics;
+use crate::rows::RowSet;
 
 /// A batch of what dictionaries repeat takes at most this part of the memory.
 const BATCHES_IN_MEMORY: u64 = 4;
@@ -25,8 +26,7 @@ const BATCHES_IN_MEMORY: u64 = 4;
 pub(super) struct WantedRows {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) row_group: RowGroupRef,
-    /// All without.
-    pub(super) runs: Option<Arc<[Range<u32>]>>,
+    pub(super) set: Arc<RowSet>,
     pub(super) num_rows: usize,
     pub(super) batch_rows: usize,
     /// Bytes that pages out of their compression may take at once, and the values of a column.
@@ -34,34 +34,26 @@ pub(super) struct WantedRows {
 }
 
 impl WantedRows {
-    /// Returns the rows `runs` (`None`: all) of a row group, whose pages may take any memory.
-    pub(super) fn new(
-        snapshot: &Arc<Snapshot>,
-        row_group: RowGroupRef,
-        runs: Option<&[Range<u32>]>,
-        batch_rows: usize,
-    ) -> Self {
-        let num_rows = runs
-            .map_or(row_group.num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
+    /// Returns the rows of `set` of a row group, whose pages may take any memory.
+    pub(super) fn new(snapshot: &Arc<Snapshot>, row_group: RowGroupRef, set: RowSet, batch_rows: usize) -> Self {
+        let num_rows = set.count(0..row_group.num_rows) as usize;
         let (snapshot, batch_rows) = (Arc::clone(snapshot), batch_rows.max(1));
-        Self { snapshot, row_group, runs: runs.map(Arc::from), num_rows, batch_rows, memory_bytes: u64::MAX }
+        Self { snapshot, row_group, set: Arc::new(set), num_rows, batch_rows, memory_bytes: u64::MAX }
     }
 
     /// Returns these rows without the first ones.
     pub(super) fn after(&self, num_read: usize) -> Self {
-        let all = 0..self.row_group.num_rows;
-        let mut left = u32::try_from(num_read).unwrap_or(u32::MAX);
-        let runs = self.runs.as_deref().unwrap_or(std::slice::from_ref(&all)).iter().filter_map(|run| {
-            let passed = left.min(run.end - run.start);
-            left -= passed;
-            (run.start + passed < run.end).then_some(run.start + passed..run.end)
-        });
-        Self { runs: Some(runs.collect()), num_rows: self.num_rows.saturating_sub(num_read), ..self.clone() }
+        let (all, first) = (0..self.row_group.num_rows, u32::try_from(num_read).unwrap_or(u32::MAX));
+        let set = Arc::new(self.set.part(all, first..u32::MAX));
+        Self { set, num_rows: self.num_rows.saturating_sub(num_read), ..self.clone() }
     }
 
     /// Returns the rows as the `parquet` crate has them; `None` for all.
     pub(super) fn selection(&self) -> Option<RowSelection> {
-        let runs = self.runs.as_deref()?.iter().map(|run| run.start as usize..run.end as usize);
+        if *self.set == RowSet::All {
+            return None;
+        }
+        let runs = self.set.runs(0..self.row_group.num_rows).map(|run| run.start as usize..run.end as usize);
         Some(RowSelection::from_consecutive_ranges(runs, self.row_group.num_rows as usize))
     }
 

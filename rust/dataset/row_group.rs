@@ -18,6 +18,7 @@ use super::{RowGroupRef, Snapshot, schema};
 use crate::decode::{self, ColumnPlan, Scratch};
 use crate::error::Result;
 use crate::panics;
+use crate::rows::RowSet;
 
 /// What pages may take, however small the memory limit is: it bounds what is held, and one page may be larger.
 const LEAST_MEMORY_BYTES: u64 = 16 << 20;
@@ -53,7 +54,7 @@ struct ColumnGroup {
 }
 
 impl RowGroupRead {
-    /// Plans the read of the rows `runs` (`None`: all) and the dataset columns `projection`, in batches of at most
+    /// Plans the read of the rows of `set` and the dataset columns `projection`, in batches of at most
     /// `batch_rows`.
     ///
     /// # Errors
@@ -63,12 +64,12 @@ impl RowGroupRead {
         snapshot: &Arc<Snapshot>,
         row_group: RowGroupRef,
         projection: &Arc<[usize]>,
-        runs: Option<&[Range<u32>]>,
+        set: RowSet,
         batch_rows: usize,
     ) -> Result<Self> {
         let fragment = snapshot.fragment(row_group);
         let roots: Vec<_> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
-        Self::try_new_in_groups(snapshot, row_group, projection, vec![roots], runs, batch_rows)
+        Self::try_new_in_groups(snapshot, row_group, projection, vec![roots], set, batch_rows)
     }
 
     /// Plans a read whose columns are decoded by [`Self::decode_at_once`], one of `groups` after another: root columns of
@@ -82,10 +83,10 @@ impl RowGroupRead {
         row_group: RowGroupRef,
         projection: &Arc<[usize]>,
         groups: Vec<Vec<usize>>,
-        runs: Option<&[Range<u32>]>,
+        set: RowSet,
         batch_rows: usize,
     ) -> Result<Self> {
-        let rows = WantedRows::new(snapshot, row_group, runs, batch_rows);
+        let rows = WantedRows::new(snapshot, row_group, set, batch_rows);
         Self::plan(rows, projection, groups, Decoders::Own)
     }
 
@@ -102,7 +103,7 @@ impl RowGroupRead {
     ) -> Result<Self> {
         let fragment = rows.snapshot.fragment(rows.row_group);
         let own_plan = |root: usize| match decoders {
-            Decoders::Own => decode::plan(fragment, rows.row_group.index, root, rows.runs.as_deref()),
+            Decoders::Own => decode::plan(fragment, rows.row_group.index, root, &rows.set),
             Decoders::Parquet => None,
         };
         let mut planned = Vec::new();

@@ -19,6 +19,7 @@ use super::{OpenRequest, RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
+use crate::rows::RowSet;
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list, read_ranges};
 
@@ -268,8 +269,8 @@ fn read_all(snapshot: Snapshot) -> Result<()> {
     let projection: Arc<[usize]> = (0..snapshot.schema.fields().len()).collect();
     for &row_group in &snapshot.row_groups {
         let some = [0..1, row_group.num_rows / 2..row_group.num_rows];
-        for runs in [None, Some(&some[..])] {
-            let read = RowGroupRead::try_new(&snapshot, row_group, &projection, runs, 64)?;
+        for set in [RowSet::All, RowSet::Runs(some.into())] {
+            let read = RowGroupRead::try_new(&snapshot, row_group, &projection, set, 64)?;
             let object = &snapshot.fragment(row_group).object;
             let bytes = block_on(read_ranges(&connection, object, read.ranges()))?;
             read.decode_at_once(bytes)?;

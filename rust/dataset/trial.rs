@@ -12,6 +12,7 @@ use super::{RowGroupRef, Snapshot};
 #[cfg(any(test, fuzzing))]
 use crate::decode::{self, Misfit, Scratch};
 use crate::error::{Error, Result};
+use crate::rows::RowSet;
 
 /// A row group of an object in memory, of which some rows and columns are read again and again.
 #[derive(Debug, Clone)]
@@ -22,10 +23,10 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Returns the row group `place` of the snapshot, whose object is `object`; its rows `runs`, or all without.
-    pub fn new(snapshot: &Arc<Snapshot>, place: usize, object: &Bytes, runs: Option<&[Range<u32>]>) -> Option<Self> {
+    /// Returns the row group `place` of the snapshot, whose object is `object`; its rows of `set`.
+    pub fn new(snapshot: &Arc<Snapshot>, place: usize, object: &Bytes, set: RowSet) -> Option<Self> {
         let row_group = *snapshot.row_groups.get(place)?;
-        let rows = WantedRows::new(snapshot, row_group, runs, usize::MAX);
+        let rows = WantedRows::new(snapshot, row_group, set, usize::MAX);
         let projection = (0..snapshot.schema.fields().len()).collect();
         Some(Self { rows, projection, object: object.clone() })
     }
@@ -80,10 +81,10 @@ impl Trial {
     /// it, or refuse it.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn misfit(&self, root: usize) -> Option<Misfit> {
-        let WantedRows { row_group, runs, num_rows, memory_bytes, .. } = &self.rows;
-        let plan = decode::plan(self.rows.snapshot.fragment(*row_group), row_group.index, root, runs.as_deref())?;
+        let WantedRows { row_group, set, num_rows, memory_bytes, .. } = &self.rows;
+        let plan = decode::plan(self.rows.snapshot.fragment(*row_group), row_group.index, root, set)?;
         let bytes = plan.ranges().iter().map(|range| self.slice(range)).collect::<Option<_>>()?;
-        plan.open(runs.as_ref(), bytes, *memory_bytes, Scratch::default()).read(*num_rows).err()
+        plan.open(set, bytes, *memory_bytes, Scratch::default()).read(*num_rows).err()
     }
 
     fn slice(&self, range: &Range<u64>) -> Option<Bytes> {

@@ -9,11 +9,14 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
 use super::header::Encoding;
-use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_run};
+use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_bit, take_each_run};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 /// The NULLs among 64 slots up to which copying runs of values is quicker.
 const FEW: u32 = 10;
+
+/// Numbers of a dictionary are picked run by run where at most one in this many is kept; else all are looked up.
+const SPARSE: usize = 8;
 
 /// The bits of a value.
 pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
@@ -93,6 +96,24 @@ fn read<T: Word, const STORED: usize>(
         }
         Ok(())
     })
+}
+
+/// Appends those of `all` whose bits are set.
+fn keep<S, T: Word>(all: &[S], of: impl Fn(&S) -> T, bits: &BooleanBuffer, out: &mut Vec<T>) {
+    let mut kept = [T::default(); 64];
+    for (all, mut bits) in all.chunks(64).zip(bits.bit_chunks().iter_padded()) {
+        if bits == u64::MAX {
+            out.extend(all.iter().map(&of));
+            continue;
+        }
+        let mut num_kept = 0;
+        while let Some(value) = all.get(bits.trailing_zeros() as usize) {
+            kept[num_kept & 63] = of(value);
+            num_kept += 1;
+            bits &= bits - 1;
+        }
+        out.extend_from_slice(&kept[..num_kept]);
+    }
 }
 
 /// Appends a slot for each bit: the next of `dense` to those that are set, zero to the others.
@@ -188,6 +209,25 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         Ok(())
     }
 
+    fn take_bits(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer) -> Fit<()> {
+        let is_plain = matches!(self.place, Place::Plain(_));
+        if !is_plain && bits.count_set_bits() < bits.len() / SPARSE {
+            return take_each_bit(self, bytes, num_passed, bits);
+        }
+        self.skip(bytes, num_passed)?;
+        if let Place::Plain(at) = &mut self.place {
+            let end = bits.len().checked_mul(STORED).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
+            let stored = bytes.get(*at..end).ok_or(TOO_FEW)?.as_chunks::<STORED>().0;
+            *at = end;
+            keep(stored, T::of, bits, &mut self.words);
+        } else {
+            self.dense.clear();
+            read::<T, STORED>(&mut self.place, bytes, &self.dictionary, bits.len(), &mut self.dense)?;
+            keep(&self.dense, |word| *word, bits, &mut self.words);
+        }
+        Ok(())
+    }
+
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()> {
         self.dense.clear();
         read::<T, STORED>(&mut self.place, bytes, &self.dictionary, slots.count_set_bits(), &mut self.dense)?;
@@ -224,6 +264,19 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn values_whose_bits_are_set_are_kept(
+            runs in prop::collection::vec((any::<bool>(), 1_usize..100), 1..12), skip in 0_usize..9,
+        ) {
+            let bits: Vec<bool> = runs.iter().flat_map(|&(keep, len)| std::iter::repeat_n(keep, len)).collect();
+            let skip = skip.min(bits.len());
+            let all: Vec<u32> = (1..).take(bits.len() - skip).collect();
+            let expected: Vec<u32> = all.iter().zip(&bits[skip..]).filter(|(_, keep)| **keep).map(|(value, _)| *value).collect();
+            let mut out = Vec::new();
+            keep(&all, |value| *value, &BooleanBuffer::from(bits).slice(skip, all.len()), &mut out);
+            prop_assert_eq!(out, expected);
+        }
+
         #[test]
         fn values_go_to_the_slots_that_have_one(
             slots in prop::collection::vec(prop::bool::weighted(0.8), 0..400), skip in 0_usize..70,

@@ -75,8 +75,12 @@ impl Column for Flat {
             let wanted = self.wanted.first().ok_or(Misfit::MISSING)?;
             self.find(wanted)?;
             let num_missing = num_rows - self.leaf.num_slots();
-            self.wanted.take_slots(self.first_row, self.end_row, num_missing, &mut self.slots);
-            self.leaf.take_runs(self.pages.values(), &self.slots)?;
+            if let Some((first, rows)) = self.wanted.take_bits(self.end_row, num_missing) {
+                self.leaf.take_bits(self.pages.values(), (first - self.first_row) as usize, &rows)?;
+            } else {
+                self.wanted.take_slots(self.first_row, self.end_row, num_missing, &mut self.slots);
+                self.leaf.take_runs(self.pages.values(), &self.slots)?;
+            }
         }
         self.leaf.finish()
     }

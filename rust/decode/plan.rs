@@ -20,6 +20,7 @@ use super::pages::{Pages, Piece};
 use super::rows::Rows;
 use super::values::{Leaf, Values};
 use crate::dataset::Fragment;
+use crate::rows::RowSet;
 
 /// How a column's rows are made of slots.
 #[derive(Debug, Clone, Copy)]
@@ -61,14 +62,9 @@ pub(crate) struct ColumnPlan {
     value_bytes: u64,
 }
 
-/// Plans a root column of a row group, of which the rows `runs` are wanted; `None` where it is left to the `parquet`
+/// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` where it is left to the `parquet`
 /// crate.
-pub(crate) fn plan(
-    fragment: &Fragment,
-    row_group: u32,
-    root: usize,
-    runs: Option<&[Range<u32>]>,
-) -> Option<ColumnPlan> {
+pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &RowSet) -> Option<ColumnPlan> {
     let leaves = fragment.leaves(root);
     let leaf = (leaves.len() == 1).then_some(leaves.start)?;
     let metadata = fragment.row_group(row_group);
@@ -79,11 +75,9 @@ pub(crate) fn plan(
     let field = fragment.reader.schema().field(root);
     let (nesting, value_type) = nesting(field.data_type(), field.is_nullable(), column.column_descr())?;
     let num_rows = u32::try_from(metadata.num_rows()).ok()?;
-    let (ranges, rows) = match (runs, fragment.offset_indexes(row_group)) {
-        (Some(runs), Some(indexes)) => {
-            pages_of(chunk(column).start, indexes.get(leaf)?.page_locations(), runs, num_rows)?
-        }
-        _ => (vec![chunk(column)], vec![None]),
+    let (ranges, rows) = match (wanted, fragment.offset_indexes(row_group)) {
+        (RowSet::All, _) | (_, None) => (vec![chunk(column)], vec![None]),
+        (some, Some(indexes)) => pages_of(chunk(column).start, indexes.get(leaf)?.page_locations(), some, num_rows)?,
     };
     Some(ColumnPlan {
         ranges,
@@ -113,13 +107,13 @@ fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
     start..start.saturating_add(len)
 }
 
-/// Returns the ranges of the dictionary of a chunk that begins at `start`, and of the pages that hold rows of `runs`, with
+/// Returns the ranges of the dictionary of a chunk that begins at `start`, and of the pages that hold rows of `wanted`, with
 /// the rows of each page.
 #[expect(clippy::type_complexity, reason = "two lists of equal length")]
 fn pages_of(
     start: u64,
     locations: &[PageLocation],
-    runs: &[Range<u32>],
+    wanted: &RowSet,
     num_rows: u32,
 ) -> Option<(Vec<Range<u64>>, Vec<Option<Range<u32>>>)> {
     let first = u64::try_from(locations.first()?.offset).ok()?;
@@ -129,13 +123,11 @@ fn pages_of(
         rows.push(None);
     }
     let first_row = |page: &PageLocation| u32::try_from(page.first_row_index).ok();
-    let mut rest = runs;
     for (place, page) in locations.iter().enumerate() {
         let end = locations.get(place + 1).map_or(Some(num_rows), first_row)?;
         let of_page = first_row(page)?..end;
-        rest = &rest[rest.partition_point(|run| run.end <= of_page.start)..];
         // Of pages without a row the `parquet` crate, which may have to read on, asks for those within a run.
-        if rest.first().is_none_or(|run| run.start >= end.max(of_page.start.saturating_add(1))) {
+        if !wanted.has(of_page.start..end.max(of_page.start.saturating_add(1))) {
             continue;
         }
         let (at, len) = (u64::try_from(page.offset).ok()?, u64::try_from(page.compressed_page_size).ok()?);
@@ -210,11 +202,11 @@ impl ColumnPlan {
         &self.ranges
     }
 
-    /// Returns what reads the rows `runs`, of values that take at most `memory_bytes` at once; `bytes` holds one buffer for
+    /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bytes` holds one buffer for
     /// each of [`Self::ranges`].
     pub(crate) fn open(
         self,
-        runs: Option<&Arc<[Range<u32>]>>,
+        wanted: &Arc<RowSet>,
         bytes: Vec<Bytes>,
         memory_bytes: u64,
         scratch: Scratch,
@@ -231,12 +223,13 @@ impl ColumnPlan {
             }
         };
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
-        let wanted = Rows::new(runs, self.num_rows);
+        let is_whole = **wanted == RowSet::All;
+        let wanted = Rows::new(Arc::clone(wanted), self.num_rows);
         match self.nesting {
             Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, is_nullable)),
             Nesting::List(depth) => {
                 // All rows, or it is not known how long those are that are wanted.
-                let num_levels = if runs.is_none() { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
+                let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
                 Box::new(List::new(pages, leaf, wanted, depth, self.data_type, num_levels))
             }
         }
@@ -278,7 +271,10 @@ mod tests {
                 first_row += len;
                 page
             }).collect();
-            let (ranges, rows) = pages_of(0, &locations, &runs, num_rows).unwrap();
+            let wanted = RowSet::Runs(runs.clone().into());
+            let (ranges, rows) = pages_of(0, &locations, &wanted, num_rows).unwrap();
+            let mask = (0..num_rows).map(|row| wanted.has(row..row + 1)).collect();
+            prop_assert_eq!(&pages_of(0, &locations, &RowSet::Mask(mask), num_rows).unwrap().0, &ranges);
             let selected = runs.iter().map(|run| run.start as usize..run.end as usize);
             let selection = RowSelection::from_consecutive_ranges(selected, num_rows as usize);
             for asked in selection.scan_ranges(&locations) {

@@ -1,6 +1,5 @@
 //! Compares what is decoded here with what the `parquet` crate makes of the same files.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::builder::{
@@ -25,6 +24,7 @@ use crate::dataset::{Decoders, Snapshot, Trial};
 use crate::error::Error;
 use crate::io::Io;
 use crate::metrics::Progress;
+use crate::rows::RowSet;
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list};
 
@@ -243,43 +243,46 @@ impl Shape {
     }
 }
 
-/// Rows of which some are wanted: ascending runs below `num_rows`.
-fn runs_of(cuts: &[prop::sample::Index], num_rows: usize) -> Vec<Range<u32>> {
+/// Rows of which some are wanted: where runs of them begin and end, and whether they are a mask.
+type Cuts = Option<(Vec<prop::sample::Index>, bool)>;
+
+fn cuts() -> impl Strategy<Value = Cuts> {
+    let size = prop_oneof![2_usize..12, 50_usize..300];
+    let cuts = size.prop_flat_map(|size| prop::collection::vec(any::<prop::sample::Index>(), size));
+    prop::option::of((cuts, any::<bool>()))
+}
+
+/// Returns the rows below `num_rows` between cuts; all without any.
+fn set_of(cuts: &Cuts, num_rows: usize) -> RowSet {
+    let Some((cuts, is_mask)) = cuts else { return RowSet::All };
     let mut cuts: Vec<u32> = cuts.iter().map(|cut| u32::try_from(cut.index(num_rows + 1)).unwrap()).collect();
     cuts.sort_unstable();
     cuts.dedup();
-    cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()
+    let runs = RowSet::Runs(cuts.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect());
+    match is_mask {
+        _ if cuts.len() < 2 => RowSet::All,
+        true => RowSet::Mask((0..u32::try_from(num_rows).unwrap()).map(|row| runs.contains(row)).collect()),
+        false => runs,
+    }
 }
 
 /// Reads a column by the decoders here alone, in steps; `None` where it is not for them by its footer.
-fn read_own(
-    snapshot: &Snapshot,
-    root: usize,
-    body: &Bytes,
-    runs: Option<&[Range<u32>]>,
-    step: usize,
-) -> Option<Fit<Vec<ArrayRef>>> {
+fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: usize) -> Option<Fit<Vec<ArrayRef>>> {
     let row_group = snapshot.row_groups[0];
-    let num_rows = row_group.num_rows;
-    let wanted = runs.map_or(num_rows as usize, |runs| runs.iter().map(|run| (run.end - run.start) as usize).sum());
-    let plan = plan(snapshot.fragment(row_group), 0, root, runs)?;
+    let wanted = set.count(0..row_group.num_rows) as usize;
+    let plan = plan(snapshot.fragment(row_group), 0, root, set)?;
     let bytes = plan.ranges().iter().map(|range| {
         let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         (range.end <= body.len() && range.start <= range.end).then(|| body.slice(range))
     });
     let Some(bytes) = bytes.collect() else { return Some(Err(Misfit("ranges outside of the object"))) };
-    let mut column: Box<dyn Column> = plan.open(runs.map(Arc::from).as_ref(), bytes, u64::MAX, Scratch::default());
+    let mut column: Box<dyn Column> = plan.open(&Arc::new(set.clone()), bytes, u64::MAX, Scratch::default());
     let steps = (0..wanted).step_by(step.max(1)).map(|start| step.min(wanted - start));
     Some(steps.map(|num_rows| column.read(num_rows)).collect())
 }
 
-fn read_parquet(
-    snapshot: &Arc<Snapshot>,
-    root: usize,
-    body: &Bytes,
-    runs: Option<&[Range<u32>]>,
-) -> Result<ArrayRef, Error> {
-    let batch = Trial::new(snapshot, 0, body, runs).unwrap().of_column(root).at_once(Decoders::Parquet)?;
+fn read_parquet(snapshot: &Arc<Snapshot>, root: usize, body: &Bytes, set: &RowSet) -> Result<ArrayRef, Error> {
+    let batch = Trial::new(snapshot, 0, body, set.clone()).unwrap().of_column(root).at_once(Decoders::Parquet)?;
     Ok(Arc::clone(batch.column(0)))
 }
 
@@ -302,34 +305,34 @@ proptest! {
 
     #[test]
     fn columns_are_those_of_the_parquet_crate(
-        shape in shapes(), cuts in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 2..12)),
+        shape in shapes(), cuts in cuts(),
         step in prop_oneof![1_usize..100, Just(10_000)],
     ) {
         let body = shape.write();
         let snapshot = open(&body).unwrap();
-        let runs = cuts.map(|cuts| runs_of(&cuts, shape.num_rows)).filter(|runs| !runs.is_empty());
+        let set = set_of(&cuts, shape.num_rows);
         for (root, field) in snapshot.schema.fields().iter().enumerate() {
-            let own = read_own(&snapshot, root, &body, runs.as_deref(), step);
+            let own = read_own(&snapshot, root, &body, &set, step);
             let is_known = !OTHERS.contains(&field.name().as_str()) && !matches!(shape.codec, Compression::GZIP(_));
             prop_assert_eq!(own.is_some(), is_known, "{}", field);
             let Some(own) = own else { continue };
             let parts = own.map_err(|misfit| TestCaseError::fail(format!("{field}: {misfit:?}")))?;
             let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
             let own = arrow_select::concat::concat(&parts).unwrap();
-            let expected = read_parquet(&snapshot, root, &body, runs.as_deref()).unwrap();
+            let expected = read_parquet(&snapshot, root, &body, &set).unwrap();
             prop_assert!(are_same(&own, &expected), "{field}: {own:?} instead of {expected:?}");
         }
     }
 
     #[test]
     fn whole_reads_are_those_of_the_parquet_crate(
-        shape in shapes(), cuts in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 2..12)),
+        shape in shapes(), cuts in cuts(),
         batch_rows in 1_usize..200,
     ) {
         let body = shape.write();
         let snapshot = open(&body).unwrap();
-        let runs = cuts.map(|cuts| runs_of(&cuts, shape.num_rows)).filter(|runs| !runs.is_empty());
-        let trial = Trial::new(&snapshot, 0, &body, runs.as_deref()).unwrap().with_batch_rows(batch_rows);
+        let set = set_of(&cuts, shape.num_rows);
+        let trial = Trial::new(&snapshot, 0, &body, set).unwrap().with_batch_rows(batch_rows);
         prop_assert_eq!(trial.at_once(Decoders::Own).unwrap(), trial.at_once(Decoders::Parquet).unwrap());
         let (own, parquet) = (trial.batches(Decoders::Own).unwrap(), trial.batches(Decoders::Parquet).unwrap());
         prop_assert!(own.iter().all(|batch| batch.num_rows() <= batch_rows));
@@ -342,7 +345,7 @@ proptest! {
         let body = shape.write();
         let snapshot = open(&body).unwrap();
         for decoders in [Decoders::Own, Decoders::Parquet] {
-            let trial = Trial::new(&snapshot, 0, &body, Some(&[])).unwrap();
+            let trial = Trial::new(&snapshot, 0, &body, RowSet::None).unwrap();
             let batch = trial.at_once(decoders).unwrap();
             prop_assert_eq!((batch.num_rows(), batch.schema()), (0, Arc::clone(&snapshot.schema)));
             prop_assert!(trial.batches(decoders).unwrap().is_empty());
@@ -366,13 +369,13 @@ proptest! {
         }
         let body = Bytes::from(body);
         for (root, field) in snapshot.schema.fields().iter().enumerate() {
-            let Some(Ok(parts)) = read_own(&snapshot, root, &body, None, 10_000) else { continue };
+            let Some(Ok(parts)) = read_own(&snapshot, root, &body, &RowSet::All, 10_000) else { continue };
             // What pages claim is checked before either of them.
-            let trial = Trial::new(&snapshot, 0, &body, None).unwrap().of_column(root);
+            let trial = Trial::new(&snapshot, 0, &body, RowSet::All).unwrap().of_column(root);
             if trial.at_once(Decoders::Own).is_err() {
                 continue;
             }
-            let expected = read_parquet(&snapshot, root, &body, None);
+            let expected = read_parquet(&snapshot, root, &body, &RowSet::All);
             let expected = expected.map_err(|error| TestCaseError::fail(format!("{field}: only the parquet crate says {error}")))?;
             prop_assert!(are_same(&parts[0], &expected), "{field}: {:?} instead of {expected:?}", parts[0]);
         }

@@ -34,6 +34,11 @@ pub(super) trait Values: fmt::Debug + Send {
         take_each_run(self, bytes, at, slots)
     }
 
+    /// Passes over values, and then appends those whose bits are set.
+    fn take_bits(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer) -> Fit<()> {
+        take_each_bit(self, bytes, num_passed, bits)
+    }
+
     /// Appends a slot for each bit, and values to those that are set.
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()>;
 
@@ -62,6 +67,26 @@ pub(super) fn take_each_run<V: Values + ?Sized>(
         at = run.end;
     }
     Ok(())
+}
+
+/// Passes over values, and then appends those whose bits are set, one run after another.
+pub(super) fn take_each_bit<V: Values + ?Sized>(
+    values: &mut V,
+    bytes: &[u8],
+    num_passed: usize,
+    bits: &BooleanBuffer,
+) -> Fit<()> {
+    let (mut at, mut passed) = (0, num_passed);
+    for (start, end) in bits.set_slices() {
+        passed += start - at;
+        if passed > 0 {
+            values.skip(bytes, passed)?;
+        }
+        values.take(bytes, end - start)?;
+        (at, passed) = (end, 0);
+    }
+    passed += bits.len() - at;
+    if passed > 0 { values.skip(bytes, passed) } else { Ok(()) }
 }
 
 /// The slots of a leaf column: of each value one, and of each NULL.
@@ -138,6 +163,20 @@ impl Leaf {
         let Some(last) = runs.last() else { return Ok(()) };
         self.values.take_runs(bytes, self.at, runs)?;
         self.at = last.end;
+        Ok(())
+    }
+
+    /// Appends those of the page's slots from `first` on whose bits are set; none is before those of the last call.
+    pub(super) fn take_bits(&mut self, bytes: &[u8], first: usize, bits: &BooleanBuffer) -> Fit<()> {
+        if self.page.is_some() {
+            return bits.set_slices().try_for_each(|(start, end)| self.take(bytes, first + start..first + end));
+        }
+        let passed = first.checked_sub(self.at).ok_or(Misfit("rows out of order"))?;
+        self.values.take_bits(bytes, passed, bits)?;
+        self.at = first + bits.len();
+        if let Some(validity) = &mut self.validity {
+            validity.push_same(true, bits.count_set_bits());
+        }
         Ok(())
     }
 

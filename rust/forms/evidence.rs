@@ -12,7 +12,8 @@ use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use crate::dataset::Fragment;
 use crate::outputs::Origin;
 use crate::query::{Answer, Dataset};
-use crate::selection::{RowSet, Selection};
+use crate::rows::RowSet;
+use crate::selection::Selection;
 
 /// What is known of a column, or of a part of it.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use crate::dataset::{ReadCost, RowGroupRead};
 use crate::error::{Error, Result};
 use crate::outputs::Outputs;
 use crate::plan::{self, PieceId};
+use crate::rows::RowSet;
 
 /// A run of a piece's rows that is read at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +74,7 @@ impl EpochReader {
         let (index, row_group) = self.row_group_of(piece.id);
         let span = self.spans[piece.id.span as usize];
         let rows = self.selection.rows(index);
-        let runs = rows.nth_runs(span.start..span.end, piece.kept.clone());
-        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        let raw = rows.extent(span.start..span.end, piece.kept.clone());
         let mut first = piece.kept.start;
         let mut parts = Vec::new();
         for raw in self.cut(&row_group, raw) {
@@ -94,19 +94,18 @@ impl EpochReader {
     pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
         let (index, row_group) = self.row_group_of(piece);
         let span = self.spans[piece.span as usize];
-        let mut runs = self.selection.rows(index).nth_runs(span.start..span.end, kept.clone());
-        let raw = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        let rows = self.selection.rows(index);
+        let raw = rows.extent(span.start..span.end, kept.clone());
+        let mut set = rows.part(span.start..span.end, kept.clone());
         if let Some(wanted) = wanted {
-            runs = nth_rows(&runs, wanted);
+            set = RowSet::from_rows(&set.nth(wanted), row_group.num_rows);
         }
-        let is_whole = runs.len() == 1 && runs[0] == (0..row_group.num_rows);
-        let batch_rows = runs.iter().map(|run| (run.end - run.start) as usize).sum();
-        let runs = (!is_whole).then_some(&runs[..]);
+        let batch_rows = set.count(0..row_group.num_rows) as usize;
         let snapshot = self.dataset.snapshot();
         let layout = &self.layouts[row_group.fragment as usize];
         let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
         let read =
-            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, runs, batch_rows)?
+            RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, set, batch_rows)?
                 .within(self.memory_limit);
         let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, finish: None }) };
         let attached = match self.first_kept.get(piece.span as usize) {
@@ -135,37 +134,4 @@ impl EpochReader {
 
 fn part_of(bytes: u64, rows: u32, of: u32) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(rows) / u128::from(of.max(1))).unwrap_or(bytes)
-}
-
-/// Returns the rows numbered `wanted`, ascending, of those in `runs`, as runs.
-fn nth_rows(runs: &[Range<u32>], wanted: &[u32]) -> Vec<Range<u32>> {
-    let mut out: Vec<Range<u32>> = Vec::new();
-    let (mut runs, mut before) = (runs.iter(), 0);
-    let mut run = runs.next();
-    for &number in wanted {
-        while let Some(passed) = run.filter(|run| number - before >= run.end - run.start) {
-            before += passed.end - passed.start;
-            run = runs.next();
-        }
-        let Some(run) = run else { break };
-        let row = run.start + number - before;
-        match out.last_mut() {
-            Some(last) if last.end == row => last.end += 1,
-            _ => out.push(row..row + 1),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wanted_rows_are_found_among_the_kept_ones() {
-        let runs = [3..5, 10..14, 20..21];
-        assert_eq!(nth_rows(&runs, &[0, 1, 2, 5, 6]), [3..5, 10..11, 13..14, 20..21]);
-        assert_eq!(nth_rows(&runs, &[4]), std::slice::from_ref(&(12..13)));
-        assert!(nth_rows(&runs, &[]).is_empty());
-    }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
-use super::rows::RowSet;
+use crate::rows::RowSet;
 
 /// An operation on two sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl SetOperation {
 
 impl RowSet {
     /// Returns the smallest form of `runs`: sorted, disjoint and not adjacent, in a row group of `num_rows` rows.
-    pub(super) fn from_runs(runs: Vec<Range<u32>>, num_rows: u32) -> Self {
+    pub(crate) fn from_runs(runs: Vec<Range<u32>>, num_rows: u32) -> Self {
         match &runs[..] {
             [] => Self::None,
             [only] if *only == (0..num_rows) => Self::All,

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use arrow_buffer::{BooleanBuffer, Buffer};
 
-use super::rows::RowSet;
+use crate::rows::RowSet;
 
 const NOTHING: u8 = 0;
 const EVERYTHING: u8 = 1;

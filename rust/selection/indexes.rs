@@ -15,11 +15,11 @@ use super::open::{Open, intersect};
 use super::pages::Pages;
 use super::parts::Part;
 use super::prune::{Pruner, Verdict};
-use super::rows::RowSet;
 use super::scan::RoundTripBytes;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::panics;
+use crate::rows::RowSet;
 use crate::source::{Connection, coalesce, read_ranges};
 
 /// Indexes of an object are asked for together up to this size: those of neighbouring row groups are one request.

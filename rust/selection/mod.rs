@@ -21,7 +21,6 @@ mod pages;
 mod parts;
 mod payload;
 mod prune;
-mod rows;
 mod sample;
 mod saved;
 mod scan;
@@ -44,13 +43,13 @@ pub use self::algebra::SetOperation;
 use self::evaluate::Evaluator;
 pub(crate) use self::kept::Kept;
 pub(crate) use self::payload::Payload;
-pub use self::rows::RowSet;
 pub(crate) use self::scan::Limits;
 pub(crate) use self::sql::unknown_column;
 pub use self::subset::{Part, Subset};
 use crate::dataset::Snapshot;
 use crate::error::Result;
 use crate::metrics::{Counted, Metrics, Progress, Stage};
+use crate::rows::RowSet;
 use crate::source::Connection;
 
 /// A Boolean SQL expression over the columns of one dataset, checked and ready to run.

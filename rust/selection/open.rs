@@ -5,8 +5,8 @@ use std::ops::Range;
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
 use super::likely::Shares;
-use super::rows::RowSet;
 use crate::dataset::RowGroupRef;
+use crate::rows::RowSet;
 
 /// A row group that statistics do not decide.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::open::Open;
-use super::rows::RowSet;
 use crate::dataset::{RowGroupRef, Snapshot};
+use crate::rows::RowSet;
 use crate::source::{Ahead, Connection, coalesce};
 
 /// How many later requests may go before one that may be in vain.

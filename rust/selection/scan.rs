@@ -24,12 +24,12 @@ use super::open::{Open, mask, spread};
 use super::parts::{self, Following};
 use super::payload::{Payload, When};
 use super::prune::{Pruner, Verdict};
-use super::rows::RowSet;
 use super::{Filter, Report};
 use crate::config;
 use crate::dataset::{ColumnLayout, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::metrics::{Progress, Stage};
+use crate::rows::RowSet;
 use crate::source::{Connection, coalesce, read_ranges};
 
 /// Reads whose bytes are asked for at the same time, memory permitting.
@@ -393,11 +393,13 @@ impl Scan {
 
     fn plan(&self, row_group: RowGroupRef, part: usize, piece: &Piece, rows: &BooleanBuffer) -> Result<RowGroupRead> {
         let at = |row: usize| piece.rows.start.saturating_add(u32::try_from(row).unwrap_or(u32::MAX));
-        let runs: Vec<_> = rows.set_slices().map(|(start, end)| at(start)..at(end)).collect();
-        let is_whole = matches!(&runs[..], [all] if *all == (0..row_group.num_rows));
+        let set = if rows.len() == row_group.num_rows as usize {
+            RowSet::from_mask(rows.clone())
+        } else {
+            RowSet::Runs(rows.set_slices().map(|(start, end)| at(start)..at(end)).collect())
+        };
         let columns = self.evaluators[part].0.columns();
-        let runs = (!is_whole).then_some(&runs[..]);
-        let read = RowGroupRead::try_new(&self.snapshot, row_group, columns, runs, piece.batch_rows)?;
+        let read = RowGroupRead::try_new(&self.snapshot, row_group, columns, set, piece.batch_rows)?;
         // What is not refused may be larger than the memory.
         let memory_bytes = self.limits.memory_bytes.max(piece.bytes);
         Ok(read.within(self.limits.refused_above.unwrap_or(memory_bytes)))

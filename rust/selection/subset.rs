@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use super::algebra::SetOperation;
 use super::codec::put_sets;
-use super::rows::RowSet;
 use super::{Selection, sample, saved};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
+use crate::rows::RowSet;
 
 /// Bytes of a hash that names a selection.
 const DIGEST_BYTES: usize = 16;

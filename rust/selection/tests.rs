@@ -13,11 +13,12 @@ use proptest::prelude::*;
 
 use super::evaluate::Evaluator;
 use super::scan::{self, Limits};
-use super::{Filter, Report, RowSet, Selection, SetOperation};
+use super::{Filter, Report, Selection, SetOperation};
 use crate::dataset::{RowGroupRead, Snapshot};
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::Progress;
+use crate::rows::RowSet;
 use crate::source::recording::Recording;
 use crate::source::{Connection, Object, Store, read_ranges};
 
@@ -120,7 +121,7 @@ impl Bucket {
         let evaluator = Evaluator::try_new(&self.snapshot, &filter.expr, &filter.columns, text)?;
         let mut sets = Vec::new();
         for &row_group in &self.snapshot.row_groups {
-            let read = RowGroupRead::try_new(&self.snapshot, row_group, evaluator.columns(), None, 100_000)?;
+            let read = RowGroupRead::try_new(&self.snapshot, row_group, evaluator.columns(), RowSet::All, 100_000)?;
             let object = &self.snapshot.fragment(row_group).object;
             let bytes = read_ranges(&self.connection(), object, read.ranges()).await?;
             sets.push(RowSet::from_mask(evaluator.evaluate(row_group, read, bytes)?));

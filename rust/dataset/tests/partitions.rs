@@ -40,7 +40,7 @@ fn read(snapshot: &Arc<Snapshot>) -> Vec<RecordBatch> {
     let projection: Arc<[usize]> = (0..snapshot.schema.fields().len()).collect();
     let connection = snapshot.stores[0].connect().unwrap();
     let read = |&row_group| {
-        let read = RowGroupRead::try_new(snapshot, row_group, &projection, None, 64).unwrap();
+        let read = RowGroupRead::try_new(snapshot, row_group, &projection, RowSet::All, 64).unwrap();
         let object = &snapshot.fragment(row_group).object;
         let bytes = block_on(read_ranges(&connection, object, read.ranges())).unwrap();
         read.decode_at_once(bytes).unwrap()

@@ -46,9 +46,7 @@ impl Bucket {
         let connection = self.connection().with_ahead(ahead);
         let mut batches = Vec::new();
         for (&row_group, set) in self.snapshot.row_groups.iter().zip(&begun.sets) {
-            let runs: Vec<_> = set.runs(0..row_group.num_rows).collect();
-            let runs = (*set != RowSet::All).then_some(&runs[..]);
-            let read = RowGroupRead::try_new(&self.snapshot, row_group, &begun.columns, runs, 10_000).unwrap();
+            let read = RowGroupRead::try_new(&self.snapshot, row_group, &begun.columns, set.clone(), 10_000).unwrap();
             let object = &self.snapshot.fragment(row_group).object;
             let bytes = read_ranges(&connection, object, read.ranges()).await.unwrap();
             batches.push(read.decode_at_once(bytes).unwrap());
@@ -167,9 +165,8 @@ proptest! {
             kept.sort_unstable();
             kept.dedup();
             let set = RowSet::from_rows(&kept, 1000);
-            let runs: Vec<_> = set.runs(0..1000).collect();
             let row_group = bucket.snapshot.row_groups[0];
-            let read = RowGroupRead::try_new(&bucket.snapshot, row_group, &columns.clone().into(), Some(&runs), 10).unwrap();
+            let read = RowGroupRead::try_new(&bucket.snapshot, row_group, &columns.clone().into(), set.clone(), 10).unwrap();
             let extents = bucket.snapshot.fragments[0].extents(&columns, 0).into_iter();
             let ranges: Vec<_> =
                 extents.filter(|extent| set.count(extent.rows.clone()) > 0).map(|extent| extent.bytes).collect();

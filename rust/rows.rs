@@ -1,11 +1,11 @@
-//! The kept rows of one row group, as small as they come.
+//! Rows of one row group, as small as they come.
 
 use std::ops::Range;
 
-use arrow_buffer::BooleanBuffer;
 use arrow_buffer::bit_iterator::BitSliceIterator;
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 
-/// Which rows of a row group a selection keeps.
+/// Some rows of a row group: those that a selection keeps, or that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowSet {
     /// No row.
@@ -34,7 +34,7 @@ impl RowSet {
     }
 
     /// Returns how many runs take less than a mask of `num_rows` bits.
-    pub(super) fn max_runs(num_rows: u32) -> usize {
+    pub(crate) fn max_runs(num_rows: u32) -> usize {
         ((num_rows as usize).div_ceil(8) / size_of::<Range<u32>>()).max(1)
     }
 
@@ -67,12 +67,50 @@ impl RowSet {
         }
     }
 
-    /// Returns the runs of the kept rows numbered `kept` among the kept rows of `range`.
-    pub fn nth_runs(&self, range: Range<u32>, kept: Range<u32>) -> Vec<Range<u32>> {
+    /// Returns whether a row of `range` is kept; there may be no such rows.
+    pub(crate) fn has(&self, range: Range<u32>) -> bool {
         match self {
-            // There may be as many runs as half of the rows.
-            Self::Mask(mask) => nth_of(runs_of(mask, range), kept),
-            _ => nth_of(self.runs(range), kept),
+            Self::Mask(mask) => {
+                let (start, end) = (range.start as usize, mask.len().min(range.end as usize));
+                start < end && mask.slice(start, end - start).has_true()
+            }
+            _ => self.runs(range).next().is_some(),
+        }
+    }
+
+    /// Returns the kept rows numbered `kept` among those of `range`.
+    pub(crate) fn part(&self, range: Range<u32>, kept: Range<u32>) -> Self {
+        let Self::Mask(mask) = self else {
+            return Self::Runs(nth_of(self.runs(range), kept).into());
+        };
+        let of_part = self.extent(range, kept);
+        let (start, end) = (of_part.start as usize, of_part.end as usize);
+        let (before, after) = (mask.slice(0, start), mask.slice(end, mask.len() - end));
+        if !before.has_true() && !after.has_true() {
+            return self.clone();
+        }
+        let mut bits = BooleanBufferBuilder::new(mask.len());
+        bits.append_n(before.len(), false);
+        bits.append_buffer(&mask.slice(start, end - start));
+        bits.append_n(after.len(), false);
+        Self::Mask(bits.finish())
+    }
+
+    /// Returns the rows from the first to the last of the kept ones numbered `kept` among those of `range`.
+    pub(crate) fn extent(&self, range: Range<u32>, kept: Range<u32>) -> Range<u32> {
+        if kept.is_empty() {
+            return range.start..range.start;
+        }
+        match self {
+            Self::Mask(_) => {
+                let before = self.count(0..range.start);
+                let ends = self.nth(&[before + kept.start, before + kept.end - 1]);
+                ends.first().map_or(0, |first| *first)..ends.last().map_or(0, |last| last + 1)
+            }
+            _ => {
+                let runs = nth_of(self.runs(range), kept);
+                runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end)
+            }
         }
     }
 
@@ -114,7 +152,7 @@ fn nth_of(runs: impl Iterator<Item = Range<u32>>, kept: Range<u32>) -> Vec<Range
 
 /// Narrows a row number within a row group; `dataset::footer` refuses row groups of 2^32 rows.
 #[expect(clippy::cast_possible_truncation, reason = "row groups have fewer than 2^32 rows")]
-const fn row(index: usize) -> u32 {
+pub(crate) const fn row(index: usize) -> u32 {
     index as u32
 }
 
@@ -140,9 +178,14 @@ mod tests {
             let expected: Vec<u32> = range.clone().filter(|&r| bits[r as usize]).collect();
             prop_assert_eq!(kept_rows(&set, range.clone()), expected.clone());
             prop_assert_eq!(set.count(range.clone()) as usize, expected.len());
+            prop_assert_eq!(set.has(range.clone()), !expected.is_empty());
             for (from, to) in [(0, expected.len()), (expected.len() / 3, expected.len() / 2)] {
-                let nth: Vec<u32> = set.nth_runs(range.clone(), row(from)..row(to)).into_iter().flatten().collect();
-                prop_assert_eq!(&nth[..], &expected[from..to]);
+                let kept = row(from)..row(to);
+                let part = set.part(range.clone(), kept.clone());
+                prop_assert_eq!(&kept_rows(&part, 0..row(bits.len()))[..], &expected[from..to]);
+                if let (Some(first), Some(last)) = (expected[from..to].first(), expected[from..to].last()) {
+                    prop_assert_eq!(set.extent(range.clone(), kept), *first..last + 1);
+                }
             }
         }
     }

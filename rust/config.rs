@@ -76,6 +76,13 @@ pub const QUERY_MEMORY_BYTES: u64 = 1 << 30;
 /// Rows of a batch of a query, where they are small.
 pub const QUERY_BATCH_ROWS: u32 = 8192;
 
+/// Rows of a batch that is handed to others, where they are small: about as many as other engines hand out, since each
+/// batch costs its reader some calls.
+pub const ARROW_BATCH_ROWS: u32 = 1 << 16;
+
+/// The bytes of such a batch at most, if rows are smaller.
+pub const ARROW_BATCH_BYTES: u64 = 16 << 20;
+
 /// A batch of a query takes at most this part of the memory limit.
 pub const QUERY_BATCHES_IN_MEMORY: u64 = 32;
 

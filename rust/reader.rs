@@ -215,8 +215,8 @@ impl EpochReader {
 
     /// Returns the rows of a batch for somebody who does not mind.
     pub fn fitting_batch_rows(&self) -> u32 {
-        let rows = self.memory_limit / config::QUERY_BATCHES_IN_MEMORY / self.row_bytes.max(1);
-        u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, config::QUERY_BATCH_ROWS)
+        let bytes = config::ARROW_BATCH_BYTES.min(self.memory_limit / config::QUERY_BATCHES_IN_MEMORY);
+        u32::try_from(bytes / self.row_bytes.max(1)).unwrap_or(u32::MAX).clamp(1, config::ARROW_BATCH_ROWS)
     }
 
     /// Returns whether functions that came with a query may run as rows are read.

@@ -995,8 +995,12 @@ class Dataset:
         return self._native.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one)."""
-        return self.batches(ROWS_PER_READ * 8, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
+        """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one).
+
+        Batches have up to 65,536 rows, and fewer where these take more than 16 MiB.
+        """
+        batch_rows = self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows
+        return self.batches(batch_rows, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
 
     def __datafusion_table_provider__(self, session: Any = None) -> object:
         """Hands the dataset to `datafusion` as a table, which is read as far as a query needs it.

@@ -6,7 +6,8 @@
 //!
 //! Faulting a page in costs ten times what filling it does, so freed blocks are kept: while streams run, and a little
 //! longer, as the next epoch begins then, as many as fit into the memory limit beside those in use; otherwise a sixteenth of
-//! it. A block is found by its length, or made of one of about that length. Smaller blocks are left to the C library.
+//! it. A block is found by its length, or made of one of about that length, or cut off a longer one. Smaller blocks are left
+//! to the C library.
 //! Python and its other extensions keep theirs.
 #![expect(unsafe_code, reason = "an allocator is a set of unsafe promises")]
 
@@ -45,11 +46,10 @@ static FREED: Mutex<Freed> = Mutex::new(Freed { classes: [NONE; CLASSES], newest
 /// Bytes of blocks in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The memory limit of the stream that started last. Before the first one a selection has some, too: without, it
-/// spends most of its time on faults.
+/// The memory limit of the stream or selection that started last.
 static LIMIT: AtomicUsize = AtomicUsize::new(256 << 20);
 
-/// Streams that run.
+/// Streams and selections that run.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps freed blocks within `memory_limit`.
@@ -57,7 +57,7 @@ pub(crate) fn set_memory_limit(memory_limit: u64) {
     LIMIT.store(usize::try_from(memory_limit).unwrap_or(usize::MAX), Ordering::Relaxed);
 }
 
-/// A stream that runs, or ran a moment ago: freed blocks may take what it has left of its memory.
+/// A stream or selection that runs, or ran a moment ago: freed blocks may take what it has left of its memory.
 #[derive(Debug)]
 pub(crate) struct OfStream(());
 
@@ -135,13 +135,21 @@ fn change(block: usize, change: impl FnOnce(&mut Node)) {
 }
 
 impl Freed {
-    /// Takes the block of a length as near as possible to `len` that was freed last, with its length.
+    /// Takes the block of a length as near as possible to `len` that was freed last, with its length; else the beginning
+    /// of a longer one.
     fn take(&mut self, len: usize) -> Option<(usize, usize)> {
         let class = class_of(len);
         let near = (0..=NEAR).flat_map(|step| [class.checked_add(step), class.checked_sub(step)]).flatten();
-        let found =
-            near.filter(|&class| class < CLASSES).map(|class| self.classes[class]).find(|&block| block != NONE)?;
-        Some((found, self.remove(found)))
+        let longer = class + NEAR + 1..CLASSES;
+        let mut classes = near.filter(|&class| class < CLASSES).chain(longer);
+        let found = classes.find(|&class| self.classes[class] != NONE)?;
+        let block = self.classes[found];
+        let whole = self.remove(block);
+        if found <= class + NEAR || whole - len < LARGE_BYTES {
+            return Some((block, whole));
+        }
+        self.keep(block + len, whole - len);
+        Some((block, len))
     }
 
     /// Takes a block out of the lists, and returns its length.
@@ -462,6 +470,22 @@ mod tests {
             prop_assert_eq!(used(), before);
             prop_assert!(FREED.lock().unwrap().bytes <= kept_bytes());
         }
+    }
+
+    #[test]
+    fn a_long_block_serves_several_short_ones() {
+        let _alone = alone();
+        let stream = OfStream::begin(64 << 20);
+        FREED.lock().unwrap().shrink(0);
+        let long = Block::new(8 << 20, false);
+        let place = long.start.addr();
+        long.free();
+        let short: Vec<Block> = (0..4).map(|_| Block::new(2 << 20, false)).collect();
+        let starts: Vec<usize> = short.iter().map(|block| block.start.addr()).collect();
+        assert_eq!(starts, (0..4).map(|number| place + (number << 21)).collect::<Vec<_>>());
+        assert_eq!(FREED.lock().unwrap().bytes, 0);
+        short.into_iter().for_each(Block::free);
+        drop(stream);
     }
 
     #[test]

@@ -301,6 +301,10 @@ impl PyDataset {
         let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
+        // What it frees is for the stream that follows.
+        #[cfg(target_os = "linux")]
+        let _memory =
+            crate::stream::Kept::begin(forebay::config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX)));
         let selecting = {
             let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
             async move { dataset.answer(connections, memory_limit, reading, &progress).await }

@@ -41,9 +41,9 @@ struct Running {
     _memory: Kept,
 }
 
-/// Memory of a stream, kept for the next one: epochs follow each other.
+/// Memory of a stream or a selection, kept for the next one: epochs follow each other.
 #[cfg(target_os = "linux")]
-struct Kept {
+pub(crate) struct Kept {
     memory: Option<crate::alloc::OfStream>,
     /// Where it waits: to look that up in the end takes a lock, which a fork in another thread would leave taken.
     io: Weak<Io>,
@@ -53,7 +53,7 @@ struct Kept {
 impl Kept {
     const AFTERWARDS: Duration = Duration::from_secs(5);
 
-    fn begin(memory_limit: u64) -> Self {
+    pub(crate) fn begin(memory_limit: u64) -> Self {
         let io = Io::current().map_or_else(|_| Weak::new(), |io| Arc::downgrade(&io));
         Self { memory: Some(crate::alloc::OfStream::begin(memory_limit)), io }
     }

@@ -1,8 +1,8 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
 //! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, [`split`] names their
-//! splits, [`coalesce`] plans requests and [`read`] makes them, some of them [`ahead`] of need. [`hub`] is the store of
-//! the Hugging Face Hub, [`file_system`] all that others bring.
+//! splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need.
+//! [`hub`] is the store of the Hugging Face Hub, [`file_system`] all that others bring.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
 //! through as fast as the store likes. [`measure`] sees how fast answers come, [`preset`] says what counts before anything
@@ -22,6 +22,7 @@ mod read;
 #[cfg(test)]
 pub(crate) mod recording;
 mod recover;
+mod room;
 mod settings;
 mod split;
 mod store;

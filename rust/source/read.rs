@@ -13,7 +13,7 @@ use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStor
 use super::coalesce::{coalesce, merge, split};
 use super::recover::Notes;
 use super::traffic::Slot;
-use super::{Connection, Object, error};
+use super::{Connection, Object, error, room};
 use crate::error::{Error, Result};
 use crate::metrics::During;
 
@@ -62,8 +62,8 @@ fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Byte
 /// Reads one range, in several requests into one buffer if it is large and remote.
 async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
     let parts = split(std::slice::from_ref(&range), connection.traffic.max_request_bytes());
-    if parts.len() == 1 {
-        return read_part(connection, object, range, collect).await;
+    if parts.len() == 1 && (connection.is_local || range.end - range.start < room::LEAST_BYTES) {
+        return read_part(connection, object, range, BytesMut::new(), |result, _| collect(result)).await;
     }
     let mut rest = BytesMut::with_capacity(index(range.end - range.start));
     let mut buffers = Vec::with_capacity(parts.len());
@@ -71,10 +71,8 @@ async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>
         let after = rest.split_off(index(part.end - part.start));
         buffers.push(std::mem::replace(&mut rest, after));
     }
-    let reads = parts
-        .into_iter()
-        .zip(buffers)
-        .map(|(part, buffer)| read_part(connection, object, part, move |result| collect_into(result, buffer)));
+    let reads =
+        parts.into_iter().zip(buffers).map(|(part, buffer)| read_part(connection, object, part, buffer, collect_into));
     let mut filled = try_join_all(reads).await?.into_iter();
     let mut whole = filled.next().unwrap_or_default();
     // Neighbours in one allocation, so this moves nothing.
@@ -87,12 +85,13 @@ fn index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-/// Makes one request and takes its body by `take`.
+/// Makes one request and takes its body by `take`, into the room for it.
 async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Error>>>(
     connection: &Connection,
     object: &Object,
     range: Range<u64>,
-    take: impl FnOnce(GetResult) -> F,
+    room: BytesMut,
+    take: impl FnOnce(GetResult, BytesMut) -> F,
 ) -> Result<B> {
     let options = GetOptions {
         range: Some(GetRange::Bounded(range.clone())),
@@ -102,9 +101,10 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
     };
     let num_wanted = range.end - range.start;
     let request = Request::start(connection, num_wanted).await?;
-    let (request, result) = request.get(object, options).await.map_err(|failed| of_range(failed, &range))?;
+    let (answer, room) = room::meanwhile(&connection.io, room, request.get(object, options)).await;
+    let (request, result) = answer.map_err(|failed| of_range(failed, &range))?;
     check_unchanged(object, &result)?;
-    let bytes = take(result).await.map_err(|source| of_range(of_object(object, source), &range))?;
+    let bytes = take(result, room).await.map_err(|source| of_range(of_object(object, source), &range))?;
     let num_bytes = bytes.as_ref().len() as u64;
     request.finish(num_bytes);
     if num_bytes != num_wanted {

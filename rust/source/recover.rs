@@ -1,6 +1,6 @@
 //! Makes reads survive what stores and networks do: the one layer through which every remote store is read.
 //!
-//! The clients below make each request once. What comes of it is checked before anybody trusts it ([`answer`]) and sorted by
+//! The clients below make each request once, by a [`transport`]. What comes of it is checked before anybody trusts it ([`answer`]) and sorted by
 //! what to do about it ([`trouble`]). [`policy`] waits and asks again: on its own after a failure, with all others after
 //! a refusal ([`pace`]), as long as the user's [`patience`] lasts, by a clock that stops with the process ([`stopwatch`]). A [`body`] that breaks goes on where it stopped; a
 //! [`client`] whose credentials are refused is made again once. What is far slower than nearly all of its kind ([`tail`])
@@ -18,6 +18,7 @@ mod stopwatch;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod trouble;
 
 use std::collections::BTreeMap;

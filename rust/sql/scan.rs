@@ -7,6 +7,7 @@ use arrow_schema::Schema;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::sample::Sample;
+use crate::config;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress, Stage};
@@ -72,7 +73,7 @@ pub(super) async fn open(
         return Ok(numbers_alone(num_rows, numbers).boxed());
     }
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
-    let share = Share::whole(num_rows, reader.fitting_batch_rows());
+    let share = Share::whole(num_rows, reader.fitting_batch_rows().min(config::QUERY_BATCH_ROWS));
     let options =
         StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads, max_skipped: None };
     let reading = BatchStream::start_with(&Arc::new(reader), 0, share, options, Vec::new(), Some(&scanning.metrics))?;

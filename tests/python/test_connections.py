@@ -122,6 +122,17 @@ def test_authorities_of_the_system_are_trusted_besides(secure_url, authority, tm
     assert ids(open_at(store, secure_url, ca_certificate=str(another))) == list(range(NUM_ROWS))
 
 
+def test_who_is_sent_on_to_tls_trusts_the_authorities_of_the_system(secure_url, authority, monkeypatch):
+    sent_on = Fault(times=None, status=307, headers={"Location": f"{secure_url}/{OBJECT}"})
+    with FaultProxy(Objects({OBJECT: BODY})) as plain:
+        plain.faults = [sent_on]
+        with pytest.raises(fb.StoreError, match="certificate"):
+            open_at("https", plain.url)
+        monkeypatch.setenv("SSL_CERT_FILE", authority)
+        assert ids(open_at("https", plain.url)) == list(range(NUM_ROWS))
+    assert sent_on.num_taken > 0
+
+
 @pytest.mark.parametrize(
     ("store", "setting"),
     [

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 use object_store::{Certificate, ClientOptions, Error};
 use reqwest::header::RANGE;
@@ -20,6 +20,7 @@ use super::answer;
 use super::notes::Notes;
 use super::patience::Limit;
 use super::policy::Policy;
+use super::transport::Transport;
 use super::trouble::NoCredentials;
 
 /// A signature is good for a quarter of an hour: what was signed before is not sent for longer.
@@ -57,7 +58,7 @@ pub(in crate::source) struct Connector {
 
 #[derive(Debug)]
 struct Checked {
-    client: HttpClient,
+    transport: Transport,
     policy: Policy,
 }
 
@@ -65,8 +66,7 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let trusted = self.certificates.iter().cloned();
         let options = trusted.fold(options.clone(), ClientOptions::with_root_certificate);
-        let client = ReqwestConnector::default().connect(&options)?;
-        Ok(HttpClient::new(Checked { client, policy: self.policy.clone() }))
+        Ok(HttpClient::new(Checked { transport: Transport::try_new(options)?, policy: self.policy.clone() }))
     }
 }
 
@@ -88,7 +88,7 @@ impl HttpService for Checked {
                 *request.uri_mut() = parts.try_into().map_err(unfit)?;
             }
             let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok()).map(str::to_owned);
-            answer::check(range.as_deref(), self.client.execute(request).await?).await
+            answer::check(range.as_deref(), self.transport.execute(request).await?).await
         })
     }
 }
@@ -122,7 +122,7 @@ impl Checked {
     /// Makes a request once, and takes its whole answer.
     async fn whole(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_data = request.method() == Method::GET;
-        let mut response = answer::check(None, self.client.execute(request).await?).await?;
+        let mut response = answer::check(None, self.transport.execute(request).await?).await?;
         if has_data {
             response = answer::check_data(response)?;
         }

@@ -140,9 +140,12 @@ fn of_client(kind: HttpErrorKind) -> Kind {
 
 /// Returns whether the same would happen again: a certificate stays as it is, and so does a URL that is none.
 fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
-    let of_tls = cause.downcast_ref::<rustls::Error>();
-    of_tls.is_some_and(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
-        || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
+    is_of_certificates(cause) || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
+}
+
+/// Returns whether a server is nobody that is trusted.
+pub(super) fn is_of_certificates(cause: &(dyn StdError + 'static)) -> bool {
+    matches!(cause.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! Memory for bodies, made ready while their first bytes are awaited.
+//!
+//! To touch memory that is new to the process takes longer than to copy a body into it: the system finds and clears it
+//! page by page. While a store far away thinks about its answer, processors have time for that.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures::future::{Either, join, select};
+use tokio::sync::Semaphore;
+
+use crate::io::Io;
+
+/// Bodies below this size are not worth it.
+pub(super) const LEAST_BYTES: u64 = 256 << 10;
+
+/// How long an answer may take until it is one to wait for. Before, there are other requests to make.
+const SOON: Duration = Duration::from_millis(2);
+
+/// The distance of places to touch: no system has smaller pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Bodies whose memory is made ready at the same time.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
+/// Waits for `answer`, and meanwhile makes `room` ready as far as there is time.
+pub(super) async fn meanwhile<T>(io: &Io, room: BytesMut, answer: impl Future<Output = T>) -> (T, BytesMut) {
+    if room.capacity() == 0 {
+        return (answer.await, room);
+    }
+    let turn = async {
+        tokio::time::sleep(SOON).await;
+        TURNS.acquire().await
+    };
+    let answer = pin!(answer);
+    let (turn, answer) = match select(answer, pin!(turn)).await {
+        Either::Left((answer, _)) => return (answer, room),
+        Either::Right(both) => both,
+    };
+    let touched = async {
+        let touched = io.spawn_blocking(move || touch(room)).await;
+        drop(turn);
+        // Nobody cancels it but the end of the runtime.
+        touched.unwrap_or_default()
+    };
+    join(answer, touched).await
+}
+
+/// Writes to each page of what is not filled yet.
+fn touch(mut room: BytesMut) -> BytesMut {
+    for page in room.spare_capacity_mut().chunks_mut(PAGE_BYTES) {
+        page[0].write(0);
+    }
+    room
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(answer: impl Future<Output = u8>) -> u8 {
+        let io = Io::current().unwrap();
+        let room = BytesMut::with_capacity(1 << 20);
+        let place = room.as_ptr();
+        let (answer, room) = io.block_on(meanwhile(&io, room, answer));
+        assert_eq!((room.as_ptr(), room.len(), room.capacity()), (place, 0, 1 << 20));
+        answer
+    }
+
+    #[test]
+    fn the_answer_and_the_room_come_back() {
+        assert_eq!(wait(async { 1 }), 1);
+        let late = async {
+            tokio::time::sleep(20 * SOON).await;
+            2
+        };
+        assert_eq!(wait(late), 2);
+    }
+}

@@ -78,10 +78,10 @@ impl RowSet {
         }
     }
 
-    /// Returns the kept rows numbered `kept` among those of `range`.
-    pub(crate) fn part(&self, range: Range<u32>, kept: Range<u32>) -> Self {
+    /// Returns the kept rows numbered `kept` among those of `range`, in a row group of `num_rows`.
+    pub(crate) fn part(&self, range: Range<u32>, kept: Range<u32>, num_rows: u32) -> Self {
         let Self::Mask(mask) = self else {
-            return Self::Runs(nth_of(self.runs(range), kept).into());
+            return Self::from_runs(nth_of(self.runs(range), kept), num_rows);
         };
         let of_part = self.extent(range, kept);
         let (start, end) = (of_part.start as usize, of_part.end as usize);
@@ -181,7 +181,8 @@ mod tests {
             prop_assert_eq!(set.has(range.clone()), !expected.is_empty());
             for (from, to) in [(0, expected.len()), (expected.len() / 3, expected.len() / 2)] {
                 let kept = row(from)..row(to);
-                let part = set.part(range.clone(), kept.clone());
+                let part = set.part(range.clone(), kept.clone(), row(bits.len()));
+                prop_assert_eq!(part == RowSet::All, !bits.is_empty() && to - from == bits.len());
                 prop_assert_eq!(&kept_rows(&part, 0..row(bits.len()))[..], &expected[from..to]);
                 if let (Some(first), Some(last)) = (expected[from..to].first(), expected[from..to].last()) {
                     prop_assert_eq!(set.extent(range.clone(), kept), *first..last + 1);

@@ -43,9 +43,11 @@ impl WantedRows {
 
     /// Returns these rows without the first ones.
     pub(super) fn after(&self, num_read: usize) -> Self {
-        let (all, first) = (0..self.row_group.num_rows, u32::try_from(num_read).unwrap_or(u32::MAX));
-        let set = Arc::new(self.set.part(all, first..u32::MAX));
-        Self { set, num_rows: self.num_rows.saturating_sub(num_read), ..self.clone() }
+        let RowGroupRef { num_rows, .. } = self.row_group;
+        let end = self.set.count(0..num_rows);
+        let first = u32::try_from(num_read).unwrap_or(end).min(end);
+        let set = Arc::new(self.set.part(0..num_rows, first..end, num_rows));
+        Self { set, num_rows: (end - first) as usize, ..self.clone() }
     }
 
     /// Returns the rows as the `parquet` crate has them; `None` for all.

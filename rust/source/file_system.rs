@@ -400,7 +400,7 @@ mod tests {
 
     fn with_files<T>(failures: &[FileErrorKind], test: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
         let io = Io::current().unwrap();
-        let (limit, is_hedging, _) = settings(&BTreeMap::from([(RETRY_FOR.into(), "1 s".into())])).unwrap();
+        let (limit, is_hedging, _) = settings(&BTreeMap::from([(RETRY_FOR.into(), "60 s".into())])).unwrap();
         let traffic = Arc::new(Traffic::new(Preset::object_storage().unmeasured()));
         let policy = Policy { traffic, limit, is_hedging, root: "zip://".into() };
         let files = Files {

@@ -374,13 +374,13 @@ impl EpochReader {
 
     /// Returns the error for a value of the row at a position: says where the row lies.
     pub(crate) fn value_error(&self, plan: &EpochPlan, position: u64, column: String, reason: String) -> Error {
-        let located = plan.locate(position).and_then(|found| {
+        let located = plan.locate(position).map(|found| {
             let (index, row_group) = self.row_group_of(found.piece);
             let kept = plan.kept_row(found.piece.span, plan.piece(found.piece).kept.start + found.row);
             let span = self.spans[found.piece.span as usize];
             let rows = self.selection.rows(index).extent(span.start..span.end, kept..kept + 1);
             let url = self.dataset.snapshot().fragment(row_group).object.url.clone();
-            Some((url, row_group.index as usize, u64::from(rows.start)))
+            (url, row_group.index as usize, u64::from(rows.start))
         });
         let (url, row_group, row) = located.unwrap_or_default();
         Error::Value { url, row_group, row, column, reason }

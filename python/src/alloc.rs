@@ -62,10 +62,11 @@ pub(crate) fn set_memory_limit(memory_limit: u64) {
 pub(crate) struct OfStream(());
 
 impl OfStream {
-    /// Begins a stream of `memory_limit` bytes.
+    /// Begins a stream of `memory_limit` bytes; what one before was allowed to keep beyond that is given back.
     pub(crate) fn begin(memory_limit: u64) -> Self {
         set_memory_limit(memory_limit);
         STREAMS.fetch_add(1, Ordering::Relaxed);
+        shrink();
         Self(())
     }
 }
@@ -73,9 +74,14 @@ impl OfStream {
 impl Drop for OfStream {
     fn drop(&mut self) {
         STREAMS.fetch_sub(1, Ordering::Relaxed);
-        if let Some(mut freed) = try_lock() {
-            freed.shrink(kept_bytes());
-        }
+        shrink();
+    }
+}
+
+/// Gives back what may not be kept now.
+fn shrink() {
+    if let Some(mut freed) = try_lock() {
+        freed.shrink(kept_bytes());
     }
 }
 

@@ -54,3 +54,39 @@ impl Transport {
 fn connect(options: &ClientOptions) -> object_store::Result<HttpClient> {
     ReqwestConnector::default().connect(options)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use object_store::client::HttpRequestBody;
+
+    use super::*;
+    use crate::io::Io;
+
+    #[test]
+    fn certificates_are_read_for_tls_alone() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            assert!(connection.read(&mut [0; 1000]).unwrap() > 0);
+            connection.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+        });
+        let transport = Transport::try_new(ClientOptions::new().with_allow_http(true)).unwrap();
+        let ask = async |scheme: &str| {
+            let mut request = HttpRequest::new(HttpRequestBody::empty());
+            *request.uri_mut() = format!("{scheme}://{address}/").parse().unwrap();
+            transport.execute(request).await
+        };
+        let io = Io::current().unwrap();
+        assert_eq!(io.block_on(ask("http")).unwrap().status(), 204);
+        assert!(transport.secure.get().is_none());
+        server.join().unwrap();
+        // Nobody is there any more.
+        assert!(io.block_on(ask("https")).is_err());
+        assert!(transport.secure.get().is_some());
+    }
+}

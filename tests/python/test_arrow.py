@@ -41,6 +41,21 @@ def test_pyarrow_takes_a_dataset(ds, table):
     assert sum(batch.num_rows for batch in reader) == NUM_ROWS
 
 
+@pytest.mark.parametrize("order", ["in order", "shuffled"])
+def test_a_consumer_gets_few_batches_of_small_rows_and_small_batches_of_large_ones(tmp_path, order):
+    small = pa.table({"x": np.arange(200_000)})
+    large = pa.table({"text": [str(number % 10) * 300_000 for number in range(120)]})
+    for name, table, least in (("small", small, 4), ("large", large, 3)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path)
+        rows = fb.load_dataset(path, split="train")
+        got = list(pa.RecordBatchReader.from_stream(rows.shuffle(1) if order == "shuffled" else rows))
+        assert pa.Table.from_batches(got).sort_by(table.column_names[0]) == table.sort_by(table.column_names[0])
+        assert least <= len(got) <= 2 * least, name
+        assert max(batch.num_rows for batch in got) <= 65_536
+        assert max(batch.nbytes for batch in got) <= 16 << 20
+
+
 def test_a_dataset_can_be_read_again_and_again(ds):
     filtered = ds.filter("flag").shuffle(3)
     assert pa.table(filtered).equals(pa.table(filtered)) or same(pa.table(filtered), pa.table(filtered))

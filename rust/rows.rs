@@ -53,8 +53,9 @@ impl RowSet {
     /// Returns the runs of kept rows within the rows `range`, in order.
     pub fn runs(&self, range: Range<u32>) -> Box<dyn Iterator<Item = Range<u32>> + Send + '_> {
         match self {
+            _ if range.is_empty() => Box::new(std::iter::empty()),
             Self::None => Box::new(std::iter::empty()),
-            Self::All => Box::new(std::iter::once(range).filter(|run| run.start < run.end)),
+            Self::All => Box::new(std::iter::once(range)),
             Self::Runs(runs) => {
                 let first = runs.partition_point(|run| run.end <= range.start);
                 let clipped = runs[first..].iter().take_while({
@@ -78,13 +79,12 @@ impl RowSet {
         }
     }
 
-    /// Returns the kept rows numbered `kept` among those of `range`, in a row group of `num_rows`.
-    pub(crate) fn part(&self, range: Range<u32>, kept: Range<u32>, num_rows: u32) -> Self {
+    /// Returns the kept rows within the rows `range`, in a row group of `num_rows`.
+    pub(crate) fn within(&self, range: Range<u32>, num_rows: u32) -> Self {
         let Self::Mask(mask) = self else {
-            return Self::from_runs(nth_of(self.runs(range), kept), num_rows);
+            return Self::from_runs(self.runs(range).collect(), num_rows);
         };
-        let of_part = self.extent(range, kept);
-        let (start, end) = (of_part.start as usize, of_part.end as usize);
+        let (start, end) = (range.start as usize, range.end as usize);
         let (before, after) = (mask.slice(0, start), mask.slice(end, mask.len() - end));
         if !before.has_true() && !after.has_true() {
             return self.clone();
@@ -175,18 +175,23 @@ mod tests {
             let set = RowSet::from_mask(BooleanBuffer::from(bits.clone()));
             let (a, b) = (a.min(bits.len()), b.min(bits.len()));
             let range = row(a.min(b))..row(a.max(b));
+            for empty in [range.start..range.start, range.end..range.end] {
+                prop_assert_eq!((set.count(empty.clone()), set.has(empty.clone())), (0, false));
+                prop_assert_eq!(kept_rows(&set.within(empty, row(bits.len())), 0..row(bits.len())), Vec::<u32>::new());
+            }
             let expected: Vec<u32> = range.clone().filter(|&r| bits[r as usize]).collect();
             prop_assert_eq!(kept_rows(&set, range.clone()), expected.clone());
             prop_assert_eq!(set.count(range.clone()) as usize, expected.len());
             prop_assert_eq!(set.has(range.clone()), !expected.is_empty());
             for (from, to) in [(0, expected.len()), (expected.len() / 3, expected.len() / 2)] {
                 let kept = row(from)..row(to);
-                let part = set.part(range.clone(), kept.clone(), row(bits.len()));
+                let extent = set.extent(range.clone(), kept);
+                if let (Some(first), Some(last)) = (expected[from..to].first(), expected[from..to].last()) {
+                    prop_assert_eq!(extent.clone(), *first..last + 1);
+                }
+                let part = set.within(extent, row(bits.len()));
                 prop_assert_eq!(part == RowSet::All, !bits.is_empty() && to - from == bits.len());
                 prop_assert_eq!(&kept_rows(&part, 0..row(bits.len()))[..], &expected[from..to]);
-                if let (Some(first), Some(last)) = (expected[from..to].first(), expected[from..to].last()) {
-                    prop_assert_eq!(set.extent(range.clone(), kept), *first..last + 1);
-                }
             }
         }
     }

@@ -46,7 +46,7 @@ impl WantedRows {
         let RowGroupRef { num_rows, .. } = self.row_group;
         let end = self.set.count(0..num_rows);
         let first = u32::try_from(num_read).unwrap_or(end).min(end);
-        let set = Arc::new(self.set.part(0..num_rows, first..end, num_rows));
+        let set = Arc::new(self.set.within(self.set.extent(0..num_rows, first..end), num_rows));
         Self { set, num_rows: (end - first) as usize, ..self.clone() }
     }
 

@@ -59,14 +59,7 @@ pub(super) fn take_each_run<V: Values + ?Sized>(
     mut at: usize,
     slots: &[Range<usize>],
 ) -> Fit<()> {
-    for run in slots {
-        if run.start > at {
-            values.skip(bytes, run.start - at)?;
-        }
-        values.take(bytes, run.len())?;
-        at = run.end;
-    }
-    Ok(())
+    slots.iter().try_for_each(|run| take_run(values, bytes, &mut at, run.clone()))
 }
 
 /// Passes over values, and then appends those whose bits are set, one run after another.
@@ -76,17 +69,21 @@ pub(super) fn take_each_bit<V: Values + ?Sized>(
     num_passed: usize,
     bits: &BooleanBuffer,
 ) -> Fit<()> {
-    let (mut at, mut passed) = (0, num_passed);
+    let mut at = 0;
     for (start, end) in bits.set_slices() {
-        passed += start - at;
-        if passed > 0 {
-            values.skip(bytes, passed)?;
-        }
-        values.take(bytes, end - start)?;
-        (at, passed) = (end, 0);
+        take_run(values, bytes, &mut at, num_passed + start..num_passed + end)?;
     }
-    passed += bits.len() - at;
-    if passed > 0 { values.skip(bytes, passed) } else { Ok(()) }
+    let end = num_passed + bits.len();
+    take_run(values, bytes, &mut at, end..end)
+}
+
+/// Appends the values of the slots `run`; those from `at` on are passed.
+fn take_run<V: Values + ?Sized>(values: &mut V, bytes: &[u8], at: &mut usize, run: Range<usize>) -> Fit<()> {
+    if run.start > *at {
+        values.skip(bytes, run.start - *at)?;
+    }
+    *at = run.end;
+    if run.is_empty() { Ok(()) } else { values.take(bytes, run.len()) }
 }
 
 /// The slots of a leaf column: of each value one, and of each NULL.

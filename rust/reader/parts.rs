@@ -96,7 +96,7 @@ impl EpochReader {
         let span = self.spans[piece.span as usize];
         let rows = self.selection.rows(index);
         let raw = rows.extent(span.start..span.end, kept.clone());
-        let mut set = rows.part(span.start..span.end, kept.clone(), row_group.num_rows);
+        let mut set = rows.within(raw.clone(), row_group.num_rows);
         if let Some(wanted) = wanted {
             set = RowSet::from_rows(&set.nth(wanted), row_group.num_rows);
         }

@@ -581,10 +581,14 @@ def _git_oid(body: bytes) -> str:
 def _repo_entry(path: str, body: bytes | None) -> dict[str, Any]:
     if body is None:
         return {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
-    entry = {"type": "file", "oid": _git_oid(body), "size": len(body), "path": path}
-    if path.endswith(".parquet"):
-        entry["lfs"] = {"oid": sha256_of(body), "size": len(body), "pointerSize": 130}
-    return entry
+    entry = {"type": "file", "size": len(body), "path": path}
+    if not path.endswith(".parquet"):
+        return {**entry, "oid": _git_oid(body)}
+    # What git has of a large file is a pointer to it.
+    digest = sha256_of(body)
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(body)}\n".encode()
+    large = {"oid": digest, "size": len(body), "pointerSize": len(pointer)}
+    return {**entry, "oid": _git_oid(pointer), "lfs": large}
 
 
 def _bucket_entry(path: str, body: bytes | None) -> dict[str, Any]:

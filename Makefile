@@ -12,6 +12,8 @@ PYTHON ?= python3
 CARGO_FLAGS := --release --locked
 # Further arguments, as in `make test PYTEST_FLAGS="-k resume"`.
 PYTEST_FLAGS ?=
+# Processes that run Python tests, each of them whole files: one for each core by default, none with 0.
+PYTEST_JOBS ?= auto
 # Arguments of benches/python/run.py, as in `make bench BENCH_FLAGS="--only tokens text"`.
 BENCH_FLAGS ?= --write-docs
 # Arguments of benches/python/faults.py, as in `make bench-faults FAULTS_FLAGS="--readers forebay --only 503"`.
@@ -58,7 +60,8 @@ test-rust: ## Run the Rust tests alone
 
 .PHONY: test-python
 test-python: ext ## Run the Python tests alone
-	@$(BIN)/python -m pytest -c python/pyproject.toml --rootdir . tests/python $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -c python/pyproject.toml --rootdir . --numprocesses $(PYTEST_JOBS) --dist loadfile \
+		tests/python $(PYTEST_FLAGS)
 
 .PHONY: fuzz
 fuzz: ## Fuzz everything that parses foreign bytes, FUZZ_SECONDS each

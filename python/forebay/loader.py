@@ -261,12 +261,17 @@ class Stream(Generic[T]):
         try:
             yield stream
         finally:
-            self._last_stats, self._holes = stream.stats(), stream.holes()
+            self._last_stats, self._holes = self._stats_of(stream), stream.holes()
             self._active = None
             stream.close()
         # Not in the place of what ended the loop.
         if self._holes:
             warn_of_holes(self._holes, int(self._last_stats["rows_skipped"]))
+
+    def _stats_of(self, stream: _lib.Stream) -> dict[str, float]:
+        # Another iteration may be the active one.
+        active = self._active
+        return active.stats() if isinstance(active, Read) and active.stream is stream else stream.stats()
 
     @contextmanager
     def _reading(self, run: Run) -> Iterator[Batches]:
@@ -314,7 +319,9 @@ class Stream(Generic[T]):
             first = start.position + (worker + (number - 1) * num_workers) * self._step
             return first + self._share.rank, self._after(start, worker + number * num_workers, last)
 
-        return Read(stream, self._format, ends)
+        read = Read(stream, self._format, ends)
+        self._active = read
+        return read
 
     def check_ranks(self) -> None:
         """Compares with the other ranks what the next iteration delivers; every rank must call it.

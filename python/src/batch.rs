@@ -52,6 +52,12 @@ impl PyBatch {
         self.batch.num_rows()
     }
 
+    /// Bytes of the buffers of all columns.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.batch.columns().iter().map(|column| column.get_buffer_memory_size()).sum()
+    }
+
     /// Names of the columns, in order.
     #[getter]
     fn column_names(&self) -> Vec<String> {

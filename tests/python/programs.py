@@ -142,7 +142,7 @@ def run_to_its_end(
         folder: An empty one for its temporary files.
         then: What to do to it once it printed `going`.
     """
-    shared = set(Path("/dev/shm").iterdir())
+    shared = shared_memory()
     with subprocess.Popen(
         python_command(code, *arguments),
         env=python_environment({"TMPDIR": str(folder)}),
@@ -175,8 +175,26 @@ def run_to_its_end(
         return Ending(process.returncode, seconds, out, process.stderr.read(), left)
 
 
-def _left(group: int, folder: Path, shared: set[Path]) -> list[str]:
-    left = [str(path) for path in [*folder.rglob("*"), *set(Path("/dev/shm").iterdir()) - shared]]
+def shared_memory() -> dict[str, str]:
+    """Returns what has a name in shared memory, by its inode."""
+    with os.scandir("/dev/shm") as entries:
+        return {str(entry.inode()): entry.path for entry in entries}
+
+
+def abandoned_memory(before: dict[str, str]) -> list[str]:
+    """Returns what of it was not there before and no process has mapped: other tests have theirs meanwhile."""
+    found = {inode: path for inode, path in shared_memory().items() if inode not in before}
+    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
+        # Processes end. Semaphores are mapped under another name.
+        with contextlib.suppress(OSError):
+            for line in maps.read_text().splitlines():
+                if "/dev/shm/" in line:
+                    found.pop(line.split()[4], None)
+    return list(found.values())
+
+
+def _left(group: int, folder: Path, shared: dict[str, str]) -> list[str]:
+    left = [*map(str, folder.rglob("*")), *abandoned_memory(shared)]
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, 0)
         left.append(f"processes of {group}")

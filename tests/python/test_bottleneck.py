@@ -76,3 +76,43 @@ def test_the_time_stops_at_the_end(ds):
     seconds = stream.stats()["seconds"]
     time.sleep(0.02)
     assert stream.stats()["seconds"] == seconds
+
+
+def test_what_the_loop_has_not_asked_for_is_not_delivered(ds):
+    stream = ds.batches(700)
+    taken = iter(stream)
+    for number in range(1, 20):
+        assert len(next(taken)) == 700
+        # Others are there meanwhile, and are taken ahead.
+        time.sleep(0.002)
+        stats = stream.stats()
+        assert (stats["batches"], stats["rows"]) == (number, 700 * number)
+        assert stream.state_dict()["position"] == 700 * number
+    taken.close()
+    assert stream.stats()["rows"] == 700 * 19
+
+
+@pytest.mark.parametrize("pause", [0, 0.02])
+def test_batches_before_an_error_come_before_it(tmp_path, pause):
+    ids = pa.array(range(4000), pa.int64())
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"id": ids}), path, row_group_size=1000, compression="none", use_dictionary=False)
+    column = pq.ParquetFile(path).metadata.row_group(3).column(0)
+    body = bytearray(path.read_bytes())
+    body[column.data_page_offset : column.data_page_offset + 8] = b"\xff" * 8
+    path.write_bytes(body)
+    stream = fb.load_dataset(tmp_path, split="train").batches(100)
+    seen = []
+
+    def read():
+        for batch in stream:
+            seen.extend(pa.record_batch(batch)["id"].to_pylist())
+            time.sleep(pause)
+
+    with pytest.raises(fb.DataError, match="row group 3"):
+        read()
+    assert seen == list(range(len(seen)))
+    assert stream.state_dict()["position"] == stream.stats()["rows"] == len(seen)
+    # What is left is the same error again.
+    with pytest.raises(fb.DataError, match="row group 3"):
+        read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,8 +97,8 @@ def test_batches_that_are_there_are_copied_before_the_loop_asks(rows: fb.Dataset
     stream = stream_to(rows.select_columns("id"), "cuda:0", links)
     batches = iter(stream)
     next(batches)
-    while not stream._stream._active.wait(1):
-        pass
+    while not stream._stream._active.is_ready():
+        time.sleep(0.01)
     next(batches)
     assert links[0].num_marks > 2
     assert stream.state_dict()["position"] == 100, "what is ahead does not count"

@@ -105,7 +105,6 @@ def test_chances_are_those_of_the_seed(proxy):
         (Fault(outage=0.2), ConnectionResetError),
         (Fault(edit=fault_edits.with_header("content-length", "9999")), http.client.IncompleteRead),
     ],
-    ids=str,
 )
 def test_connections_end_as_they_are_told_to(proxy, fault, error):
     proxy.faults = [fault]

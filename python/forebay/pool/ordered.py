@@ -43,6 +43,10 @@ class Crew(Protocol):
     def has_begun(self) -> bool:
         """Whether all workers are at work; starting them does not count for a timeout."""
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it is time to give batches: several at a time cost the loop less than one by one."""
+
     def give(self, value: Any, rows: Rows) -> int:
         """Has a worker run the program on a batch; returns the number of the task."""
 
@@ -89,8 +93,7 @@ class Ordered:
         number = next(iter(self._items))
         started = time.monotonic()
         while number not in self._done:
-            has_room = not self._is_at_end and len(self._items) < self._crew.capacity
-            seconds = SECONDS_BETWEEN_LOOKS if has_room else SECONDS_TO_WAIT
+            seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT
             if self._timeout is not None:
                 if not self._crew.has_begun:
                     started = time.monotonic()
@@ -107,7 +110,9 @@ class Ordered:
 
     def _give(self, *, waits: bool) -> None:
         """Gives the crew what it takes and the stream has; waits for a batch only where none is under way."""
-        while not self._is_at_end and len(self._items) < self._crew.capacity:
+        if self._items and not self._crew.is_short:
+            return
+        while self._has_room:
             if not (waits and not self._items) and not self._batches.is_ready():
                 return
             item = next(self._batches, None)
@@ -115,6 +120,10 @@ class Ordered:
                 self._is_at_end = True
                 return
             self._items[self._crew.give(item.value, self._rows(item))] = item._replace(value=None)
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._is_at_end and len(self._items) < self._crew.capacity
 
     def _rows(self, item: Item) -> Rows:
         return Rows(self._pass.epoch, item.first, self._pass.world_size, item.num_rows)

@@ -37,6 +37,7 @@ class Processes:
 
     def __init__(self, job: bytes, num_workers: int, prefetch: int, start_method: str) -> None:
         self.capacity = num_workers * prefetch
+        self._few = prefetch // 2
         self._owner = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._num_given = self._num_abandoned = 0
@@ -59,6 +60,11 @@ class Processes:
     def has_begun(self) -> bool:
         """Whether all workers have loaded the program."""
         return all(worker.has_begun for worker in self._workers)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a worker has half of what it may have, or less."""
+        return any(len(worker.tasks) <= self._few for worker in self._workers)
 
     def give(self, value: Any, rows: Rows) -> int:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""

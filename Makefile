@@ -12,8 +12,8 @@ PYTHON ?= python3
 CARGO_FLAGS := --release --locked
 # Further arguments, as in `make test PYTEST_FLAGS="-k resume"`.
 PYTEST_FLAGS ?=
-# Processes that run Python tests, each of them whole files: one for each core by default, none with 0.
-PYTEST_JOBS ?= auto
+# Processes that run Python tests, each of them whole files; 0 for this one alone.
+PYTEST_JOBS ?= 2
 # Arguments of benches/python/run.py, as in `make bench BENCH_FLAGS="--only tokens text"`.
 BENCH_FLAGS ?= --write-docs
 # Arguments of benches/python/faults.py, as in `make bench-faults FAULTS_FLAGS="--readers forebay --only 503"`.

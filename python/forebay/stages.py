@@ -8,6 +8,7 @@ stages hold does not count for a state.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
-"""How many batches are taken from the native stream at a time, of those that are there. A loop that comes back from a
-step finds nothing of ours in the processor's caches: the first batch takes a fifth of a millisecond, each further one a
-hundredth."""
+MOST_SECONDS_TAKING = 0.0005
+"""How much is taken from the native stream at a time, of what is there. A loop that comes back from a step finds nothing
+of ours in the processor's caches: the first batch takes a fifth of a millisecond, each further one a hundredth."""
 
 
 class Item(NamedTuple):
@@ -128,8 +129,9 @@ class Read:
     def _take_more(self, num_bytes: int) -> None:
         """Takes batches that are there, each of them of about so many bytes."""
         most = min(MOST_TAKEN, MOST_BYTES_TAKEN // num_bytes)
+        end = time.perf_counter() + MOST_SECONDS_TAKING
         try:
-            while len(self._taken) < most and self.stream.wait(0) and self._take():
+            while len(self._taken) < most and time.perf_counter() < end and self.stream.wait(0) and self._take():
                 pass
         except Exception as error:  # noqa: BLE001 - raised in its turn
             self._error = error

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
 MOST_SECONDS_TAKING = 0.0005
-"""How much is taken from the native stream at a time, of what is there. A loop that comes back from a step finds nothing
-of ours in the processor's caches: the first batch takes a fifth of a millisecond, each further one a hundredth."""
+"""How much is taken from the native stream at a time, of what is there. A loop that comes back from a step finds
+nothing of ours in the processor's caches: the first batch takes a fifth of a millisecond, each further one a
+hundredth."""
 
 
 class Item(NamedTuple):

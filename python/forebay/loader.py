@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from forebay import bottleneck, display
 from forebay._lib import __version__
@@ -225,7 +225,7 @@ class Stream(Generic[T]):
                     with closing(self._staged(read, run, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
                             self._at = item.after
-                            yield cast("T", item.value)
+                            yield item.value
 
     async def _deliver_async(self, runs: Iterator[Run]) -> AsyncIterator[T]:
         """As `_deliver`; only waiting happens in another thread, so that a cancelled wait loses no batch."""
@@ -251,7 +251,7 @@ class Stream(Generic[T]):
                         if item is None:
                             break
                         self._at = item.after
-                        yield cast("T", item.value)
+                        yield item.value
 
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
@@ -309,11 +309,11 @@ class Stream(Generic[T]):
         start, share, last = run
         worker, num_workers, position = share["worker"], share["num_workers"], start.position
 
-        def ends(number: int) -> tuple[int, Cursor]:
+        def ends(number: int, behind: int) -> tuple[int, Cursor]:
             """Returns where the `number`-th batch begins, counted from 1, and where the stream stands behind it."""
             nonlocal position
             if num_workers == 1:
-                first, position = position, stream.position()
+                first, position = position, behind
                 done = start.done - (start.position - position) // self._step
                 return first + self._share.rank, Cursor(start.epoch, position, done)
             first = start.position + (worker + (number - 1) * num_workers) * self._step

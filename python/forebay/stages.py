@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
-MOST_SECONDS_TAKING = 0.0005
-"""How much is taken from the native stream at a time, of what is there. A loop that comes back from a step finds
-nothing of ours in the processor's caches: the first batch takes a fifth of a millisecond, each further one a
-hundredth."""
+MOST_SECONDS_CONVERTING = 0.0005
+"""How much is taken from the native stream at a time, of what is there, and for how long that is converted. A loop that
+comes back from a step finds nothing of ours in the processor's caches: the first batch takes a fifth of a millisecond,
+each further one a hundredth."""
 
 
 class Item(NamedTuple):
@@ -89,53 +90,55 @@ class Read:
         self,
         stream: _lib.Stream,
         convert: Callable[[_lib.Batch], Any] | None,
-        ends: Callable[[int], tuple[int, Cursor]],
+        ends: Callable[[int, int], tuple[int, Cursor]],
     ) -> None:
         self.stream = stream
         self._convert = convert
         self._ends = ends
         self._number = 0
-        # What the loop has not asked for, and the error behind it: of this process, not of its forks.
-        self._taken: deque[Item] = deque()
+        # What the loop has not asked for: as the stream handed it over, as the loop gets it, and the error behind it.
+        self._taken: deque[tuple[_lib.Batch, int]] = deque()
+        self._items: deque[Item] = deque()
         self._error: Exception | None = None
-        self._owner = os.getpid()
+        self._of_parent: Any = None
+        _reads.add(self)
 
     def is_ready(self) -> bool:
         """Whether a batch is there, or none will come."""
-        return bool(self._taken) or self._error is not None or self.stream.wait(0)
+        return bool(self._items or self._taken) or self._error is not None or self.stream.wait(0)
 
     def __next__(self) -> Item:
-        if self._owner != os.getpid():
-            self._taken.clear()
+        if not self._items:
+            self._convert_some()
+        return self._items.popleft()
+
+    def _convert_some(self) -> None:
+        """Makes items of batches that are there; waits for the first of them."""
+        if self._error is not None:
+            raise self._error
         if not self._taken:
-            if self._error is not None:
-                raise self._error
-            num_bytes = self._take()
-            if not num_bytes:
+            self._taken.extend(self.stream.take(MOST_TAKEN, MOST_BYTES_TAKEN))
+            if not self._taken:
                 raise StopIteration
-            self._take_more(num_bytes)
-        return self._taken.popleft()
-
-    def _take(self) -> int:
-        """Waits for a batch; returns its bytes, 0 at the end."""
-        batch = self.stream.next()
-        if batch is None:
-            return 0
-        self._number += 1
-        first, after = self._ends(self._number)
-        value = batch if self._convert is None else self._convert(batch)
-        self._taken.append(Item(value, len(batch), first, after))
-        return max(batch.nbytes, 1)
-
-    def _take_more(self, num_bytes: int) -> None:
-        """Takes batches that are there, each of them of about so many bytes."""
-        most = min(MOST_TAKEN, MOST_BYTES_TAKEN // num_bytes)
-        end = time.perf_counter() + MOST_SECONDS_TAKING
+        end = time.perf_counter() + MOST_SECONDS_CONVERTING
         try:
-            while len(self._taken) < most and time.perf_counter() < end and self.stream.wait(0) and self._take():
-                pass
-        except Exception as error:  # noqa: BLE001 - raised in its turn
+            while self._taken and (not self._items or time.perf_counter() < end):
+                batch, position = self._taken.popleft()
+                self._number += 1
+                first, after = self._ends(self._number, position)
+                value = batch if self._convert is None else self._convert(batch)
+                self._items.append(Item(value, len(batch), first, after))
+        except Exception as error:
+            # Raised in its turn.
             self._error = error
+            if not self._items:
+                raise
+
+    def leave_to_parent(self) -> None:
+        """Has nothing any more, in a process that was forked: what was taken is its parent's to deliver."""
+        # Nothing is freed here: another thread may have held a lock of the allocator while the process was forked.
+        self._of_parent = self._items, self._taken
+        self._items, self._taken, self._error = deque(), deque(), None
 
     def holes(self) -> list[dict[str, Any]]:
         """What could not be read so far."""
@@ -144,15 +147,26 @@ class Read:
     def stats(self) -> dict[str, float]:
         """What was done so far; what the loop has not asked for is ready, not delivered."""
         stats = self.stream.stats()
-        if self._owner != os.getpid():
-            return stats
-        stats["batches"] -= len(self._taken)
-        stats["batches_ready"] += len(self._taken)
-        stats["rows"] -= sum(item.num_rows for item in self._taken)
+        num_ready = len(self._items) + len(self._taken)
+        stats["batches"] -= num_ready
+        stats["batches_ready"] += num_ready
+        stats["rows"] -= sum(item.num_rows for item in self._items) + sum(len(batch) for batch, _ in self._taken)
         return stats
 
     def close(self) -> None:
         """Leaves the stream to whoever began it."""
+
+
+_reads: weakref.WeakSet[Read] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for read in _reads:
+        read.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Until:

@@ -52,12 +52,6 @@ impl PyBatch {
         self.batch.num_rows()
     }
 
-    /// Bytes of the buffers that the batch keeps, of whole ones where it is a slice of them.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.batch.columns().iter().map(|column| column.get_buffer_memory_size()).sum()
-    }
-
     /// Names of the columns, in order.
     #[getter]
     fn column_names(&self) -> Vec<String> {

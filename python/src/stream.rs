@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use forebay::Io;
 use forebay::plan::Hole;
 use forebay::{
-    BatchStream, Cause, Conversion, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
+    BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -99,13 +99,18 @@ impl PyStream {
 
     /// Waits for the next batch, without the GIL; `None` at the end.
     pub(crate) fn next_batch(&self, py: Python<'_>) -> PyResult<Option<RecordBatch>> {
+        Ok(self.next_batches(py, Most::ONE)?.pop().map(|(batch, _)| batch))
+    }
+
+    /// Waits for the next batch, without the GIL; returns those that are there, none at the end.
+    fn next_batches(&self, py: Python<'_>, most: Most) -> PyResult<Vec<(RecordBatch, u64)>> {
         loop {
-            let polled = self.with(py, |stream| stream.poll(TICK))?.map_err(|error| to_py(&error));
+            let polled = self.with(py, |stream| stream.poll(TICK, most))?.map_err(|error| to_py(&error));
             // First: an error is easier to understand after what led to it.
             warn(py)?;
             match polled? {
-                Polled::Batch(batch) => return Ok(Some(batch)),
-                Polled::End => return Ok(None),
+                Polled::Batches(batches) => return Ok(batches),
+                Polled::End => return Ok(Vec::new()),
                 Polled::Pending => py.check_signals()?,
             }
         }
@@ -128,14 +133,17 @@ impl PyStream {
         Ok(self.next_batch(py)?.map(PyBatch::new))
     }
 
+    /// Waits for a batch; returns those that are there, each with the position behind it, and none at the end.
+    fn take(&self, py: Python<'_>, most_batches: usize, most_bytes: u64) -> PyResult<Vec<(PyBatch, u64)>> {
+        let most = Most { batches: most_batches.max(1), bytes: most_bytes };
+        let batches = self.next_batches(py, most)?;
+        Ok(batches.into_iter().map(|(batch, position)| (PyBatch::new(batch), position)).collect())
+    }
+
     /// Waits for something to take; `false` when there is nothing after `seconds`.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.with(py, |stream| stream.wait(timeout))
-    }
-
-    fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |stream| BatchStream::position(stream))
     }
 
     /// What could not be read and is left out, as a state lists it.

@@ -121,11 +121,25 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// How much the consumer takes at a time, of the batches that are there; the first of them however large it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    /// Batches, one or more.
+    pub batches: usize,
+    /// Bytes of all of them together.
+    pub bytes: u64,
+}
+
+impl Most {
+    /// One batch.
+    pub const ONE: Self = Self { batches: 1, bytes: 0 };
+}
+
 /// What the consumer gets while it waits.
 #[derive(Debug)]
 pub enum Polled {
-    /// The next batch.
-    Batch(RecordBatch),
+    /// The next batches, at least one, each with the position behind it.
+    Batches(Vec<(RecordBatch, u64)>),
     /// All batches have been delivered.
     End,
     /// Nothing yet; ask again.
@@ -192,28 +206,29 @@ impl BatchStream {
         })
     }
 
-    /// Returns the next batch if there is one within `timeout`.
+    /// Returns the next batches if there is one within `timeout`: those that are there, at most `most`.
     ///
     /// # Errors
     ///
     /// The first error of any thread, once the batches before it have been delivered; the stream is closed then.
-    pub fn poll(&mut self, timeout: Duration) -> Result<Polled> {
+    pub fn poll(&mut self, timeout: Duration, most: Most) -> Result<Polled> {
         let Some(running) = self.running.get() else {
             return Err(Error::Closed { reason: OF_ANOTHER_PROCESS });
         };
         let start = Instant::now();
-        let polled = running.shared.deliver(timeout);
+        let polled = running.shared.deliver(timeout, most);
         self.waited += start.elapsed();
         match polled? {
-            worker::Delivered::Batch(batch, slice) => {
-                self.position = slice.next;
-                if batch.num_rows() == 0 && self.is_alone {
-                    // Nothing of it could be read: the next poll has the next one.
+            worker::Delivered::Batches(mut taken) => {
+                self.position = taken.last().map_or(self.position, |(_, slice)| slice.next);
+                // Where nothing of a batch could be read, and nobody waits for it.
+                taken.retain(|(batch, _)| batch.num_rows() > 0 || !self.is_alone);
+                if taken.is_empty() {
                     return Ok(Polled::Pending);
                 }
-                self.num_batches += 1;
-                self.num_rows += batch.num_rows() as u64;
-                Ok(Polled::Batch(batch))
+                self.num_batches += taken.len() as u64;
+                self.num_rows += taken.iter().map(|(batch, _)| batch.num_rows() as u64).sum::<u64>();
+                Ok(Polled::Batches(taken.into_iter().map(|(batch, slice)| (batch, slice.next)).collect()))
             }
             worker::Delivered::End => {
                 self.ended.get_or_insert_with(Instant::now);
@@ -232,7 +247,7 @@ impl BatchStream {
         is_ready
     }
 
-    /// Returns the cursor: the position behind the last delivered batch.
+    /// Returns the cursor: the position behind the last batch that was taken.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -282,8 +297,8 @@ impl Iterator for BatchStream {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.poll(Duration::from_secs(60)) {
-                Ok(Polled::Batch(batch)) => return Some(Ok(batch)),
+            match self.poll(Duration::from_secs(60), Most::ONE) {
+                Ok(Polled::Batches(mut batches)) => return batches.pop().map(|(batch, _)| Ok(batch)),
                 Ok(Polled::End) => return None,
                 Ok(Polled::Pending) => {}
                 Err(error) => return Some(Err(error)),

@@ -28,6 +28,7 @@ use arrow_array::RecordBatch;
 
 use self::planning::planned_bytes;
 use self::row_bytes::RowBytes;
+use super::Most;
 use super::budget::Budget;
 use super::held::Held;
 use super::holes::Holes;
@@ -93,7 +94,7 @@ pub(super) struct Scheduler {
     num_under_way: usize,
     num_ready: usize,
     ready_bytes: u64,
-    /// Of the batch that the consumer has.
+    /// Of the batches that the consumer has.
     delivered_bytes: u64,
     /// 0 while the window fits.
     block: u32,
@@ -197,19 +198,25 @@ impl Scheduler {
         self.num_ready > MAX_READY_BATCHES / 2
     }
 
-    /// Takes the next batch, if it is ready.
-    pub(super) fn deliver(&mut self) -> Option<(RecordBatch, BatchSlice)> {
-        if !self.has_ready() {
-            return None;
+    /// Takes the next batches, of those that are ready; none if the next one is not.
+    pub(super) fn deliver(&mut self, most: Most) -> Vec<(RecordBatch, BatchSlice)> {
+        let (mut taken, mut taken_bytes) = (Vec::new(), 0);
+        while taken.len() < most.batches
+            && let Some(Progress::Ready(_, bytes)) = self.batches.front().map(|batch| &batch.progress)
+            && (taken.is_empty() || taken_bytes + bytes <= most.bytes)
+            && let Some(PlannedBatch { progress: Progress::Ready(batch, bytes), slice, .. }) = self.batches.pop_front()
+        {
+            taken_bytes += bytes;
+            taken.push((batch, slice));
         }
-        let planned = self.batches.pop_front()?;
-        let Progress::Ready(batch, bytes) = planned.progress else { return None };
-        self.num_delivered += 1;
-        self.num_ready -= 1;
-        self.ready_bytes -= bytes;
-        // The consumer gives up the batch before when it has this one.
-        self.budget.release(std::mem::replace(&mut self.delivered_bytes, bytes));
-        Some((batch, planned.slice))
+        self.num_delivered += taken.len() as u64;
+        self.num_ready -= taken.len();
+        self.ready_bytes -= taken_bytes;
+        if !taken.is_empty() {
+            // The consumer gives up what it had before when it has this.
+            self.budget.release(std::mem::replace(&mut self.delivered_bytes, taken_bytes));
+        }
+        taken
     }
 
     /// Returns whether every batch has been delivered.

@@ -15,7 +15,7 @@ use super::holes::Holes;
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::waiting::Waiting;
-use super::{StreamOptions, StreamStats};
+use super::{Most, StreamOptions, StreamStats};
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
@@ -71,7 +71,7 @@ impl State {
 
 /// What the consumer got.
 pub(super) enum Delivered {
-    Batch(RecordBatch, BatchSlice),
+    Batches(Vec<(RecordBatch, BatchSlice)>),
     End,
     Pending,
 }
@@ -114,13 +114,14 @@ impl Shared {
         }))
     }
 
-    /// Waits for the next batch, at most for `timeout`.
-    pub(super) fn deliver(&self, timeout: Duration) -> Result<Delivered> {
+    /// Waits for the next batch, at most for `timeout`, and takes those that are there.
+    pub(super) fn deliver(&self, timeout: Duration, most: Most) -> Result<Delivered> {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
             state.waiting.note(Instant::now(), None);
-            if let Some((batch, slice)) = state.scheduler.deliver() {
+            let taken = state.scheduler.deliver(most);
+            if !taken.is_empty() {
                 let (is_done, is_well_ahead) = (state.scheduler.is_done(), state.scheduler.is_well_ahead());
                 drop(state);
                 // Who finds something to do wakes the next one.
@@ -129,7 +130,7 @@ impl Shared {
                 } else if !is_well_ahead {
                     self.work.notify_one()
                 }
-                return Ok(Delivered::Batch(batch, slice));
+                return Ok(Delivered::Batches(taken));
             }
             if let Some(error) = state.error.take() {
                 state.is_closed = true;
@@ -370,8 +371,24 @@ fn add_elapsed(nanos: &AtomicU64, start: Instant) {
     nanos.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
+/// Lets this thread wait for its turn where all cores are busy: one that is woken takes no core from who woke it, which is
+/// the consumer. Where the system refuses, nothing changes.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "no crate that is linked anyway offers it")]
+fn give_way() {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: both calls are about the calling thread alone, and no memory but `parameter` is read.
+    unsafe {
+        if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
+            libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter);
+        }
+    }
+}
+
 /// Does what the scheduler says until the stream ends.
 pub(super) fn run(shared: &Arc<Shared>) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    give_way();
     while let Some(task) = shared.next_task() {
         match catch_unwind(AssertUnwindSafe(|| shared.run_task(task))) {
             Ok(Ok(())) => {}

@@ -25,9 +25,9 @@ SECONDS_TO_CLEAN_UP = 3.0
 """How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
 
 
-def our_threads() -> list[str]:
-    """Names of the threads of this process that are the core's."""
-    found = []
+def our_threads() -> dict[int, str]:
+    """Names of the threads of this process that are the core's, by their numbers."""
+    found = {}
     # Their names are those of the threads that started them.
     of_python = {thread.native_id for thread in threading.enumerate()}
     for task in Path("/proc/self/task").iterdir():
@@ -36,7 +36,7 @@ def our_threads() -> list[str]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if name.startswith("forebay") and int(task.name) not in of_python:
-            found.append(name)
+            found[int(task.name)] = name
     return found
 
 

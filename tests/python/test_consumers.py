@@ -364,4 +364,4 @@ def test_capsules_that_nobody_takes_leave_no_thread(tmp_path):
     del capsules, readers
     gc.collect()
     names = our_threads()
-    assert not [name for name in names if name.startswith("forebay-cpu")], names
+    assert not [name for name in names.values() if name.startswith("forebay-cpu")], names

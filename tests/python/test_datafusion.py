@@ -285,7 +285,7 @@ def test_a_stream_that_is_dropped_in_the_middle_leaves_no_thread(folder):
     end = time.monotonic() + 10
     while our_threads() and time.monotonic() < end:
         time.sleep(0.01)
-    assert our_threads() == []
+    assert our_threads() == {}
 
 
 def test_threads_read_one_table_at_once(ctx):

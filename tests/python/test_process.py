@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import os
 import signal
 import subprocess
 import time
@@ -31,7 +32,7 @@ def wait_for_no_threads() -> None:
     end = time.monotonic() + SECONDS_TO_END
     while our_threads() and time.monotonic() < end:
         time.sleep(0.01)
-    assert our_threads() == []
+    assert our_threads() == {}
 
 
 def test_importing_loads_neither_torch_nor_arrow_and_starts_no_thread():
@@ -111,6 +112,35 @@ def test_an_iterator_that_is_never_begun_starts_nothing(corpus):
     assert len(stream) == 400
     del ds, stream, iterator
     wait_for_no_threads()
+
+
+def test_threads_that_decode_take_no_core_from_the_loop(corpus):
+    batches = iter(fb.load_dataset(corpus, split="train").batches(64))
+    next(batches)
+    threads = [number for number, name in our_threads().items() if name.startswith("forebay-cpu")]
+    end = time.monotonic() + SECONDS_TO_END
+    # One that was just started has not said so yet.
+    while {os.sched_getscheduler(thread) for thread in threads} != {os.SCHED_BATCH}:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_forked_child_gets_nothing_of_what_its_parent_has_taken(corpus):
+    stream = fb.load_dataset(corpus, split="train").batches(64)
+    batches = iter(stream)
+    num_rows = 0
+    while not stream._active or stream._active.stream.stats()["rows"] <= num_rows:
+        num_rows += next(batches).num_rows
+        time.sleep(0.002)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except fb.ClosedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert num_rows + sum(batch.num_rows for batch in batches) == 40_000
 
 
 def test_a_failed_opening_leaves_no_thread(tmp_path):

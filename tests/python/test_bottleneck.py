@@ -95,6 +95,20 @@ def test_what_the_loop_has_not_asked_for_is_not_delivered(ds):
     assert stream.stats()["rows"] == 700 * 19
 
 
+def test_no_more_batches_are_taken_than_are_asked_for(ds):
+    stream = ds.batches(100)
+    native = stream.reader.stream(0, stream._native_share())
+    position = 0
+    for most_batches, most_bytes, expected in ((2, 1 << 30, 2), (8, 0, 1), (1, 1 << 30, 1), (0, 0, 1)):
+        while native.stats()["batches_ready"] < 3:
+            time.sleep(0.001)
+        taken = native.take(most_batches, most_bytes)
+        assert [len(batch) for batch, _ in taken] == [100] * expected
+        assert [behind for _, behind in taken] == [position + 100 * (index + 1) for index in range(expected)]
+        position += 100 * expected
+    native.close()
+
+
 @pytest.mark.parametrize("pause", [0, 0.02])
 def test_batches_before_an_error_come_before_it(tmp_path, pause):
     ids = pa.array(range(4000), pa.int64())

@@ -1,7 +1,8 @@
 //! Python's exit, which ends every other thread that runs Python's code, by unwinding its stack.
 //!
 //! With frames of ours below that aborts the process. So a hook of `atexit`, which runs before, waits for our threads
-//! that run Python's code, and lets no other begin.
+//! that run Python's code, and lets no other begin. It also has streams rest, whose threads would take the cores from
+//! what Python and its packages still have to do.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -28,9 +29,10 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.py().import("atexit")?.call_method1("register", (begin,)).map(drop)
 }
 
-/// Has [`attached`] refuse other threads, and waits for those that it let in.
+/// Has streams rest and [`attached`] refuse other threads, and waits for those that it let in.
 #[pyfunction]
 fn begin(py: Python<'_>) {
+    forebay::rest();
     ENDING.get_or_init(|| thread::current().id());
     fence(Ordering::SeqCst);
     py.detach(|| {

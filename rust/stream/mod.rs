@@ -34,6 +34,7 @@ use arrow_array::RecordBatch;
 pub(crate) use self::gather::gather;
 pub use self::waiting::Cause;
 use self::worker::Shared;
+pub use self::worker::rest;
 use crate::error::{Error, Result};
 use crate::finish::Finish;
 use crate::metrics::{Metrics, Recovered};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,15 @@ use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
 use crate::source::{Connection, read_ranges};
+
+/// Whether streams rest while a batch is ready.
+static RESTS: AtomicBool = AtomicBool::new(false);
+
+/// From now on every stream of this process reads ahead no further than to its next batch. For a process that ends: it
+/// has better use for its cores than batches that nobody will ask for, and who does ask still gets them.
+pub fn rest() {
+    RESTS.store(true, Ordering::Relaxed);
+}
 
 /// Everything that a stream's threads, its requests and its consumer share.
 pub(super) struct Shared {
@@ -127,7 +136,7 @@ impl Shared {
                 // Who finds something to do wakes the next one.
                 if is_done {
                     self.work.notify_all()
-                } else if !is_well_ahead {
+                } else if !is_well_ahead || RESTS.load(Ordering::Relaxed) {
                     self.work.notify_one()
                 }
                 return Ok(Delivered::Batches(taken));
@@ -252,6 +261,10 @@ impl Shared {
         loop {
             if state.is_closed || state.error.is_some() || state.scheduler.is_done() {
                 return None;
+            }
+            if RESTS.load(Ordering::Relaxed) && state.scheduler.has_ready() {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
             }
             match state.scheduler.next_task() {
                 Ok(Some(task)) => {

@@ -337,6 +337,37 @@ def test_a_program_ends(corpus: Path, tmp_path: Path, name: str) -> None:
     assert ending.out == out
 
 
+# At exit, functions that were registered before ours are called after it.
+AFTERWARDS = """
+import atexit
+atexit.register(lambda: afterwards())
+"""
+
+RESTS = """
+def afterwards():
+    stream = fb.load_dataset(sys.argv[1:], split="train").batches(100)
+    batches = iter(stream)
+    next(batches)
+    time.sleep(0.3)
+    print(stream.stats()["bytes_decoded"])
+    print(count(batches), count(begun))
+
+
+begun = iter(ds.batches(100))
+next(begun)
+going()
+"""
+
+
+def test_at_exit_no_batch_is_made_that_nobody_asks_for(corpus: Path, tmp_path: Path) -> None:
+    ending = run_to_its_end(AFTERWARDS + START + RESTS, corpus, folder=tmp_path)
+    check(ending, 0)
+    decoded, counts = ending.out
+    # All rows fit into memory; row groups have 500.
+    assert 500 * 8 <= int(decoded) < NUM_ROWS * 8 / 4
+    assert counts == f"{NUM_ROWS - 100} {NUM_ROWS - 100}"
+
+
 @pytest.mark.parametrize("name", [name for name in ENDINGS if "fork" in name])
 def test_a_program_that_forks_beside_sockets_ends(corpus: Path, tmp_path: Path, name: str) -> None:
     program, status, out, message = ENDINGS[name]

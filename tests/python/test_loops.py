@@ -204,6 +204,8 @@ def test_a_position_that_only_workers_know_is_not_told(dataset: fb.Dataset) -> N
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_started_workers_follow_their_parent(dataset: fb.Dataset, epochs: Expected, method: str) -> None:
+    # Of another test there may be some that are about to end.
+    before = set(multiprocessing.active_children())
     stream = resumed(dataset, 1)
     loaded = loader(stream, 2, method, persistent_workers=True, pin_memory=True, prefetch_factor=3)
     # Not `list`, which asks for the length: torch then warns of loops that are longer.
@@ -221,7 +223,7 @@ def test_started_workers_follow_their_parent(dataset: fb.Dataset, epochs: Expect
         assert ids(batch) == epochs(3, POSITION)[0]
         break
     del loaded
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
 def check_forms(batch: dict[str, Any]) -> None:

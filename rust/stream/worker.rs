@@ -133,7 +133,8 @@ impl Shared {
             if !taken.is_empty() {
                 let (is_done, is_well_ahead) = (state.scheduler.is_done(), state.scheduler.is_well_ahead());
                 drop(state);
-                // Who finds something to do wakes the next one.
+                // Who finds something to do wakes the next one. Streams that rest do so with all their threads, however far
+                // ahead they are.
                 if is_done {
                     self.work.notify_all()
                 } else if !is_well_ahead || RESTS.load(Ordering::Relaxed) {

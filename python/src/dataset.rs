@@ -304,7 +304,7 @@ impl PyDataset {
         // What it frees is for the stream that follows.
         #[cfg(target_os = "linux")]
         let _memory =
-            crate::stream::Kept::begin(forebay::config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX)));
+            crate::kept::Kept::begin(forebay::config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX)));
         let selecting = {
             let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
             async move { dataset.answer(connections, memory_limit, reading, &progress).await }

@@ -11,6 +11,8 @@ mod exit;
 mod explain;
 mod file_system;
 mod forms;
+#[cfg(target_os = "linux")]
+mod kept;
 mod objects;
 mod packer;
 mod reader;

@@ -1,13 +1,9 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
-#[cfg(target_os = "linux")]
-use std::sync::{Arc, Weak};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-#[cfg(target_os = "linux")]
-use forebay::Io;
 use forebay::plan::Hole;
 use forebay::{
     BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
@@ -21,6 +17,8 @@ use pyo3_arrow::ffi::{ArrayIterator, to_schema_pycapsule, to_stream_pycapsule};
 use crate::batch::{PyBatch, conversion, struct_array, struct_field};
 use crate::error::to_py;
 use crate::exit::attached;
+#[cfg(target_os = "linux")]
+use crate::kept::Kept;
 use crate::runtime::{TICK, warn};
 
 /// Batches in order, with the position of the next one.
@@ -39,33 +37,6 @@ struct Running {
     /// Dropped last: what the stream held is kept until then, and a little longer.
     #[cfg(target_os = "linux")]
     _memory: Kept,
-}
-
-/// Memory of a stream or a selection, kept for the next one: epochs follow each other.
-#[cfg(target_os = "linux")]
-pub(crate) struct Kept {
-    memory: Option<crate::alloc::OfStream>,
-    /// Where it waits: to look that up in the end takes a lock, which a fork in another thread would leave taken.
-    io: Weak<Io>,
-}
-
-#[cfg(target_os = "linux")]
-impl Kept {
-    const AFTERWARDS: Duration = Duration::from_secs(5);
-
-    pub(crate) fn begin(memory_limit: u64) -> Self {
-        let io = Io::current().map_or_else(|_| Weak::new(), |io| Arc::downgrade(&io));
-        Self { memory: Some(crate::alloc::OfStream::begin(memory_limit)), io }
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let (Some(memory), Some(io)) = (self.memory.take(), self.io.upgrade()) {
-            io.drop_later(Self::AFTERWARDS, memory);
-        }
-    }
 }
 
 impl Iterator for Running {

@@ -33,6 +33,6 @@ pub use self::manifest::Audience;
 pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
-pub(crate) use self::row_group::RowGroupRead;
+pub(crate) use self::row_group::{ColumnReader, Decoded, RowGroupRead, Storing};
 pub use self::snapshot::{Opening, RowGroupRef, Snapshot};
 pub use self::trial::Trial;

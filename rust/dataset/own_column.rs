@@ -3,6 +3,7 @@
 use std::mem;
 
 use arrow_array::{Array, ArrayRef};
+use arrow_schema::DataType;
 
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
 use crate::decode::{Column, ColumnPlan, Misfit, Scratch};
@@ -14,8 +15,9 @@ use crate::panics;
 /// Where its pages turn out to be nothing for our decoders, the `parquet` crate reads the rest of the same bytes.
 pub(super) struct OwnColumn {
     root: usize,
+    plan: ColumnPlan,
     rows: WantedRows,
-    /// For the other decoder.
+    /// For the other decoder, and for who begins again.
     fetched: Fetched,
     num_read: usize,
     state: State,
@@ -33,12 +35,32 @@ impl OwnColumn {
     pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
         let column = plan.open(&rows.set, fetched.bytes.clone(), rows.memory_bytes, scratch);
         let state = State::Own(column);
-        Self { root, rows, fetched, num_read: 0, state }
+        Self { root, plan, rows, fetched, num_read: 0, state }
     }
 
     /// Returns the object's root column.
     pub(super) fn root(&self) -> usize {
         self.root
+    }
+
+    /// Returns the column's type in the object.
+    pub(super) fn data_type(&self) -> &DataType {
+        self.rows.snapshot.fragment(self.rows.row_group).reader.schema().field(self.root).data_type()
+    }
+
+    /// Returns the number of rows to read, from the first.
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows.num_rows
+    }
+
+    /// Begins again with the first row.
+    pub(super) fn rewind(&mut self) {
+        let scratch = match mem::replace(&mut self.state, State::Failed) {
+            State::Own(column) => column.into_scratch(),
+            _ => Scratch::default(),
+        };
+        let column = self.plan.open(&self.rows.set, self.fetched.bytes.clone(), self.rows.memory_bytes, scratch);
+        (self.num_read, self.state) = (0, State::Own(column));
     }
 
     /// Returns the next rows.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
-use arrow_schema::Schema;
+use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
 
 use super::own_column::OwnColumn;
@@ -42,6 +42,102 @@ pub(crate) struct RowGroupRead {
     groups: Vec<ColumnGroup>,
     /// Those of all groups.
     ranges: Vec<Range<u64>>,
+}
+
+/// A column of a read, decoded as it is asked for.
+pub(crate) trait ColumnReader {
+    /// Returns the column's type in the object.
+    fn data_type(&self) -> &DataType;
+
+    /// Returns the number of all rows.
+    fn num_rows(&self) -> usize;
+
+    /// Returns the next rows, exactly so many.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decode`](crate::Error::Decode) on corrupt pages.
+    fn read(&mut self, num_rows: usize) -> Result<ArrayRef>;
+
+    /// Begins again with the first row.
+    fn rewind(&mut self);
+}
+
+/// Decides where the rows of a read are put: in some batches, each row in one of them.
+pub(crate) trait Storing {
+    /// Returns the rows of each batch, of so many in all.
+    fn batch_rows(&self, num_rows: usize) -> Vec<usize>;
+
+    /// Reads a column to its end, and returns what each batch has of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the column.
+    fn store(&self, column: &mut dyn ColumnReader) -> Result<Vec<ArrayRef>>;
+}
+
+/// Puts rows into one batch, as they are decoded.
+struct AsDecoded;
+
+impl Storing for AsDecoded {
+    fn batch_rows(&self, num_rows: usize) -> Vec<usize> {
+        vec![num_rows]
+    }
+
+    fn store(&self, column: &mut dyn ColumnReader) -> Result<Vec<ArrayRef>> {
+        Ok(vec![column.read(column.num_rows())?])
+    }
+}
+
+impl ColumnReader for OwnColumn {
+    fn data_type(&self) -> &DataType {
+        Self::data_type(self)
+    }
+
+    fn num_rows(&self) -> usize {
+        Self::num_rows(self)
+    }
+
+    fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
+        Self::read(self, num_rows)
+    }
+
+    fn rewind(&mut self) {
+        Self::rewind(self);
+    }
+}
+
+/// A column that is decoded already.
+pub(crate) struct Decoded {
+    column: ArrayRef,
+    num_read: usize,
+}
+
+impl Decoded {
+    /// Returns a column from its first row on.
+    pub(crate) fn new(column: ArrayRef) -> Self {
+        Self { column, num_read: 0 }
+    }
+}
+
+impl ColumnReader for Decoded {
+    fn data_type(&self) -> &DataType {
+        self.column.data_type()
+    }
+
+    fn num_rows(&self) -> usize {
+        self.column.len()
+    }
+
+    fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
+        let read = self.column.slice(self.num_read, num_rows);
+        self.num_read += num_rows;
+        Ok(read)
+    }
+
+    fn rewind(&mut self) {
+        self.num_read = 0;
+    }
 }
 
 /// Some columns of a read.
@@ -168,33 +264,51 @@ impl RowGroupRead {
         Ok(Batches { remaining_rows: self.rows.num_rows, read: self, own, parquet })
     }
 
-    /// Returns all rows as one batch. Columns are decoded group by group, and the bytes of each are given back before the
-    /// next; arrays hold no more memory than their values take.
+    /// Returns all rows as one batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode_onto`].
+    pub(crate) fn decode_at_once(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+        let rows = self.rows.clone();
+        let batch = self.decode_onto(bytes, &AsDecoded)?.pop();
+        batch.ok_or_else(|| rows.error(None, damaged("nothing is left of what was decoded")))
+    }
+
+    /// Returns all rows in the batches that `storing` puts them in. Columns are decoded group by group, and the bytes of
+    /// each are given back before the next; arrays hold no more memory than their values take.
     ///
     /// # Errors
     ///
     /// As [`Self::decode`].
-    pub(crate) fn decode_at_once(mut self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+    pub(crate) fn decode_onto(mut self, bytes: Vec<Bytes>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
         let mut fetched = std::mem::take(&mut self.ranges).into_iter().zip(bytes);
         let mut scratch = Scratch::default();
-        let mut columns: Vec<(usize, ArrayRef)> = Vec::new();
+        let sizes = storing.batch_rows(self.rows.num_rows);
+        let mut batches: Vec<Vec<(usize, ArrayRef)>> = vec![Vec::new(); sizes.len()];
+        let mut store = |root: usize, column: &mut dyn ColumnReader| -> Result<()> {
+            let stored = storing.store(column)?;
+            batches.iter_mut().zip(stored).for_each(|(batch, array)| batch.push((root, array)));
+            Ok(())
+        };
         for group in std::mem::take(&mut self.groups) {
             let (parts, of_parquet) = group.share(&self.rows, &mut fetched)?;
             for ((root, plan), part) in group.own.into_iter().zip(parts) {
                 let mut column = self.own_column(root, plan, part, std::mem::take(&mut scratch));
-                columns.push((root, column.read(self.rows.num_rows)?));
+                store(root, &mut column)?;
                 scratch = column.into_scratch();
             }
             if let Some(planned) = group.parquet {
                 let mut reader = planned.open(self.rows.clone(), of_parquet)?;
                 let arrays = reader.read_to_end()?;
-                let first = columns.len();
-                columns.extend(reader.roots().iter().copied().zip(arrays));
-                // The decoder's buffers grow by doubling.
-                columns[first..].iter_mut().for_each(|(_, array)| array.shrink_to_fit());
+                for (&root, mut array) in reader.roots().iter().zip(arrays) {
+                    // The decoder's buffers grow by doubling.
+                    array.shrink_to_fit();
+                    store(root, &mut Decoded::new(array))?;
+                }
             }
         }
-        self.finish(columns, self.rows.num_rows)
+        batches.into_iter().zip(sizes).map(|(columns, num_rows)| self.finish(columns, num_rows)).collect()
     }
 
     fn own_column(&self, root: usize, plan: ColumnPlan, fetched: Fetched, scratch: Scratch) -> OwnColumn {

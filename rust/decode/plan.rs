@@ -205,21 +205,22 @@ impl ColumnPlan {
     /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bytes` holds one buffer for
     /// each of [`Self::ranges`].
     pub(crate) fn open(
-        self,
+        &self,
         wanted: &Arc<RowSet>,
         bytes: Vec<Bytes>,
         memory_bytes: u64,
         scratch: Scratch,
     ) -> Box<dyn Column> {
-        let pieces: Vec<_> = bytes.into_iter().zip(self.rows).map(|(bytes, rows)| Piece { bytes, rows }).collect();
+        let pieces: Vec<_> =
+            bytes.into_iter().zip(&self.rows).map(|(bytes, rows)| Piece { bytes, rows: rows.clone() }).collect();
         let values: Box<dyn Values> = match self.width {
-            Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type)),
-            Width::Two => Box::new(FixedValues::<u16, 4>::new(self.value_type)),
-            Width::Half => Box::new(FixedValues::<u16, 2>::new(self.value_type)),
-            Width::Four => Box::new(FixedValues::<u32, 4>::new(self.value_type)),
-            Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type)),
+            Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type.clone())),
+            Width::Two => Box::new(FixedValues::<u16, 4>::new(self.value_type.clone())),
+            Width::Half => Box::new(FixedValues::<u16, 2>::new(self.value_type.clone())),
+            Width::Four => Box::new(FixedValues::<u32, 4>::new(self.value_type.clone())),
+            Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type.clone())),
             Width::Any => {
-                Box::new(BinaryValues::new(self.value_type, (self.value_bytes, self.num_levels), memory_bytes))
+                Box::new(BinaryValues::new(self.value_type.clone(), (self.value_bytes, self.num_levels), memory_bytes))
             }
         };
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
@@ -230,7 +231,7 @@ impl ColumnPlan {
             Nesting::List(depth) => {
                 // All rows, or it is not known how long those are that are wanted.
                 let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
-                Box::new(List::new(pages, leaf, wanted, depth, self.data_type, num_levels))
+                Box::new(List::new(pages, leaf, wanted, depth, self.data_type.clone(), num_levels))
             }
         }
     }

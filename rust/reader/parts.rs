@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 
 use super::EpochReader;
-use crate::dataset::{ReadCost, RowGroupRead};
+use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing};
 use crate::error::{Error, Result};
 use crate::outputs::Outputs;
 use crate::plan::{self, PieceId};
@@ -26,6 +26,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct PartRead {
     read: RowGroupRead,
+    decoded_bytes: u64,
     finish: Option<Box<Finish>>,
 }
 
@@ -44,6 +45,11 @@ impl PartRead {
         self.read.ranges()
     }
 
+    /// Returns about the bytes of the rows once they are decoded.
+    pub(crate) fn decoded_bytes(&self) -> u64 {
+        self.decoded_bytes
+    }
+
     /// Returns the rows with the dataset's columns; `bytes` holds one buffer for each of [`Self::ranges`].
     ///
     /// # Errors
@@ -51,9 +57,40 @@ impl PartRead {
     /// Those of decoding, and [`Error::Evaluate`] where a column cannot be computed.
     pub(crate) fn decode(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
         let read = self.read.decode_at_once(bytes)?;
-        let Some(finish) = self.finish else { return Ok(read) };
-        let Finish { outputs, attached, url, row_group } = *finish;
-        outputs.finish(&read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
+        match self.finish {
+            None => Ok(read),
+            Some(finish) => finish.apply(&read),
+        }
+    }
+
+    /// Returns the rows in the batches that `storing` puts them in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::decode`].
+    pub(crate) fn decode_onto(self, bytes: Vec<Bytes>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
+        let Some(finish) = self.finish else { return self.read.decode_onto(bytes, storing) };
+        let whole = finish.apply(&self.read.decode_at_once(bytes)?)?;
+        let (schema, columns, num_rows) = whole.into_parts();
+        let sizes = storing.batch_rows(num_rows);
+        let mut batches = vec![Vec::with_capacity(columns.len()); sizes.len()];
+        for column in columns {
+            let stored = storing.store(&mut Decoded::new(column))?;
+            batches.iter_mut().zip(stored).for_each(|(batch, column)| batch.push(column));
+        }
+        let batch = |(columns, num_rows)| {
+            let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
+            RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)
+        };
+        let batches = batches.into_iter().zip(sizes).map(batch).collect::<std::result::Result<_, _>>();
+        batches.map_err(|source| EpochReader::gather_error(&source))
+    }
+}
+
+impl Finish {
+    fn apply(self: Box<Self>, read: &RecordBatch) -> Result<RecordBatch> {
+        let Self { outputs, attached, url, row_group } = *self;
+        outputs.finish(read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
     }
 }
 
@@ -101,13 +138,15 @@ impl EpochReader {
             set = RowSet::from_rows(&set.nth(wanted), row_group.num_rows);
         }
         let batch_rows = set.count(0..row_group.num_rows) as usize;
+        let num_raw = raw.end - raw.start;
+        let decoded_bytes = part_of(self.read_cost(&row_group, &raw).decoded, kept.end - kept.start, num_raw);
         let snapshot = self.dataset.snapshot();
         let layout = &self.layouts[row_group.fragment as usize];
         let groups = snapshot.fragment(row_group).column_groups(layout, row_group.index, &raw);
         let read =
             RowGroupRead::try_new_in_groups(snapshot, row_group, self.dataset.projection(), groups, set, batch_rows)?
                 .within(self.memory_limit);
-        let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, finish: None }) };
+        let Some(outputs) = self.dataset.outputs() else { return Ok(PartRead { read, decoded_bytes, finish: None }) };
         let attached = match self.first_kept.get(piece.span as usize) {
             None => None,
             Some(first) => {
@@ -117,7 +156,7 @@ impl EpochReader {
         };
         let url = snapshot.fragment(row_group).object.url.clone();
         let finish = Finish { outputs: Arc::clone(outputs), attached, url, row_group: row_group.index as usize };
-        Ok(PartRead { read, finish: Some(Box::new(finish)) })
+        Ok(PartRead { read, decoded_bytes, finish: Some(Box::new(finish)) })
     }
 
     /// Returns the error for what does not fit even alone.

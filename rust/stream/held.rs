@@ -1,185 +1,222 @@
 //! Decoded rows as a stream holds them until their batches are gathered.
 //!
 //! A batch takes few rows of each of many parts. Where a row is a few bytes, each of its values costs a line of memory, of
-//! which nothing else is used before it leaves the cache. So narrow columns are stored in the order in which their rows
-//! leave ([`Leaving`](crate::plan::Leaving)): what a batch takes of a part then lies together.
+//! which nothing else is used before it leaves the cache. And a part is held from its first row to its last, in which time
+//! half of its rows, on average, have left already. So rows are stored in the order in which they leave
+//! ([`Leaving`](crate::plan::Leaving)), on [`shelves`](super::shelves): what a batch takes of a part then lies together, and
+//! a shelf whose rows have left is given back, long before the part is.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, SchemaRef};
+use arrow_schema::{ArrowError, SchemaRef};
 
 use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_array, gather_columns};
 use super::runs::Runs;
+use super::shelves::{Places, Shelves};
 
-/// Bytes of a row in a column that is stored as rows leave, at most: a line of memory.
-const NARROW_BYTES: usize = 64;
-
-/// Rows of a part that is stored as they leave, at least: those of fewer stay in the cache.
-const LEAST_ROWS: usize = 1024;
-
-/// Some decoded rows.
+/// Some decoded rows. Clones are the same rows: what has left one has left all.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
-    columns: Arc<[ArrayData]>,
+pub(super) struct Held(Arc<Stored>);
+
+#[derive(Debug, Default)]
+struct Stored {
     num_rows: usize,
-    arranged: Option<Arc<Arranged>>,
+    /// Where each row is stored, if not where it stands, on the only shelf.
+    places: Option<Places>,
+    shelves: Box<[Shelf]>,
+    /// Of all shelves at first, and of those that are left.
+    whole_bytes: u64,
+    left_bytes: AtomicU64,
 }
 
-/// Which columns are stored as rows leave, and how.
+/// Rows that leave one after another.
 #[derive(Debug)]
-struct Arranged {
-    columns: Vec<bool>,
-    /// Where each row is stored.
-    places: Vec<u32>,
+struct Shelf {
+    /// `None` once all rows have left.
+    columns: Mutex<Option<Columns>>,
+    num_bytes: u64,
+    num_left: AtomicU32,
 }
+
+type Columns = Arc<[ArrayData]>;
 
 impl Held {
     /// Holds rows as they are.
-    fn new(batch: RecordBatch) -> Self {
-        let num_rows = batch.num_rows();
-        let columns = batch.into_parts().1.into_iter().map(|column| column.to_data()).collect();
-        Self { columns, num_rows, arranged: None }
+    pub(super) fn new(batch: RecordBatch) -> Self {
+        Self::stored(batch.num_rows(), None, vec![batch])
     }
 
-    /// Holds rows so that narrow columns have them in `order`: numbers of all rows, each once, if there is an order.
-    ///
-    /// # Errors
-    ///
-    /// None for rows that were one batch.
-    pub(super) fn arranged(batch: RecordBatch, order: impl FnOnce() -> Option<Vec<u32>>) -> Result<Self, ArrowError> {
-        let held = Self::new(batch);
-        let is_narrow: Vec<bool> = held.columns.iter().map(is_narrow).collect();
-        if held.num_rows < LEAST_ROWS || !is_narrow.contains(&true) {
-            return Ok(held);
-        }
-        let Some(order) = order().filter(|order| order.len() == held.num_rows) else { return Ok(held) };
-        let mut places = vec![0; order.len()];
-        for (place, row) in (0..).zip(&order) {
-            places[*row as usize] = place;
-        }
-        let order = Order { rows: order, places };
-        let mut columns = held.columns.to_vec();
-        // So that each column is freed when there is another in its place.
-        drop(held.columns);
-        for (column, _) in columns.iter_mut().zip(&is_narrow).filter(|(_, is_narrow)| **is_narrow) {
-            *column = order.apply(column)?;
-        }
-        let arranged = Some(Arc::new(Arranged { columns: is_narrow, places: order.places }));
-        Ok(Self { columns: columns.into(), num_rows: held.num_rows, arranged })
+    /// Holds what each of the shelves has of some rows. Each row is gathered once at most.
+    pub(super) fn on_shelves(shelves: Shelves, batches: Vec<RecordBatch>) -> Self {
+        let num_rows = batches.iter().map(RecordBatch::num_rows).sum();
+        Self::stored(num_rows, Some(shelves.into_places()), batches)
     }
 
-    /// Returns the number of rows.
+    fn stored(num_rows: usize, places: Option<Places>, batches: Vec<RecordBatch>) -> Self {
+        let shelves: Box<[Shelf]> = batches.into_iter().map(Shelf::new).collect();
+        let of_places = places.as_ref().map_or(0, Places::memory_bytes) as u64;
+        let whole_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places;
+        let left_bytes = AtomicU64::new(whole_bytes);
+        Self(Arc::new(Stored { num_rows, places, shelves, whole_bytes, left_bytes }))
+    }
+
+    /// Returns the number of rows, with those that have left.
     pub(super) fn num_rows(&self) -> usize {
-        self.num_rows
+        self.0.num_rows
     }
 
-    /// Returns the bytes that the rows take.
+    /// Returns the bytes that the rows take which have not left, or which share a shelf with one.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let places = self.arranged.as_ref().map_or(0, |arranged| size_of_val(&arranged.places[..]));
-        (self.columns.iter().map(ArrayData::get_array_memory_size).sum::<usize>() + places) as u64
+        self.0.left_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a column is stored as rows leave, where some are.
-    fn is_arranged(&self, column: usize) -> Option<bool> {
-        self.arranged.as_ref().map(|arranged| arranged.columns[column])
+    /// Returns the bytes that all rows took.
+    pub(super) fn whole_bytes(&self) -> u64 {
+        self.0.whole_bytes
     }
 
-    /// Returns where a row is stored in columns that are arranged.
-    fn place(&self, row: u32) -> u32 {
-        self.arranged.as_ref().map_or(row, |arranged| arranged.places[row as usize])
+    /// Returns the rows that have not left yet, held for another reader: whatever leaves here is still there.
+    pub(super) fn for_another(&self) -> Self {
+        let Stored { num_rows, places, shelves, whole_bytes, left_bytes } = &*self.0;
+        Self(Arc::new(Stored {
+            num_rows: *num_rows,
+            places: places.clone(),
+            shelves: shelves.iter().map(Shelf::for_another).collect(),
+            whole_bytes: *whole_bytes,
+            left_bytes: AtomicU64::new(left_bytes.load(Ordering::Relaxed)),
+        }))
+    }
+
+    /// Returns where a row is stored: on which shelf, and where on it.
+    fn place(&self, row: u32) -> (usize, u32) {
+        self.0.places.as_ref().map_or((0, row), |places| places.find(row))
     }
 }
 
-/// An order of rows.
-struct Order {
-    /// The row at each place.
-    rows: Vec<u32>,
-    /// The place of each row.
-    places: Vec<u32>,
+impl Shelf {
+    fn new(batch: RecordBatch) -> Self {
+        let num_left = AtomicU32::new(u32::try_from(batch.num_rows()).unwrap_or(u32::MAX));
+        let columns: Columns = batch.into_parts().1.into_iter().map(|column| column.to_data()).collect();
+        let num_bytes = columns.iter().map(ArrayData::get_array_memory_size).sum::<usize>() as u64;
+        Self { columns: Mutex::new(Some(columns)), num_bytes, num_left }
+    }
+
+    fn for_another(&self) -> Self {
+        let num_left = AtomicU32::new(self.num_left.load(Ordering::Relaxed));
+        Self { columns: Mutex::new(self.columns()), num_bytes: self.num_bytes, num_left }
+    }
+
+    fn columns(&self) -> Option<Columns> {
+        self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that rows have left; returns the bytes that are given back.
+    fn leave(&self, num_rows: u32) -> u64 {
+        if self.num_left.fetch_sub(num_rows, Ordering::AcqRel) > num_rows {
+            return 0;
+        }
+        drop(self.columns.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.num_bytes
+    }
 }
 
-impl Order {
-    /// Returns a column in this order.
-    fn apply(&self, column: &ArrayData) -> Result<ArrayData, ArrowError> {
-        // Intervals of 8 bytes begin at multiples of 4.
-        let is_word = !matches!(column.data_type(), DataType::Interval(_));
-        let values = match column.data_type().primitive_width().filter(|_| is_word) {
-            Some(4) => self.words(column.buffer::<u32>(0)),
-            Some(8) => self.words(column.buffer::<u64>(0)),
-            _ => {
-                let rows: Vec<SourceRow> = self.rows.iter().map(|&row| (0, row)).collect();
-                return gather_array(&[column], Rows::new(&rows));
+/// The rows of a batch, on the shelves that they are taken from.
+struct Taken<'a> {
+    shelves: Vec<TakenShelf<'a>>,
+    /// Which of the shelves, and where on it.
+    rows: Vec<SourceRow>,
+    /// Some lie as they leave.
+    has_arranged: bool,
+}
+
+struct TakenShelf<'a> {
+    of: &'a Stored,
+    shelf: &'a Shelf,
+    columns: Columns,
+    num_rows: u32,
+}
+
+impl<'a> Taken<'a> {
+    fn new(sources: &'a [Held], rows: &[SourceRow]) -> Result<Self, ArrowError> {
+        const UNUSED: u32 = u32::MAX;
+        let mut firsts = Vec::with_capacity(sources.len());
+        let mut num_shelves = 0;
+        for source in sources {
+            firsts.push(num_shelves);
+            num_shelves += source.0.shelves.len();
+        }
+        let mut numbers = vec![UNUSED; num_shelves];
+        let mut shelves: Vec<TakenShelf<'_>> = Vec::with_capacity(sources.len());
+        let mut taken = Vec::with_capacity(rows.len());
+        for &(source, row) in rows {
+            let held = &sources[source as usize];
+            let (shelf, place) = held.place(row);
+            let number = &mut numbers[firsts[source as usize] + shelf];
+            if *number == UNUSED {
+                let shelf = &held.0.shelves[shelf];
+                let gone = || ArrowError::ComputeError("rows are gathered that have left".into());
+                *number = u32::try_from(shelves.len()).unwrap_or(UNUSED);
+                shelves.push(TakenShelf {
+                    of: &held.0,
+                    shelf,
+                    columns: shelf.columns().ok_or_else(gone)?,
+                    num_rows: 0,
+                });
             }
-        };
-        let nulls = column.nulls().map(|nulls| self.validity(nulls));
-        ArrayData::builder(column.data_type().clone()).len(column.len()).add_buffer(values).nulls(nulls).build()
+            shelves[*number as usize].num_rows += 1;
+            taken.push((*number, place));
+        }
+        let has_arranged = sources.iter().any(|source| source.0.places.is_some());
+        Ok(Self { shelves, rows: taken, has_arranged })
     }
 
-    fn words<T: ArrowNativeType>(&self, values: &[T]) -> Buffer {
-        Buffer::from_vec(self.rows.iter().map(|&row| values[row as usize]).collect::<Vec<T>>())
+    fn gather(&self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+        let runs = if self.has_arranged { Runs::of(&self.rows, self.shelves.len()) } else { None };
+        gather_columns(schema, self.rows.len(), |column| {
+            let arrays: Vec<&ArrayData> = self.shelves.iter().map(|shelf| &shelf.columns[column]).collect();
+            gather_array(&arrays, Rows { each: &self.rows, runs: runs.as_ref() })
+        })
     }
 
-    /// Returns which rows are not NULL; only those that are cost something.
-    fn validity(&self, nulls: &NullBuffer) -> NullBuffer {
-        let mut bits = vec![u64::MAX; nulls.len().div_ceil(64)];
-        for (places, word) in self.places.chunks(64).zip(nulls.inner().bit_chunks().iter_padded()) {
-            let mut unset = !word & (u64::MAX >> (64 - places.len()));
-            while unset != 0 {
-                let place = places[unset.trailing_zeros() as usize];
-                bits[place as usize / 64] &= !(1 << (place % 64));
-                unset &= unset - 1;
+    /// Gives back the shelves whose rows have all left. Where rows lie as they were decoded, a draw may take one again.
+    fn leave(self) {
+        for TakenShelf { of, shelf, columns, num_rows } in self.shelves {
+            drop(columns);
+            if of.places.is_some() {
+                of.left_bytes.fetch_sub(shelf.leave(num_rows), Ordering::Relaxed);
             }
         }
-        NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(bits), 0, nulls.len()))
     }
 }
 
-/// Returns whether rows of a column take less than what memory is read by.
-fn is_narrow(column: &ArrayData) -> bool {
-    column.get_array_memory_size() <= column.len() * NARROW_BYTES && !has_dictionary(column.data_type())
-}
-
-/// Returns `rows` of `sources` as one batch of `schema`.
+/// Returns `rows` of `sources` as one batch of `schema`; they have left then.
 ///
 /// # Errors
 ///
 /// As those of [`gather`](super::gather::gather).
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
-    let place = |&(source, row): &SourceRow| (source, sources[source as usize].place(row));
-    let places: Vec<SourceRow> = rows.iter().map(place).collect();
-    let runs =
-        if sources.iter().any(|source| source.arranged.is_some()) { Runs::of(&places, sources.len()) } else { None };
-    gather_columns(schema, rows.len(), |column| {
-        let arrays: Vec<&ArrayData> = sources.iter().map(|source| &source.columns[column]).collect();
-        if sources.iter().all(|source| source.is_arranged(column) != Some(false)) {
-            return gather_array(&arrays, Rows { each: &places, runs: runs.as_ref() });
-        }
-        if sources.iter().all(|source| source.is_arranged(column) != Some(true)) {
-            return gather_array(&arrays, Rows::new(rows));
-        }
-        // Texts can be short in one part and long in another.
-        let is_arranged = |source: u32| sources[source as usize].is_arranged(column) == Some(true);
-        let pairs = rows.iter().zip(&places);
-        let mixed: Vec<SourceRow> = pairs.map(|(row, place)| if is_arranged(row.0) { *place } else { *row }).collect();
-        gather_array(&arrays, Rows::new(&mixed))
-    })
+    let taken = Taken::new(sources, rows)?;
+    let batch = taken.gather(schema)?;
+    taken.leave();
+    Ok(batch)
 }
 
 /// Returns `rows` of `sources` as a view, where they follow each other in one source: nothing is copied.
 ///
 /// Dictionaries are left to [`gather`], which drops the values that no row has.
 pub(super) fn view(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Option<RecordBatch> {
-    let &(place, first) = rows.first()?;
-    let follow = |(row, index): (&SourceRow, u32)| *row == (place, first + index);
+    let &(source, first) = rows.first()?;
+    let follow = |(row, index): (&SourceRow, u32)| *row == (source, first + index);
     if !rows.iter().zip(0..).all(follow) || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
         return None;
     }
-    let source = sources.get(place as usize).filter(|source| source.arranged.is_none())?;
-    let columns = source.columns.iter().map(|column| make_array(column.clone()).slice(first as usize, rows.len()));
+    let stored = sources.get(source as usize).map(|held| &held.0).filter(|stored| stored.places.is_none())?;
+    let columns = stored.shelves.first()?.columns()?;
+    let columns = columns.iter().map(|column| make_array(column.clone()).slice(first as usize, rows.len()));
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns.collect(), &options).ok()
 }
@@ -199,6 +236,7 @@ mod tests {
     use arrow_array::{ArrayRef, Int32Array, StringArray, StructArray};
     use proptest::prelude::*;
 
+    use super::super::shelves::tests::{on_shelves, order};
     use super::*;
 
     /// Returns rows of a nullable number, and of texts that are long or short.
@@ -211,79 +249,96 @@ mod tests {
         RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
     }
 
-    /// Returns the numbers of rows in an order that hangs on the seed.
-    fn order(num_rows: usize, seed: u64) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..).take(num_rows).collect();
-        order.sort_by_key(|row| (u64::from(*row) + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
-        order
+    fn shelved(batch: &RecordBatch, seed: u64, num_shelves: usize) -> Held {
+        on_shelves(batch, Shelves::of(order(batch.num_rows(), seed), num_shelves).unwrap())
     }
 
     proptest! {
         #[test]
-        fn rows_are_the_same_however_they_are_stored(
-            kinds in prop::collection::vec((any::<bool>(), any::<bool>(), any::<u64>()), 1..4),
+        fn rows_are_the_same_however_they_are_held(
+            kinds in prop::collection::vec((any::<bool>(), prop::option::of(1_usize..9), any::<u64>()), 1..4),
             picks in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..1500), 0..300),
+            batch_rows in 1_usize..100,
         ) {
             let batches: Vec<RecordBatch> =
                 kinds.iter().zip(0..).map(|(kind, at)| batch(at * 1500..(at + 1) * 1500, kind.0)).collect();
-            let sources: Vec<Held> = batches.iter().zip(&kinds).map(|(batch, &(_, is_arranged, seed))| {
-                Held::arranged(batch.clone(), || is_arranged.then(|| order(1500, seed))).unwrap()
+            let sources: Vec<Held> = batches.iter().zip(&kinds).map(|(batch, &(_, num_shelves, seed))| {
+                num_shelves.map_or_else(|| Held::new(batch.clone()), |num| shelved(batch, seed, num))
             }).collect();
-            for (source, kind) in sources.iter().zip(&kinds) {
-                let expected = kind.1.then_some((true, !kind.0));
-                prop_assert_eq!(source.is_arranged(0).zip(source.is_arranged(1)), expected);
-            }
-            let rows: Vec<SourceRow> =
+            let mut rows: Vec<SourceRow> =
                 picks.iter().map(|(source, row)| (u32::try_from(source.index(sources.len())).unwrap(), *row)).collect();
+            // Each once, and mixed.
+            rows.sort_unstable_by_key(|(source, row)| (row.wrapping_mul(0x9e37_79b9), *source));
+            rows.dedup();
             let schema = batches[0].schema();
-            let expected = super::super::gather::gather(&schema, &batches, &rows).unwrap();
-            prop_assert_eq!(&gather(&schema, &sources, &rows).unwrap(), &expected);
-            let keep: Vec<u32> = picks.iter().map(|(_, row)| *row).collect();
+            let kept = sources[0].for_another();
+            for rows in rows.chunks(batch_rows) {
+                let expected = super::super::gather::gather(&schema, &batches, rows).unwrap();
+                prop_assert_eq!(&gather(&schema, &sources, rows).unwrap(), &expected);
+            }
+            let keep: Vec<u32> = rows.iter().filter(|row| row.0 == 0).map(|row| row.1).collect();
             let of_first: Vec<SourceRow> = keep.iter().map(|row| (0, *row)).collect();
-            let kept = compact(&schema, sources[0].clone(), &keep).unwrap();
+            let kept = compact(&schema, kept, &keep).unwrap();
             let all: Vec<SourceRow> = (0..).take(keep.len()).map(|row| (0, row)).collect();
-            let expected = gather(&schema, &sources[..1], &of_first).unwrap();
+            let expected = super::super::gather::gather(&schema, &batches, &of_first).unwrap();
             prop_assert_eq!(gather(&schema, &[kept], &all).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_shelf_is_given_back_when_its_last_row_has_left() {
+        let rows = batch(0..1024, true);
+        let held = shelved(&rows, 1, 4);
+        let another = held.for_another();
+        let (leaving, schema) = (order(1024, 1), rows.schema());
+        let whole = held.memory_bytes();
+        assert_eq!(whole, held.whole_bytes());
+        let take = |places: std::ops::Range<usize>| {
+            let rows: Vec<SourceRow> = leaving[places].iter().map(|&row| (0, row)).collect();
+            gather(&schema, std::slice::from_ref(&held), &rows)
+        };
+        take(10..256).unwrap();
+        assert_eq!(held.memory_bytes(), whole);
+        take(0..10).unwrap();
+        let left = held.memory_bytes();
+        assert!(left < whole - whole / 5, "{left} of {whole}");
+        assert!(take(0..1).is_err());
+        take(256..1024).unwrap();
+        assert_eq!(held.memory_bytes(), 1024 * 4);
+        assert_eq!((held.whole_bytes(), another.memory_bytes()), (whole, whole));
+        let first = [(0, leaving[0])];
+        let expected = super::super::gather::gather(&schema, &[rows], &first).unwrap();
+        assert_eq!(gather(&schema, &[another], &first).unwrap(), expected);
     }
 
     #[test]
     fn rows_that_are_taken_as_they_leave_are_the_same() {
         let orders = [order(1500, 1), order(1500, 2)];
         let batches = [batch(0..1500, false), batch(1500..3000, false)];
-        let arranged = batches
-            .iter()
-            .zip(&orders)
-            .map(|(batch, order)| Held::arranged(batch.slice(0, 1500), || Some(order.clone())).unwrap());
-        let sources: Vec<Held> = arranged.collect();
+        let sources = [shelved(&batches[0], 1, 1), shelved(&batches[1], 2, 1)];
         let rows: Vec<SourceRow> = (3..703).flat_map(|at| [(1, orders[1][at]), (0, orders[0][at + 50])]).collect();
-        let places: Vec<SourceRow> = rows.iter().map(|&(s, row)| (s, sources[s as usize].place(row))).collect();
-        assert!(Runs::of(&places, 2).is_some());
+        assert!(Runs::of(&Taken::new(&sources, &rows).unwrap().rows, 2).is_some());
         let schema = batches[0].schema();
         let expected = super::super::gather::gather(&schema, &batches, &rows).unwrap();
         assert_eq!(gather(&schema, &sources, &rows).unwrap(), expected);
     }
 
     #[test]
-    fn structs_can_be_seen_and_arranged() {
+    fn structs_can_be_seen_and_put_on_shelves() {
         let fields = |numbers| StructArray::from(batch(numbers, false));
         let rows = RecordBatch::try_from_iter([("both", Arc::new(fields(0..5000)) as ArrayRef)]).unwrap();
         let expected = RecordBatch::try_from_iter([("both", Arc::new(fields(7..9)) as ArrayRef)]).unwrap();
         let picks = [(0, 7), (0, 8)];
-        let seen = Held::arranged(rows.clone(), || None).unwrap();
-        assert_eq!(view(&rows.schema(), &[seen], &picks).unwrap(), expected);
-        let arranged = Held::arranged(rows.clone(), || Some(order(5000, 3))).unwrap();
-        assert_eq!(arranged.is_arranged(0), Some(true));
-        assert_eq!(gather(&rows.schema(), &[arranged], &picks).unwrap(), expected);
+        assert_eq!(view(&rows.schema(), &[Held::new(rows.clone())], &picks).unwrap(), expected);
+        assert_eq!(gather(&rows.schema(), &[shelved(&rows, 3, 2)], &picks).unwrap(), expected);
     }
 
     #[test]
-    fn few_rows_stay_as_they_are_and_can_be_seen() {
+    fn rows_that_stand_as_they_were_decoded_can_be_seen() {
         let rows: Vec<SourceRow> = (3..12).map(|row| (0, row)).collect();
-        let few = Held::arranged(batch(0..500, false), || Some(order(500, 1))).unwrap();
         let schema = batch(0..1, false).schema();
-        assert_eq!(view(&schema, &[few], &rows).unwrap(), batch(3..12, false));
-        let many = Held::arranged(batch(0..5000, false), || Some(order(5000, 1))).unwrap();
-        assert_eq!(view(&schema, &[many], &rows), None);
+        let held = Held::new(batch(0..500, false));
+        assert_eq!(view(&schema, &[held], &rows).unwrap(), batch(3..12, false));
+        assert_eq!(view(&schema, &[shelved(&batch(0..500, false), 1, 1)], &rows), None);
     }
 }

@@ -341,6 +341,12 @@ impl Scheduler {
         for key in std::mem::take(&mut planned.pieces) {
             if let Some(resident) = self.residents.get_mut(&key) {
                 resident.num_users -= 1;
+                // Rows that have left may have been the last on their shelf.
+                if let Stage::Ready(held, _) = &resident.stage {
+                    let left = held.memory_bytes();
+                    self.budget.release(resident.charge.saturating_sub(left));
+                    resident.charge = resident.charge.min(left);
+                }
             }
             self.drop_if_unwanted(key);
         }
@@ -475,10 +481,8 @@ impl Scheduler {
         let mut counts = vec![0_u64; batch.pieces.len()];
         rows.iter().for_each(|row| counts[row.0 as usize] += 1);
         let of_part = |(key, count): (&PieceKey, u64)| {
-            let Some(Resident { stage: Stage::Ready(source, _), charge, .. }) = self.residents.get(key) else {
-                return 0;
-            };
-            let bytes = u128::from(*charge) * u128::from(count) / (source.num_rows() as u128).max(1);
+            let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
+            let bytes = u128::from(source.whole_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         batch.pieces.iter().zip(counts).map(of_part).fold(finished, u64::saturating_add)

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+use bytes::Bytes;
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
@@ -14,6 +15,7 @@ use super::held::{self, Held};
 use super::holes::Holes;
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
+use super::shelves::Shelves;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
 use crate::error::{Error, Result};
@@ -304,15 +306,13 @@ impl Shared {
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, kept, bytes } = *fetched;
-                let batch = match read.decode(bytes) {
-                    Ok(batch) => batch,
+                let held = match self.decode(key, read, kept, bytes) {
+                    Ok(held) => held,
                     Err(error) => {
                         self.lose(key, error);
                         return Ok(());
                     }
                 };
-                let order = || self.leaving().order(key.piece, kept?);
-                let held = Held::arranged(batch, order).map_err(|source| EpochReader::gather_error(&source))?;
                 add_elapsed(&self.decoding_nanos, start);
                 self.report(|scheduler| scheduler.decoded(key, held));
                 Ok(())
@@ -355,8 +355,20 @@ impl Shared {
         Ok(finished.batch)
     }
 
-    fn leaving(&self) -> &Leaving {
-        self.leaving.get_or_init(|| Leaving::new(&self.plan))
+    /// Turns bytes into arrays: all rows of a part, `kept`, as they leave, others as they are.
+    fn decode(&self, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, bytes: Vec<Bytes>) -> Result<Held> {
+        let leaving = || self.leaving.get_or_init(|| Leaving::new(&self.plan));
+        let shelves = kept.and_then(|kept| {
+            let (num_bytes, num_rows) = (read.decoded_bytes(), kept.len());
+            Shelves::new(self.reader.schema(), num_bytes, num_rows, || leaving().order(key.piece, kept))
+        });
+        match shelves {
+            None => read.decode(bytes).map(Held::new),
+            Some(shelves) => {
+                let batches = read.decode_onto(bytes, &shelves)?;
+                Ok(Held::on_shelves(shelves, batches))
+            }
+        }
     }
 
     /// Hands the requests of a part to the IO runtime.

@@ -120,7 +120,7 @@ impl Scheduler {
             let Stage::Ready(held, None) = &resident.stage else { continue };
             if let Some(keep) = wanted_rows(&mut resident.wanted, held.num_rows()) {
                 self.num_under_way += 1;
-                return Some(Task::Compact { key, held: held.clone(), keep });
+                return Some(Task::Compact { key, held: held.for_another(), keep });
             }
         }
         None

@@ -1,0 +1,405 @@
+//! Puts the rows of a part on shelves, in the order in which they leave.
+//!
+//! Most columns are decoded first, and picked from then. Lists of numbers that are all as long, tokens and embeddings, are
+//! the largest: they are put where they belong as they are decoded, a few rows at a time, which are still in the cache.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, make_array};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, SchemaRef};
+
+use super::dictionary::has_dictionary;
+use super::gather::{Rows, SourceRow, gather_array};
+use crate::dataset::{ColumnReader, Storing};
+use crate::error::Result;
+use crate::reader::EpochReader;
+
+/// Rows of a part at least that are stored as they leave for the sake of the cache, in which those of fewer stay.
+const LEAST_ROWS: usize = 1024;
+
+/// Shelves of a part at most. Half of a part is held, on average, and half of a shelf.
+const MAX_SHELVES: usize = 8;
+
+/// Bytes of a column on a shelf at least, on average: smaller blocks are not given back to the system one by one.
+const LEAST_COLUMN_BYTES: usize = 64 << 10;
+
+/// Rows that are decoded first, to see how long their lists are.
+const FIRST_ROWS: usize = 8;
+
+/// Bytes that are decoded at a time after those: they stay in the cache.
+const DECODED_BYTES: usize = 128 << 10;
+
+/// Bytes of a row at least that is put where it belongs by itself.
+const LEAST_ROW_BYTES: usize = 256;
+
+/// An order of rows, cut into shelves.
+#[derive(Debug)]
+pub(super) struct Shelves {
+    /// The row at each place: each row once.
+    rows: Vec<u32>,
+    places: Places,
+}
+
+/// Where the rows of a part are.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    /// The place of each row: each place once.
+    of_rows: Arc<[u32]>,
+    /// Two to this power are the places on a shelf.
+    shelf_bits: u32,
+}
+
+impl Places {
+    /// Returns the shelf of a row, and its place there.
+    pub(super) fn find(&self, row: u32) -> (usize, u32) {
+        self.split(self.of_rows[row as usize])
+    }
+
+    fn split(&self, place: u32) -> (usize, u32) {
+        ((place >> self.shelf_bits) as usize, place & ((1 << self.shelf_bits) - 1))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&self.of_rows[..])
+    }
+}
+
+impl Shelves {
+    /// Returns shelves for rows of `schema`, of about `num_bytes`, that leave in `order`; `None` where they are better held as
+    /// they are decoded.
+    pub(super) fn new(
+        schema: &SchemaRef,
+        num_bytes: u64,
+        num_rows: usize,
+        order: impl FnOnce() -> Option<Vec<u32>>,
+    ) -> Option<Self> {
+        let least = (schema.fields().len() * LEAST_COLUMN_BYTES).max(1) as u64;
+        let num_shelves = usize::try_from(num_bytes / least).unwrap_or(MAX_SHELVES).clamp(1, MAX_SHELVES);
+        let helps = num_rows >= LEAST_ROWS || num_shelves > 1 && num_rows > 1;
+        // The values of a dictionary would be on each shelf.
+        if !helps || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
+            return None;
+        }
+        order().filter(|order| order.len() == num_rows).and_then(|order| Self::of(order, num_shelves))
+    }
+
+    /// Cuts an order into so many shelves, or fewer; `None` if it does not name each row once.
+    pub(super) fn of(rows: Vec<u32>, num_shelves: usize) -> Option<Self> {
+        let mut of_rows = vec![u32::MAX; rows.len()];
+        for (place, row) in (0..).zip(&rows) {
+            *of_rows.get_mut(*row as usize)? = place;
+        }
+        let shelf_bits = rows.len().div_ceil(num_shelves.max(1)).next_power_of_two().ilog2();
+        let is_order = !of_rows.contains(&u32::MAX);
+        is_order.then(|| Self { rows, places: Places { of_rows: of_rows.into(), shelf_bits } })
+    }
+
+    /// Returns where the rows are.
+    pub(super) fn into_places(self) -> Places {
+        self.places
+    }
+
+    /// Returns the rows on each shelf.
+    fn each(&self) -> std::slice::Chunks<'_, u32> {
+        self.rows.chunks(1 << self.places.shelf_bits)
+    }
+
+    /// Returns what each shelf has of a column: its rows, beginning with those of the first of `sources`.
+    fn pick(&self, sources: &[ArrayData]) -> Result<Vec<ArrayData>, ArrowError> {
+        if let [column] = sources {
+            // Intervals of 8 bytes begin at multiples of 4.
+            let is_word = !matches!(column.data_type(), DataType::Interval(_));
+            match column.data_type().primitive_width().filter(|_| is_word) {
+                Some(4) => return self.words(column, column.buffer::<u32>(0)),
+                Some(8) => return self.words(column, column.buffer::<u64>(0)),
+                _ => {}
+            }
+        }
+        let firsts: Vec<usize> =
+            sources.iter().scan(0, |end, source| Some(std::mem::replace(end, *end + source.len()))).collect();
+        let of_source = |&row: &u32| {
+            let source = firsts.partition_point(|&first| first <= row as usize) - 1;
+            (source as u32, row - firsts[source] as u32)
+        };
+        let sources: Vec<&ArrayData> = sources.iter().collect();
+        let on_shelf = |rows: &[u32]| {
+            let rows: Vec<SourceRow> = rows.iter().map(of_source).collect();
+            gather_array(&sources, Rows::new(&rows))
+        };
+        self.each().map(on_shelf).collect()
+    }
+
+    fn words<T: ArrowNativeType>(&self, column: &ArrayData, values: &[T]) -> Result<Vec<ArrayData>, ArrowError> {
+        let mut nulls = column.nulls().map(|nulls| self.validity(nulls).into_iter());
+        let on_shelf = |rows: &[u32]| {
+            let words: Vec<T> = rows.iter().map(|&row| values[row as usize]).collect();
+            let nulls = nulls.as_mut().and_then(Iterator::next).filter(|nulls| nulls.null_count() > 0);
+            let builder = ArrayData::builder(column.data_type().clone()).len(rows.len());
+            builder.add_buffer(Buffer::from_vec(words)).nulls(nulls).build()
+        };
+        self.each().map(on_shelf).collect()
+    }
+
+    /// Returns which rows of each shelf are not NULL; only those that are cost something.
+    fn validity(&self, nulls: &NullBuffer) -> Vec<NullBuffer> {
+        let mut bits: Vec<Vec<u64>> = self.each().map(|rows| vec![u64::MAX; rows.len().div_ceil(64)]).collect();
+        for (places, word) in self.places.of_rows.chunks(64).zip(nulls.inner().bit_chunks().iter_padded()) {
+            let mut unset = !word & (u64::MAX >> (64 - places.len()));
+            while unset != 0 {
+                let (shelf, place) = self.places.split(places[unset.trailing_zeros() as usize]);
+                bits[shelf][place as usize / 64] &= !(1 << (place % 64));
+                unset &= unset - 1;
+            }
+        }
+        let of_shelf = |(rows, bits): (&[u32], Vec<u64>)| {
+            NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(bits), 0, rows.len()))
+        };
+        self.each().zip(bits).map(of_shelf).collect()
+    }
+
+    /// Puts lists where they belong as they are decoded; `Err` holds what was read of them that are not all as long.
+    fn place<T: ArrowNativeType>(
+        &self,
+        column: &mut dyn ColumnReader,
+    ) -> Result<Result<Vec<ArrayData>, Vec<ArrayData>>> {
+        let num_rows = column.num_rows().min(self.rows.len());
+        let mut lists = column.read(num_rows.min(FIRST_ROWS))?.to_data();
+        let Some(row_len) = even_len::<T>(&lists) else { return Ok(Err(vec![lists])) };
+        let row_bytes = row_len * size_of::<T>();
+        let Some(mut shelves) = self.room::<T>(row_len).filter(|_| row_bytes >= LEAST_ROW_BYTES) else {
+            return Ok(Err(vec![lists]));
+        };
+        let mut num_placed = 0;
+        loop {
+            if even_len::<T>(&lists) != Some(row_len) {
+                column.rewind();
+                return Ok(Err(Vec::new()));
+            }
+            for row in items::<T>(&lists, row_len).chunks_exact(row_len) {
+                let (shelf, place) = self.places.split(self.places.of_rows[num_placed]);
+                let start = place as usize * row_len;
+                shelves[shelf].spare_capacity_mut()[start..start + row_len].write_copy_of_slice(row);
+                num_placed += 1;
+            }
+            if num_placed == self.rows.len() {
+                break;
+            }
+            lists = column.read((DECODED_BYTES / row_bytes).clamp(1, self.rows.len() - num_placed))?.to_data();
+        }
+        let of_shelf = |(rows, mut values): (&[u32], Vec<T>)| {
+            #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much as the rows")]
+            // SAFETY: there is room for so many, and each was written: the loop has ended after as many rows as there are
+            // places, each of which is that of one row.
+            unsafe {
+                values.set_len(rows.len() * row_len);
+            }
+            lists_of(lists.data_type(), rows.len(), row_len, Buffer::from_vec(values))
+        };
+        let placed = self.each().zip(shelves).map(of_shelf).collect::<Result<_, _>>();
+        placed.map(Ok).map_err(|source| EpochReader::gather_error(&source))
+    }
+
+    /// Returns room for all rows of so many items on each shelf; `None` where there is none, or offsets would not fit.
+    fn room<T>(&self, row_len: usize) -> Option<Vec<Vec<T>>> {
+        let on_shelf = |rows: &[u32]| {
+            let num_items = rows.len().checked_mul(row_len).filter(|&num| i32::try_from(num).is_ok())?;
+            let mut values = Vec::new();
+            values.try_reserve_exact(num_items).ok()?;
+            Some(values)
+        };
+        self.each().map(on_shelf).collect()
+    }
+}
+
+impl Storing for Shelves {
+    fn batch_rows(&self, _num_rows: usize) -> Vec<usize> {
+        self.each().map(<[u32]>::len).collect()
+    }
+
+    fn store(&self, column: &mut dyn ColumnReader) -> Result<Vec<ArrayRef>> {
+        let placed = match item_width(column.data_type()) {
+            Some(1) => self.place::<u8>(column)?,
+            Some(2) => self.place::<u16>(column)?,
+            Some(4) => self.place::<u32>(column)?,
+            Some(8) => self.place::<u64>(column)?,
+            _ => Err(Vec::new()),
+        };
+        let stored = match placed {
+            Ok(stored) => stored,
+            Err(mut read) => {
+                let num_read: usize = read.iter().map(ArrayData::len).sum();
+                if num_read < column.num_rows() {
+                    read.push(column.read(column.num_rows() - num_read)?.to_data());
+                }
+                self.pick(&read).map_err(|source| EpochReader::gather_error(&source))?
+            }
+        };
+        Ok(stored.into_iter().map(make_array).collect())
+    }
+}
+
+/// Returns the bytes of an item of lists of numbers.
+fn item_width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.data_type().primitive_width()
+        }
+        _ => None,
+    }
+}
+
+/// Returns the length of lists that are all as long, without a NULL.
+fn even_len<T: ArrowNativeType>(lists: &ArrayData) -> Option<usize> {
+    if lists.null_count() > 0 || lists.child_data()[0].null_count() > 0 {
+        return None;
+    }
+    match lists.data_type() {
+        DataType::List(_) => even_steps(&lists.buffer::<i32>(0)[..=lists.len()]),
+        DataType::LargeList(_) => even_steps(&lists.buffer::<i64>(0)[..=lists.len()]),
+        DataType::FixedSizeList(_, len) => usize::try_from(*len).ok(),
+        _ => None,
+    }
+    .filter(|&len| len > 0)
+}
+
+fn even_steps<O: ArrowNativeType>(offsets: &[O]) -> Option<usize> {
+    let step = |pair: &[O]| pair[1].as_usize() - pair[0].as_usize();
+    let first = step(offsets.get(..2)?);
+    offsets.windows(2).all(|pair| step(pair) == first).then_some(first)
+}
+
+/// Returns the items of lists of this length.
+fn items<T: ArrowNativeType>(lists: &ArrayData, row_len: usize) -> &[T] {
+    let first = match lists.data_type() {
+        DataType::List(_) => lists.buffer::<i32>(0)[0].as_usize(),
+        DataType::LargeList(_) => lists.buffer::<i64>(0)[0].as_usize(),
+        _ => lists.offset() * row_len,
+    };
+    &lists.child_data()[0].buffer::<T>(0)[first..first + lists.len() * row_len]
+}
+
+/// Returns lists of one length.
+fn lists_of(data_type: &DataType, num_rows: usize, row_len: usize, values: Buffer) -> Result<ArrayData, ArrowError> {
+    let builder = ArrayData::builder(data_type.clone()).len(num_rows);
+    let ends = (0..=num_rows).map(|row| row * row_len);
+    let (item, builder) = match data_type {
+        DataType::List(item) => {
+            let offsets: Vec<i32> = ends.map(|end| i32::try_from(end).unwrap_or(i32::MAX)).collect();
+            (item, builder.add_buffer(Buffer::from_vec(offsets)))
+        }
+        DataType::LargeList(item) => (item, builder.add_buffer(ends.map(|end| end as i64).collect())),
+        DataType::FixedSizeList(item, _) => (item, builder),
+        other => return Err(ArrowError::InvalidArgumentError(format!("`{other}` is no list"))),
+    };
+    let items = ArrayData::builder(item.data_type().clone()).len(num_rows * row_len).add_buffer(values).build()?;
+    builder.add_child_data(items).build()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use arrow_array::types::{Float32Type, Int32Type, Int64Type};
+    use arrow_array::{FixedSizeListArray, LargeListArray, ListArray, RecordBatch};
+    use arrow_schema::{Field, Schema};
+    use proptest::prelude::*;
+
+    use super::super::held::Held;
+    use super::*;
+    use crate::dataset::Decoded;
+
+    /// Returns the numbers of rows in an order that hangs on the seed.
+    pub(in super::super) fn order(num_rows: usize, seed: u64) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..).take(num_rows).collect();
+        order.sort_by_key(|row| (u64::from(*row) + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+        order
+    }
+
+    /// Puts rows on shelves.
+    pub(in super::super) fn on_shelves(rows: &RecordBatch, shelves: Shelves) -> Held {
+        let mut batches: Vec<Vec<ArrayRef>> = vec![Vec::new(); shelves.batch_rows(rows.num_rows()).len()];
+        for column in rows.columns() {
+            let stored = shelves.store(&mut Decoded::new(Arc::clone(column))).unwrap();
+            batches.iter_mut().zip(stored).for_each(|(batch, column)| batch.push(column));
+        }
+        let batch = |columns| RecordBatch::try_new(rows.schema(), columns).unwrap();
+        Held::on_shelves(shelves, batches.into_iter().map(batch).collect())
+    }
+
+    /// Returns lists of so many items each, `None` of a NULL, with items that are all different.
+    fn lists(kind: usize, lens: &[Option<usize>]) -> ArrayRef {
+        let mut next = 0_u16;
+        let mut items = |len: usize| -> Vec<Option<u16>> {
+            (0..len)
+                .map(|_| {
+                    next = next.wrapping_add(1);
+                    Some(next)
+                })
+                .collect()
+        };
+        let lists: Vec<_> = lens.iter().map(|len| len.map(&mut items)).collect();
+        match kind {
+            0 => {
+                let lists = lists.iter().map(|list| list.as_ref().map(|list| list.iter().map(|n| n.map(i32::from))));
+                Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))
+            }
+            1 => {
+                let lists = lists.iter().map(|list| list.as_ref().map(|list| list.iter().map(|n| n.map(i64::from))));
+                Arc::new(LargeListArray::from_iter_primitive::<Int64Type, _, _>(lists))
+            }
+            _ => {
+                let lists = lists.iter().map(|list| list.as_ref().map(|list| list.iter().map(|n| n.map(f32::from))));
+                let len = lens.iter().flatten().next().map_or(1, |len| i32::try_from(*len).unwrap());
+                Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(lists, len))
+            }
+        }
+    }
+
+    proptest! {
+        /// Lists that are all as long are put where they belong as they are decoded, but for those that turn out not to be.
+        #[test]
+        fn lists_on_shelves_are_those_that_were_decoded(
+            kind in 0_usize..3, len in prop_oneof![1_usize..8, 60_usize..140], num_rows in 1_usize..200,
+            odd in prop::option::of((any::<prop::sample::Index>(), prop::option::of(0_usize..9))),
+            num_shelves in 1_usize..9, seed in any::<u64>(), skip in 0_usize..3,
+        ) {
+            let mut lens = vec![Some(len); num_rows + skip];
+            if let Some((at, other)) = odd {
+                // Those of one length can be NULL, not shorter.
+                lens[at.index(num_rows + skip)] = if kind == 2 { None } else { other };
+            }
+            let rows = lists(kind, &lens).slice(skip, num_rows);
+            let leaving = order(num_rows, seed);
+            let shelves = Shelves::of(leaving.clone(), num_shelves).unwrap();
+            let stored = shelves.store(&mut Decoded::new(Arc::clone(&rows))).unwrap();
+            prop_assert!(stored.len() <= num_shelves);
+            prop_assert_eq!(stored.iter().map(|array| array.len()).collect::<Vec<_>>(), shelves.batch_rows(num_rows));
+            stored.iter().for_each(|array| array.to_data().validate_full().unwrap());
+            let stored: Vec<&dyn Array> = stored.iter().map(AsRef::as_ref).collect();
+            let picked: Vec<(usize, usize)> = leaving.iter().map(|row| (0, *row as usize)).collect();
+            let expected = arrow_select::interleave::interleave(&[&*rows], &picked).unwrap();
+            prop_assert_eq!(&arrow_select::concat::concat(&stored).unwrap(), &expected);
+        }
+    }
+
+    #[test]
+    fn what_names_a_row_twice_or_not_at_all_is_no_order() {
+        assert!(Shelves::of(vec![0, 2, 1], 2).is_some());
+        assert!(Shelves::of(vec![0, 2, 2], 2).is_none());
+        assert!(Shelves::of(vec![0, 3, 1], 2).is_none());
+    }
+
+    #[test]
+    fn few_rows_and_dictionaries_stay_as_they_are_decoded() {
+        let of = |data_type: DataType, num_bytes, num_rows: usize| {
+            let schema = Arc::new(Schema::new(vec![Field::new("x", data_type, true)]));
+            Shelves::new(&schema, num_bytes, num_rows, || Some(order(num_rows, 1))).map(|shelves| shelves.each().len())
+        };
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+        assert_eq!(of(DataType::Int32, 400, 100), None);
+        assert_eq!(of(DataType::Int32, 4 * 2000, 2000), Some(1));
+        assert_eq!(of(DataType::Utf8, 1 << 20, 128), Some(8));
+        assert_eq!(of(DataType::Utf8, 1 << 20, 1), None);
+        assert_eq!(of(dictionary, 1 << 20, 128), None);
+    }
+}

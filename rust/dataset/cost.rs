@@ -38,6 +38,8 @@ pub(crate) struct ReadCost {
     pub(crate) working: u64,
     /// Bytes of the decoded arrays.
     pub(crate) decoded: u64,
+    /// Those of the column that takes most.
+    pub(crate) largest: u64,
 }
 
 impl ReadCost {
@@ -123,7 +125,7 @@ impl Fragment {
         let mut cost = ReadCost { decoded: num_rows.saturating_mul(layout.missing_row_bytes), ..ReadCost::default() };
         let (mut ranges, mut cast, mut group_pages, mut group_levels) = (Vec::new(), 0_u64, 0_u64, 0_u64);
         for root in &layout.roots {
-            let (mut pages, mut levels) = (0_u64, 0_u64);
+            let (mut pages, mut levels, before) = (0_u64, 0_u64, cost.decoded);
             for leaf in root.leaves.clone().map(|leaf| self.leaf_cost(row_group, leaf, rows, is_indexed)) {
                 ranges.push(leaf.range);
                 cost.decoded = cost.decoded.saturating_add(leaf.decoded);
@@ -131,6 +133,7 @@ impl Fragment {
                 pages = pages.saturating_add(leaf.pages);
                 levels = levels.saturating_add(leaf.levels);
             }
+            cost.largest = cost.largest.max(cost.decoded - before);
             if group_pages.saturating_add(pages) > layout.group_bytes {
                 (group_pages, group_levels) = (0, 0);
             }

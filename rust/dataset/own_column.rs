@@ -28,6 +28,8 @@ enum State {
     Foreign(Box<ParquetReader>, Vec<ArrayRef>),
     /// It has failed.
     Failed,
+    /// Nothing is read any more.
+    Closed(Scratch),
 }
 
 impl OwnColumn {
@@ -55,12 +57,15 @@ impl OwnColumn {
 
     /// Begins again with the first row.
     pub(super) fn rewind(&mut self) {
-        let scratch = match mem::replace(&mut self.state, State::Failed) {
-            State::Own(column) => column.into_scratch(),
-            _ => Scratch::default(),
-        };
+        let scratch = mem::replace(&mut self.state, State::Failed).into_scratch();
         let column = self.plan.open(&self.rows.set, self.fetched.bytes.clone(), self.rows.memory_bytes, scratch);
         (self.num_read, self.state) = (0, State::Own(column));
+    }
+
+    /// Gives back the bytes. Nothing is read any more.
+    pub(super) fn close(&mut self) {
+        self.fetched = Fetched::default();
+        self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
     }
 
     /// Returns the next rows.
@@ -104,9 +109,16 @@ impl OwnColumn {
 
     /// Gives back the memory for the next column.
     pub(super) fn into_scratch(self) -> Scratch {
-        match self.state {
-            State::Own(column) => column.into_scratch(),
-            _ => Scratch::default(),
+        self.state.into_scratch()
+    }
+}
+
+impl State {
+    fn into_scratch(self) -> Scratch {
+        match self {
+            Self::Own(column) => column.into_scratch(),
+            Self::Closed(scratch) => scratch,
+            Self::Foreign(..) | Self::Failed => Scratch::default(),
         }
     }
 }

@@ -61,6 +61,9 @@ pub(crate) trait ColumnReader {
 
     /// Begins again with the first row.
     fn rewind(&mut self);
+
+    /// Gives back what it is read from. Nothing is read any more.
+    fn close(&mut self) {}
 }
 
 /// Decides where the rows of a read are put: in some batches, each row in one of them.
@@ -104,6 +107,10 @@ impl ColumnReader for OwnColumn {
 
     fn rewind(&mut self) {
         Self::rewind(self);
+    }
+
+    fn close(&mut self) {
+        Self::close(self);
     }
 }
 

@@ -199,6 +199,9 @@ impl<'a> Taken<'a> {
 ///
 /// As those of [`gather`](super::gather::gather).
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
+    if rows.is_empty() {
+        return Ok(RecordBatch::new_empty(Arc::clone(schema)));
+    }
     let taken = Taken::new(sources, rows)?;
     let batch = taken.gather(schema)?;
     taken.leave();

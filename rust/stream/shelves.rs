@@ -233,6 +233,7 @@ impl Storing for Shelves {
                 if num_read < column.num_rows() {
                     read.push(column.read(column.num_rows() - num_read)?.to_data());
                 }
+                column.close();
                 self.pick(&read).map_err(|source| EpochReader::gather_error(&source))?
             }
         };

@@ -140,7 +140,7 @@ const PART_BYTES: u64 = 10 << 20;
 fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     let spans = (0..100).map(|row_group| Span { row_group, start: 0, end: 10, num_kept: 10 });
     let plan = Arc::new(EpochPlan::new(spans.collect(), Order::Sequential, 0));
-    let cost = ReadCost { fetched: PART_BYTES, working: 0, decoded: PART_BYTES };
+    let cost = ReadCost { fetched: PART_BYTES, decoded: PART_BYTES, ..ReadCost::default() };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
     Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, Holes::default(), cut)

@@ -61,6 +61,7 @@ impl Places {
         ((place >> self.shelf_bits) as usize, place & ((1 << self.shelf_bits) - 1))
     }
 
+    /// Returns the bytes that this takes.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&self.of_rows[..])
     }
@@ -117,11 +118,15 @@ impl Shelves {
                 _ => {}
             }
         }
-        let firsts: Vec<usize> =
-            sources.iter().scan(0, |end, source| Some(std::mem::replace(end, *end + source.len()))).collect();
+        let mut firsts = Vec::with_capacity(sources.len());
+        let mut end = 0;
+        for source in sources {
+            firsts.push(end);
+            end += u32::try_from(source.len()).unwrap_or(u32::MAX);
+        }
         let of_source = |&row: &u32| {
-            let source = firsts.partition_point(|&first| first <= row as usize) - 1;
-            (source as u32, row - firsts[source] as u32)
+            let after = firsts.partition_point(|&first| first <= row);
+            (u32::try_from(after - 1).unwrap_or(u32::MAX), row - firsts[after - 1])
         };
         let sources: Vec<&ArrayData> = sources.iter().collect();
         let on_shelf = |rows: &[u32]| {

@@ -88,8 +88,8 @@ impl PartRead {
 }
 
 impl Finish {
-    fn apply(self: Box<Self>, read: &RecordBatch) -> Result<RecordBatch> {
-        let Self { outputs, attached, url, row_group } = *self;
+    fn apply(self, read: &RecordBatch) -> Result<RecordBatch> {
+        let Self { outputs, attached, url, row_group } = self;
         outputs.finish(read, attached.as_ref()).map_err(|reason| Error::Evaluate { url, row_group, reason })
     }
 }

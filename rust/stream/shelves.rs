@@ -171,14 +171,14 @@ impl Shelves {
     ) -> Result<Result<Vec<ArrayData>, Vec<ArrayData>>> {
         let num_rows = column.num_rows().min(self.rows.len());
         let mut lists = column.read(num_rows.min(FIRST_ROWS))?.to_data();
-        let Some(row_len) = even_len::<T>(&lists) else { return Ok(Err(vec![lists])) };
+        let Some(row_len) = even_len(&lists) else { return Ok(Err(vec![lists])) };
         let row_bytes = row_len * size_of::<T>();
         let Some(mut shelves) = self.room::<T>(row_len).filter(|_| row_bytes >= LEAST_ROW_BYTES) else {
             return Ok(Err(vec![lists]));
         };
         let mut num_placed = 0;
         loop {
-            if even_len::<T>(&lists) != Some(row_len) {
+            if even_len(&lists) != Some(row_len) {
                 column.rewind();
                 return Ok(Err(Vec::new()));
             }
@@ -257,7 +257,7 @@ fn item_width(data_type: &DataType) -> Option<usize> {
 }
 
 /// Returns the length of lists that are all as long, without a NULL.
-fn even_len<T: ArrowNativeType>(lists: &ArrayData) -> Option<usize> {
+fn even_len(lists: &ArrayData) -> Option<usize> {
     if lists.null_count() > 0 || lists.child_data()[0].null_count() > 0 {
         return None;
     }

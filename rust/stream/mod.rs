@@ -6,9 +6,10 @@
 //!     └──────────────────── memory given back ◄─────────────────┘
 //! ```
 //!
-//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] holds
-//! decoded rows, on [`shelves`] where they are shuffled, [`gather`] copies them, [`holes`] are what cannot be read, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the
-//! process's IO runtime. Nothing outlives the stream.
+//! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] holds decoded rows,
+//! on [`shelves`] where they are shuffled, [`gather`] copies them, [`holes`] are what cannot be read, and the threads here do
+//! what they are told. Decoding and gathering run on a stream's own threads, requests on the process's IO runtime. Nothing
+//! outlives the stream.
 
 mod budget;
 mod copies;

@@ -95,3 +95,19 @@ def test_a_damaged_page_is_an_error_that_names_the_column(tmp_path):
     path.write_bytes(body)
     with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
         list(fb.load_dataset(path, split="train").batches(64))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("settings", [{"compression": "zstd"}, {"compression": "none", "use_dictionary": False}])
+@pytest.mark.parametrize("odd_row", [None, 3, 700, 999])
+def test_shuffled_lists_are_those_that_were_written_though_one_is_shorter(tmp_path, has_index, settings, odd_row):
+    # Lists that are all as long are put in their order as they are decoded; the shorter one shows that they are not.
+    rng = np.random.default_rng(1)
+    lists = [rng.integers(0, 50_000, 77 if row == odd_row else 200, dtype=np.int32) for row in range(1000)]
+    table = pa.table({"id": np.arange(1000), "tokens": pa.array(lists, pa.list_(pa.int32()))})
+    small_pages = {"data_page_size": 1 << 14, "write_batch_size": 10, "write_page_index": has_index}
+    pq.write_table(table, tmp_path / "x.parquet", **small_pages, **settings)
+    shuffled = fb.load_dataset(tmp_path / "x.parquet", split="train").shuffle(3)
+    read = pa.Table.from_batches([pa.record_batch(batch) for batch in shuffled.batches(64)])
+    assert read["id"].to_pylist() != table["id"].to_pylist()
+    assert read.sort_by("id").to_pydict() == table.to_pydict()

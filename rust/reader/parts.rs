@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 
-use super::EpochReader;
+use super::{EpochReader, OrderSettings};
 use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing};
 use crate::error::{Error, Result};
 use crate::outputs::Outputs;
-use crate::plan::{self, Order, PieceId};
+use crate::plan::{self, PieceId};
 use crate::rows::RowSet;
 
 /// A run of a piece's rows that is read at once.
@@ -121,7 +121,7 @@ impl EpochReader {
             }
             let mut cost = self.read_cost(&row_group, &raw);
             cost.decoded = part_of(cost.decoded, num_kept, raw.end - raw.start);
-            if matches!(self.order, Order::Shuffled { .. }) {
+            if self.settings != OrderSettings::Sequential {
                 // A column is there twice while its rows are put in another order; what was fetched of it is not.
                 let largest = part_of(cost.largest, num_kept, raw.end - raw.start);
                 cost.working = cost.working.max(largest.saturating_sub(cost.fetched));

@@ -64,6 +64,10 @@ pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 /// Bytes of a stream that were asked for and wait to be decoded, before decoders are seen to wait for them.
 pub const FETCH_WINDOW_BYTES: u64 = 64 << 20;
 
+/// The same of local files, which are in the system's memory more often than not: what was read is still in the processor's
+/// cache when it is decoded.
+pub const LOCAL_FETCH_WINDOW_BYTES: u64 = 16 << 20;
+
 /// Bytes of the columns that are returned which a selection reads before it is complete.
 pub const READ_AHEAD_BYTES: u64 = 64 << 20;
 

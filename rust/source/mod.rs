@@ -1,7 +1,8 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
 //! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, [`split`] names their
-//! splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need.
+//! splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need;
+//! what the system has [`cached`] is read at once.
 //! [`hub`] is the store of the Hugging Face Hub, [`file_system`] all that others bring.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
@@ -9,6 +10,7 @@
 //! is known, and [`recover`] goes on where requests fail, within the [`settings`].
 
 mod ahead;
+mod cached;
 mod clients;
 mod coalesce;
 mod file_system;
@@ -33,6 +35,7 @@ mod uri;
 mod whole;
 
 pub(crate) use self::ahead::Ahead;
+pub(crate) use self::cached::read_cached;
 pub(crate) use self::coalesce::{coalesce, planned};
 pub use self::file_system::{
     FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, OpenFileSystem, set_file_systems,

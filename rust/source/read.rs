@@ -50,7 +50,7 @@ pub(super) async fn fetch_ranges(
 }
 
 /// Cuts `range` out of the one of `merged` that holds it.
-fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Bytes {
+pub(super) fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u64>) -> Bytes {
     if range.start >= range.end {
         return Bytes::new();
     }
@@ -224,7 +224,7 @@ fn opaque(tag: &str) -> &str {
 }
 
 /// Refuses an answer of another version of the object, for stores that ignore `If-Match`.
-fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
+pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
     let is_other_tag =
         matches!((&object.e_tag, &result.meta.e_tag), (Some(ours), Some(theirs)) if opaque(ours) != opaque(theirs));
     let is_other_size = object.size_bytes.is_some_and(|size| size != result.meta.size);

@@ -18,12 +18,13 @@ use super::scheduler::Scheduler;
 use super::shelves::Shelves;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
+use crate::config;
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
-use crate::source::{Connection, read_ranges};
+use crate::source::{Connection, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -99,7 +100,8 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let ahead = reader.claim_ahead();
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
-        let connections = reader.connect(&metrics)?.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
+        let connected = reader.connect(&metrics)?;
+        let connections: Vec<_> = connected.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let plan = reader.plan(epoch);
         let planned = Arc::clone(&plan);
@@ -107,6 +109,8 @@ impl Shared {
         let holes = Holes::new(holes, options.max_skipped);
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
+        let is_local = connections.iter().all(|connection| connection.is_local);
+        let scheduler = if is_local { scheduler.with_fetch_window(config::LOCAL_FETCH_WINDOW_BYTES) } else { scheduler };
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,
@@ -298,7 +302,7 @@ impl Shared {
         match task {
             Task::Fetch { key, kept, wanted, num_ahead } => {
                 match self.reader.read_part(key.piece, &kept, wanted.as_deref()) {
-                    Ok(read) => self.start_fetch(key, read, wanted.is_none().then_some(kept), num_ahead),
+                    Ok(read) => self.fetch(key, read, wanted.is_none().then_some(kept), num_ahead),
                     Err(error) => self.lose(key, error),
                 }
                 Ok(())
@@ -371,10 +375,15 @@ impl Shared {
         }
     }
 
-    /// Hands the requests of a part to the IO runtime.
-    fn start_fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, num_ahead: u64) {
+    /// Reads a part that is in memory; hands the requests of others to the IO runtime.
+    fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
-        let connection = self.connections[fragment.store].with_slack(num_ahead);
+        let connection = &self.connections[fragment.store];
+        if let Some(bytes) = read_cached(connection, &fragment.object, read.ranges()) {
+            // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
+            return self.lock().scheduler.found(key, Fetched { read, kept, bytes });
+        }
+        let connection = connection.with_slack(num_ahead);
         let object = fragment.object.clone();
         let shared: Weak<Self> = Arc::downgrade(self);
         let io = Arc::clone(&connection.io);

@@ -98,6 +98,15 @@ impl OwnColumn {
         Ok(array)
     }
 
+    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each that lie one after another
+    /// as Arrow has them; returns how many, and their bytes.
+    pub(super) fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
+        let State::Own(column) = &mut self.state else { return None };
+        let (num_taken, bytes) = column.take_stored(num_rows, row_len)?;
+        self.num_read += num_taken;
+        Some((num_taken, bytes))
+    }
+
     /// Hands what is left of the column to the other decoder.
     fn reopen(&self) -> Result<ParquetReader> {
         let rows = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };

@@ -59,6 +59,12 @@ pub(crate) trait ColumnReader {
     /// [`Error::Decode`](crate::Error::Decode) on corrupt pages.
     fn read(&mut self, num_rows: usize) -> Result<ArrayRef>;
 
+    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each that lie one after another
+    /// as Arrow has them; returns how many, and their bytes. `None` says nothing of the rows: [`Self::read`] returns them.
+    fn take_stored(&mut self, _num_rows: usize, _row_len: usize) -> Option<(usize, &[u8])> {
+        None
+    }
+
     /// Begins again with the first row.
     fn rewind(&mut self);
 
@@ -103,6 +109,10 @@ impl ColumnReader for OwnColumn {
 
     fn read(&mut self, num_rows: usize) -> Result<ArrayRef> {
         Self::read(self, num_rows)
+    }
+
+    fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
+        Self::take_stored(self, num_rows, row_len)
     }
 
     fn rewind(&mut self) {

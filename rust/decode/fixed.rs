@@ -196,6 +196,18 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         read::<T, STORED>(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
     }
 
+    fn take_stored(&mut self, bytes: &[u8], num_passed: usize, num_values: usize) -> Option<Range<usize>> {
+        let Place::Plain(at) = &mut self.place else { return None };
+        let is_as_stored = STORED == size_of::<T>() && cfg!(target_endian = "little");
+        let start = num_passed.checked_mul(STORED)?.checked_add(*at)?;
+        let end = num_values.checked_mul(STORED)?.checked_add(start)?;
+        if !is_as_stored || end > bytes.len() {
+            return None;
+        }
+        *at = end;
+        Some(start..end)
+    }
+
     fn take_runs(&mut self, bytes: &[u8], at: usize, slots: &[Range<usize>]) -> Fit<()> {
         let (Place::Plain(place), Some(last)) = (&mut self.place, slots.last()) else {
             return take_each_run(self, bytes, at, slots);

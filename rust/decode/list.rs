@@ -314,6 +314,24 @@ impl Column for List {
         }
     }
 
+    fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
+        if self.is_open || self.present.is_some() {
+            return None;
+        }
+        // Without an index, the last row of a page may go on in the next.
+        let end_row = self.end_row() - u32::from(!self.pages.is_indexed() && self.starts.len() > 1);
+        let run = self.wanted.first_run(end_row, num_rows);
+        let rows = run.start.checked_sub(self.first_row)? as usize..run.end.checked_sub(self.first_row)? as usize;
+        let starts = self.starts.get(rows.start..=rows.end).filter(|_| !rows.is_empty())?;
+        if starts.windows(2).any(|pair| (pair[1] - pair[0]) as usize != row_len) {
+            return None;
+        }
+        let slots = *starts.first()? as usize..*starts.last()? as usize;
+        let place = self.leaf.take_stored(self.pages.values(), slots)?;
+        self.wanted.take(end_row, num_rows);
+        Some((rows.len(), self.pages.values().get(place)?))
+    }
+
     fn into_scratch(self: Box<Self>) -> Scratch {
         self.pages.into_scratch()
     }

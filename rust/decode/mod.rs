@@ -79,6 +79,13 @@ pub(crate) trait Column: fmt::Debug + Send {
     /// [`Misfit`], after which the column is not used again.
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef>;
 
+    /// Takes some of the next wanted rows, at most so many, if they are lists of `row_len` numbers each that lie one after
+    /// another as Arrow has them; returns how many, and their bytes. `None` says nothing of the rows: [`Self::read`] takes
+    /// them.
+    fn take_stored(&mut self, _num_rows: usize, _row_len: usize) -> Option<(usize, &[u8])> {
+        None
+    }
+
     /// Gives back the memory for the next column.
     fn into_scratch(self: Box<Self>) -> Scratch;
 }

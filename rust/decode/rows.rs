@@ -41,13 +41,18 @@ impl Rows {
         Some(self.run.start)
     }
 
-    /// Takes the first wanted rows that lie together, before the row `end` and at most so many.
-    pub(super) fn take(&mut self, end: u32, most: usize) -> Range<u32> {
+    /// Returns the first wanted rows that lie together, before the row `end` and at most so many.
+    pub(super) fn first_run(&mut self, end: u32, most: usize) -> Range<u32> {
         let Some(start) = self.first() else { return 0..0 };
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let stop = self.run.end.min(end.max(start)).min(start.saturating_add(most));
-        self.run.start = stop;
-        start..stop
+        start..self.run.end.min(end.max(start)).min(start.saturating_add(most))
+    }
+
+    /// Takes what [`Self::first_run`] returns.
+    pub(super) fn take(&mut self, end: u32, most: usize) -> Range<u32> {
+        let run = self.first_run(end, most);
+        self.run.start = run.end.max(self.run.start);
+        run
     }
 
     /// Takes all wanted rows before the row `end`, at most so many; as slots of what begins with the row `first`.

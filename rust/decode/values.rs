@@ -39,6 +39,11 @@ pub(super) trait Values: fmt::Debug + Send {
         take_each_bit(self, bytes, num_passed, bits)
     }
 
+    /// Passes over values, and then takes some if they are stored as Arrow has them; returns where they are.
+    fn take_stored(&mut self, _bytes: &[u8], _num_passed: usize, _num_values: usize) -> Option<Range<usize>> {
+        None
+    }
+
     /// Appends a slot for each bit, and values to those that are set.
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()>;
 
@@ -175,6 +180,17 @@ impl Leaf {
             validity.push_same(true, bits.count_set_bits());
         }
         Ok(())
+    }
+
+    /// Takes the page's `slots`, which are not before those of the last call, if they are stored as Arrow has them; returns
+    /// where they are among the page's bytes.
+    pub(super) fn take_stored(&mut self, bytes: &[u8], slots: Range<usize>) -> Option<Range<usize>> {
+        if self.page.is_some() || self.validity.is_some() {
+            return None;
+        }
+        let place = self.values.take_stored(bytes, slots.start.checked_sub(self.at)?, slots.len())?;
+        self.at = slots.end;
+        Some(place)
     }
 
     /// Returns all slots as an array, and begins anew.

@@ -135,7 +135,7 @@ fn fixed_size_lists(
     rows: &[SourceRow],
     len: usize,
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
-    let items: Vec<ArrayData> = sources.iter().map(|source| source.child_data()[0].clone()).collect();
+    let items: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
     let builder = ArrayData::builder(sources[0].data_type().clone());
     let of_numbers = items[0].data_type().primitive_width();
     if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
@@ -169,7 +169,7 @@ fn lists<O: ArrowNativeType>(
     sources: &[&ArrayData],
     rows: &[SourceRow],
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
-    let items: Vec<ArrayData> = sources.iter().map(|source| source.child_data()[0].clone()).collect();
+    let items: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
     let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
     let (offsets, ranges) = offsets_of(&offsets, rows, items[0].data_type().primitive_width().unwrap_or(1))?;
     let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
@@ -177,7 +177,7 @@ fn lists<O: ArrowNativeType>(
 }
 
 /// Gathers ranges of items, numbers in one copy a range; `None` where they have too large numbers.
-fn gather_items(items: &[ArrayData], ranges: &[SourceRange]) -> Result<Option<ArrayData>, ArrowError> {
+fn gather_items(items: &[&ArrayData], ranges: &[SourceRange]) -> Result<Option<ArrayData>, ArrowError> {
     let of_numbers = items[0].data_type().primitive_width();
     if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
         let values = items.iter().map(|items| &items.buffers()[0].as_slice()[items.offset() * width..]);
@@ -193,7 +193,7 @@ fn gather_items(items: &[ArrayData], ranges: &[SourceRange]) -> Result<Option<Ar
         range.clone().map(move |row| (source, u32::try_from(row).unwrap_or(u32::MAX)))
     };
     let rows: Vec<SourceRow> = ranges.iter().flat_map(rows_of).collect();
-    gather_array(&items.iter().collect::<Vec<_>>(), Rows::new(&rows)).map(Some)
+    gather_array(items, Rows::new(&rows)).map(Some)
 }
 
 fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<ArrayDataBuilder, ArrowError> {

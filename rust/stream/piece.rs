@@ -1,11 +1,11 @@
 //! The things that a stream's scheduler moves: pieces, batches, and what is to be done with them.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 
 use super::held::Held;
 #[cfg(doc)]
@@ -137,7 +137,7 @@ impl PlannedBatch {
 }
 
 /// Notes at each piece which of its rows are wanted: `rows` as (place in `pieces`, row).
-pub(super) fn note_wanted(residents: &mut HashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &[(u32, u32)]) {
+pub(super) fn note_wanted(residents: &mut FxHashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &[(u32, u32)]) {
     for &(place, row) in rows {
         if let Some(resident) = residents.get_mut(&pieces[place as usize]) {
             resident.wanted.push(row);

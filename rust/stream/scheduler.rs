@@ -19,12 +19,13 @@ mod blocks;
 mod planning;
 mod row_bytes;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use rustc_hash::FxHashMap;
 
 use self::planning::planned_bytes;
 use self::row_bytes::RowBytes;
@@ -73,13 +74,13 @@ pub(super) struct Scheduler {
     /// Returns the parts in which a piece is read.
     cut: Box<Cut>,
     /// Those of the pieces that planned batches want.
-    parts: HashMap<PieceId, Arc<[Part]>>,
+    parts: FxHashMap<PieceId, Arc<[Part]>>,
     budget: Budget,
     /// Batches planned and not delivered; the first is number `num_delivered` of this stream.
     batches: VecDeque<PlannedBatch>,
     num_delivered: u64,
     is_planned_to_end: bool,
-    residents: HashMap<PieceKey, Resident>,
+    residents: FxHashMap<PieceKey, Resident>,
     /// Pieces to fetch, first needed first.
     queue: VecDeque<PieceKey>,
     /// Pieces with bytes, by the batch that needs them first.
@@ -133,12 +134,12 @@ impl Scheduler {
             plan,
             share,
             cut: Box::new(cut),
-            parts: HashMap::new(),
+            parts: FxHashMap::default(),
             budget: Budget::new(limit),
             batches: VecDeque::new(),
             num_delivered: 0,
             is_planned_to_end: false,
-            residents: HashMap::new(),
+            residents: FxHashMap::default(),
             queue: VecDeque::new(),
             to_decode: BTreeSet::new(),
             to_compact: Vec::new(),
@@ -162,6 +163,12 @@ impl Scheduler {
     /// Has a gathered row take `bytes` beyond what was decoded of it, because something is made of it.
     pub(super) fn with_finished_row_bytes(mut self, bytes: u64) -> Self {
         self.finished_row_bytes = bytes;
+        self
+    }
+
+    /// Has so many bytes be asked for that nobody decodes yet, at first.
+    pub(super) fn with_fetch_window(mut self, bytes: u64) -> Self {
+        self.fetch_window = bytes;
         self
     }
 
@@ -259,16 +266,22 @@ impl Scheduler {
         }
     }
 
-    /// Reports the bytes of a piece.
+    /// Reports the bytes of a piece that were waited for.
     pub(super) fn fetched(&mut self, key: PieceKey, fetched: Fetched) {
+        let is_idle = self.to_decode.is_empty() && self.num_decoding == 0;
+        if is_idle && let Some(resident) = self.residents.get(&key) {
+            // Nobody had anything to decode: more has to be asked for at once.
+            self.fetch_window = self.fetch_window.saturating_add(resident.part.cost.fetched);
+        }
+        self.found(key, fetched);
+    }
+
+    /// Reports the bytes of a piece that were there.
+    pub(super) fn found(&mut self, key: PieceKey, fetched: Fetched) {
         self.num_under_way -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
         let first_needed = resident.waiting.first().copied().unwrap_or(u64::MAX);
         resident.stage = Stage::Fetched(Box::new(fetched));
-        if self.to_decode.is_empty() && self.num_decoding == 0 {
-            // Nobody had anything to decode: more has to be asked for at once.
-            self.fetch_window = self.fetch_window.saturating_add(resident.part.cost.fetched);
-        }
         self.to_decode.insert((first_needed, key));
     }
 

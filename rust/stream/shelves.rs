@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, make_array};
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
+use super::copies::PastCaches;
 use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_array};
 use crate::dataset::{ColumnReader, Storing};
@@ -177,21 +178,29 @@ impl Shelves {
             return Ok(Err(vec![lists]));
         };
         let mut num_placed = 0;
-        loop {
+        let mut place = |rows: &[u8]| {
+            PastCaches::with(|past| {
+                for row in rows.chunks_exact(row_bytes) {
+                    let (shelf, place) = self.places.split(self.places.of_rows[num_placed]);
+                    let start = place as usize * row_len;
+                    past.copy(row, &mut shelves[shelf].spare_capacity_mut()[start..start + row_len]);
+                    num_placed += 1;
+                }
+            });
+            self.rows.len() - num_placed
+        };
+        let mut num_left = place(items::<T>(&lists, row_len).to_byte_slice());
+        while num_left > 0 {
+            if let Some((_, rows)) = column.take_stored(num_left, row_len) {
+                num_left = place(rows);
+                continue;
+            }
+            lists = column.read((DECODED_BYTES / row_bytes).clamp(1, num_left))?.to_data();
             if even_len(&lists) != Some(row_len) {
                 column.rewind();
                 return Ok(Err(Vec::new()));
             }
-            for row in items::<T>(&lists, row_len).chunks_exact(row_len) {
-                let (shelf, place) = self.places.split(self.places.of_rows[num_placed]);
-                let start = place as usize * row_len;
-                shelves[shelf].spare_capacity_mut()[start..start + row_len].write_copy_of_slice(row);
-                num_placed += 1;
-            }
-            if num_placed == self.rows.len() {
-                break;
-            }
-            lists = column.read((DECODED_BYTES / row_bytes).clamp(1, self.rows.len() - num_placed))?.to_data();
+            num_left = place(items::<T>(&lists, row_len).to_byte_slice());
         }
         let of_shelf = |(rows, mut values): (&[u32], Vec<T>)| {
             #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much as the rows")]

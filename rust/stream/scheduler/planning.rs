@@ -1,7 +1,8 @@
 //! Which batches come next, and the parts of pieces that they need.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, note_wanted};
 use super::{MIN_READY_BATCHES, Scheduler};
@@ -100,7 +101,7 @@ impl Scheduler {
     /// them, row of the part).
     fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
         const NO_PLACE: u32 = u32::MAX;
-        let mut seen: HashMap<PieceId, usize> = HashMap::new();
+        let mut seen: FxHashMap<PieceId, usize> = FxHashMap::default();
         let mut opened: Vec<Opened> = Vec::new();
         let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());

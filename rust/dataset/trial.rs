@@ -7,6 +7,8 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 
 use super::parquet_columns::WantedRows;
+#[cfg(test)]
+use super::row_group::Storing;
 use super::row_group::{Decoders, RowGroupRead};
 use super::{RowGroupRef, Snapshot};
 #[cfg(any(test, fuzzing))]
@@ -65,6 +67,17 @@ impl Trial {
     pub fn at_once(&self, decoders: Decoders) -> Result<RecordBatch> {
         let (read, bytes) = self.read(decoders)?;
         read.decode_at_once(bytes)
+    }
+
+    /// Decodes all rows, and puts them where `storing` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::at_once`].
+    #[cfg(test)]
+    pub(crate) fn onto(&self, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
+        let (read, bytes) = self.read(Decoders::Own)?;
+        read.decode_onto(bytes, storing)
     }
 
     /// Decodes the rows batch by batch, as filters do.

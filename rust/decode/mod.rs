@@ -33,7 +33,7 @@ mod plan;
 mod row_texts;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod values;
 
 use std::fmt;

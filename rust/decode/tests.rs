@@ -6,6 +6,7 @@ use arrow_array::builder::{
     BinaryBuilder, FixedSizeListBuilder, Float32Builder, Int32Builder, Int64Builder, LargeListBuilder, ListBuilder,
     StringBuilder,
 };
+use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Date32Type, Float32Type, Float64Type, Int8Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt16Type,
     UInt32Type,
@@ -28,7 +29,7 @@ use crate::rows::RowSet;
 use crate::source::recording::Recording;
 use crate::source::{Location, Store, list};
 
-fn open(body: &Bytes) -> Result<Arc<Snapshot>, Error> {
+pub(crate) fn open(body: &Bytes) -> Result<Arc<Snapshot>, Error> {
     Io::current().unwrap().block_on(async {
         let store = Store::of_client(Recording::of([("x.parquet", body.to_vec())]).await as _);
         let listed = list(&store.connect()?, &Location::parse("s3://bucket/x.parquet")?).await?;
@@ -54,9 +55,9 @@ impl Noise {
 
 /// What a file is like.
 #[derive(Debug, Clone)]
-struct Shape {
+pub(crate) struct Shape {
     seed: u64,
-    num_rows: usize,
+    pub(crate) num_rows: usize,
     /// Percent.
     nulls: u64,
     num_distinct: u64,
@@ -68,7 +69,7 @@ struct Shape {
     has_index: bool,
 }
 
-fn shapes() -> impl Strategy<Value = Shape> {
+pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
     let codecs = prop_oneof![
         Just(Compression::UNCOMPRESSED),
         Just(Compression::SNAPPY),
@@ -78,8 +79,10 @@ fn shapes() -> impl Strategy<Value = Shape> {
     ];
     let versions = prop_oneof![Just(WriterVersion::PARQUET_1_0), Just(WriterVersion::PARQUET_2_0)];
     let values = (any::<u64>(), 1_usize..600, prop_oneof![Just(0), Just(3), Just(60), Just(100)]);
-    let lists =
-        (prop_oneof![Just(1_u64), Just(7), Just(300), Just(100_000)], prop_oneof![Just(0_u64), Just(3), Just(40)]);
+    let lists = (
+        prop_oneof![Just(1_u64), Just(7), Just(300), Just(100_000)],
+        prop_oneof![Just(0_u64), Just(3), Just(40), Just(90)],
+    );
     let pages = (prop_oneof![Just(1_usize), Just(20), Just(200), Just(10_000)], prop::option::of(1_usize..4000));
     (values, lists, codecs, versions, pages, any::<bool>()).prop_map(
         |(
@@ -221,7 +224,7 @@ impl Shape {
         ]
     }
 
-    fn write(&self) -> Bytes {
+    pub(crate) fn write(&self) -> Bytes {
         let mut properties = WriterProperties::builder()
             .set_compression(self.codec)
             .set_writer_version(self.version)
@@ -244,16 +247,16 @@ impl Shape {
 }
 
 /// Rows of which some are wanted: where runs of them begin and end, and whether they are a mask.
-type Cuts = Option<(Vec<prop::sample::Index>, bool)>;
+pub(crate) type Cuts = Option<(Vec<prop::sample::Index>, bool)>;
 
-fn cuts() -> impl Strategy<Value = Cuts> {
+pub(crate) fn cuts() -> impl Strategy<Value = Cuts> {
     let size = prop_oneof![2_usize..12, 50_usize..300];
     let cuts = size.prop_flat_map(|size| prop::collection::vec(any::<prop::sample::Index>(), size));
     prop::option::of((cuts, any::<bool>()))
 }
 
 /// Returns the rows below `num_rows` between cuts; all without any.
-fn set_of(cuts: &Cuts, num_rows: usize) -> RowSet {
+pub(crate) fn set_of(cuts: &Cuts, num_rows: usize) -> RowSet {
     let Some((cuts, is_mask)) = cuts else { return RowSet::All };
     let mut cuts: Vec<u32> = cuts.iter().map(|cut| u32::try_from(cut.index(num_rows + 1)).unwrap()).collect();
     cuts.sort_unstable();
@@ -266,19 +269,62 @@ fn set_of(cuts: &Cuts, num_rows: usize) -> RowSet {
     }
 }
 
-/// Reads a column by the decoders here alone, in steps; `None` where it is not for them by its footer.
-fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: usize) -> Option<Fit<Vec<ArrayRef>>> {
-    let row_group = snapshot.row_groups[0];
-    let wanted = set.count(0..row_group.num_rows) as usize;
-    let plan = plan(snapshot.fragment(row_group), 0, root, set)?;
+/// Opens a column for the decoders here; `None` where it is not for them by its footer.
+fn open_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet) -> Option<Fit<Box<dyn Column>>> {
+    let plan = plan(snapshot.fragment(snapshot.row_groups[0]), 0, root, set)?;
     let bytes = plan.ranges().iter().map(|range| {
         let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         (range.end <= body.len() && range.start <= range.end).then(|| body.slice(range))
     });
     let Some(bytes) = bytes.collect() else { return Some(Err(Misfit("ranges outside of the object"))) };
-    let mut column: Box<dyn Column> = plan.open(&Arc::new(set.clone()), bytes, u64::MAX, Scratch::default());
+    Some(Ok(plan.open(&Arc::new(set.clone()), bytes, u64::MAX, Scratch::default())))
+}
+
+/// Reads a column by the decoders here alone, in steps; `None` where it is not for them by its footer.
+fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: usize) -> Option<Fit<Vec<ArrayRef>>> {
+    let wanted = set.count(0..snapshot.row_groups[0].num_rows) as usize;
+    let mut column = match open_own(snapshot, root, body, set)? {
+        Ok(column) => column,
+        Err(misfit) => return Some(Err(misfit)),
+    };
     let steps = (0..wanted).step_by(step.max(1)).map(|start| step.min(wanted - start));
     Some(steps.map(|num_rows| column.read(num_rows)).collect())
+}
+
+/// Returns how long lists of numbers are, if all are as long, and the bytes of an item.
+fn even_len(lists: &dyn Array) -> Option<(usize, usize)> {
+    let offsets: Vec<usize> = match lists.data_type() {
+        DataType::List(_) => lists.as_list::<i32>().offsets().iter().map(|&end| end as usize).collect(),
+        DataType::LargeList(_) => lists.as_list::<i64>().offsets().iter().map(|&end| end as usize).collect(),
+        DataType::FixedSizeList(_, len) => (0..=lists.len()).map(|row| row * *len as usize).collect(),
+        _ => return None,
+    };
+    let len = offsets.get(1)? - offsets[0];
+    let width = lists.to_data().child_data()[0].data_type().primitive_width()?;
+    offsets.windows(2).all(|pair| pair[1] - pair[0] == len).then_some((len, width))
+}
+
+/// Reads a column of even lists in steps, as its rows are stored where they may be taken so; returns the bytes of all items,
+/// and of how many rows they were taken.
+fn read_stored(column: &mut dyn Column, num_rows: usize, row_len: usize, step: usize) -> Fit<(Vec<u8>, usize)> {
+    let (mut bytes, mut num_read, mut num_taken) = (Vec::new(), 0, 0);
+    while num_read < num_rows {
+        let most = step.min(num_rows - num_read);
+        if let Some((num, stored)) = column.take_stored(most, row_len) {
+            assert!((1..=most).contains(&num));
+            bytes.extend_from_slice(stored);
+            (num_read, num_taken) = (num_read + num, num_taken + num);
+            continue;
+        }
+        let num = most.min(3);
+        let read = column.read(num)?.to_data();
+        let (len, items) = (read.child_data()[0].len(), &read.child_data()[0]);
+        assert_eq!(len, num * row_len);
+        let width = items.data_type().primitive_width().unwrap();
+        bytes.extend_from_slice(&items.buffers()[0].as_slice()[items.offset() * width..][..len * width]);
+        num_read += num;
+    }
+    Ok((bytes, num_taken))
 }
 
 fn read_parquet(snapshot: &Arc<Snapshot>, root: usize, body: &Bytes, set: &RowSet) -> Result<ArrayRef, Error> {
@@ -321,6 +367,31 @@ proptest! {
             let own = arrow_select::concat::concat(&parts).unwrap();
             let expected = read_parquet(&snapshot, root, &body, &set).unwrap();
             prop_assert!(are_same(&own, &expected), "{field}: {own:?} instead of {expected:?}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_taken_as_they_are_stored_are_those_that_are_read(
+        shape in shapes(), cuts in cuts(), step in prop_oneof![1_usize..100, Just(10_000)],
+    ) {
+        let body = shape.write();
+        let snapshot = open(&body).unwrap();
+        let set = set_of(&cuts, shape.num_rows);
+        for (root, field) in snapshot.schema.fields().iter().enumerate() {
+            let expected = read_parquet(&snapshot, root, &body, &set).unwrap();
+            let Some((row_len, width)) = even_len(&expected).filter(|_| expected.null_count() == 0) else { continue };
+            let items = expected.to_data().child_data()[0].clone();
+            if items.null_count() > 0 || row_len == 0 {
+                continue;
+            }
+            let Some(column) = open_own(&snapshot, root, &body, &set) else { continue };
+            let mut column = column.unwrap();
+            let (bytes, num_taken) = read_stored(&mut *column, expected.len(), row_len, step).unwrap();
+            prop_assert!(bytes == items.buffers()[0].as_slice()[items.offset() * width..][..bytes.len()], "{field}");
+            // Three are read at the beginning, and without an index the last of each page, which may go on.
+            if shape.dictionary_bytes.is_none() && shape.has_index && cuts.is_none() && shape.page_rows >= 20 && expected.len() > 3 {
+                prop_assert!(num_taken > 0, "{field}: nothing of {} rows", expected.len());
+            }
         }
     }
 

@@ -315,13 +315,14 @@ fn lists_of(data_type: &DataType, num_rows: usize, row_len: usize, values: Buffe
 #[cfg(test)]
 pub(super) mod tests {
     use arrow_array::types::{Float32Type, Int32Type, Int64Type};
-    use arrow_array::{FixedSizeListArray, LargeListArray, ListArray, RecordBatch};
+    use arrow_array::{FixedSizeListArray, LargeListArray, ListArray, RecordBatch, UInt32Array};
     use arrow_schema::{Field, Schema};
     use proptest::prelude::*;
 
     use super::super::held::Held;
     use super::*;
-    use crate::dataset::Decoded;
+    use crate::dataset::{Decoded, Decoders, Trial};
+    use crate::decode::tests::{cuts, open, set_of, shapes};
 
     /// Returns the numbers of rows in an order that hangs on the seed.
     pub(in super::super) fn order(num_rows: usize, seed: u64) -> Vec<u32> {
@@ -394,6 +395,26 @@ pub(super) mod tests {
             let picked: Vec<(usize, usize)> = leaving.iter().map(|row| (0, *row as usize)).collect();
             let expected = arrow_select::interleave::interleave(&[&*rows], &picked).unwrap();
             prop_assert_eq!(&arrow_select::concat::concat(&stored).unwrap(), &expected);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        /// Whatever of a file is put where it belongs from the page itself.
+        #[test]
+        fn rows_of_files_on_shelves_are_those_that_are_decoded_at_once(
+            shape in shapes(), cuts in cuts(), num_shelves in 1_usize..9, seed in any::<u64>(),
+        ) {
+            let body = shape.write();
+            let snapshot = open(&body).unwrap();
+            let trial = Trial::new(&snapshot, 0, &body, set_of(&cuts, shape.num_rows)).unwrap();
+            let whole = trial.at_once(Decoders::Own).unwrap();
+            let leaving = order(whole.num_rows(), seed);
+            let stored = trial.onto(&Shelves::of(leaving.clone(), num_shelves).unwrap()).unwrap();
+            let stored = arrow_select::concat::concat_batches(&whole.schema(), &stored).unwrap();
+            let expected = arrow_select::take::take_record_batch(&whole, &UInt32Array::from(leaving)).unwrap();
+            prop_assert_eq!(stored, expected);
         }
     }
 

@@ -110,7 +110,8 @@ impl Shared {
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
         let is_local = connections.iter().all(|connection| connection.is_local);
-        let scheduler = if is_local { scheduler.with_fetch_window(config::LOCAL_FETCH_WINDOW_BYTES) } else { scheduler };
+        let scheduler =
+            if is_local { scheduler.with_fetch_window(config::LOCAL_FETCH_WINDOW_BYTES) } else { scheduler };
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,

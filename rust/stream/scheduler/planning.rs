@@ -103,22 +103,26 @@ impl Scheduler {
         const NO_PLACE: u32 = u32::MAX;
         let mut seen: FxHashMap<PieceId, usize> = FxHashMap::default();
         let mut opened: Vec<Opened> = Vec::new();
+        // Of the parts of all opened pieces: its place among those of the batch.
+        let mut places: Vec<u32> = Vec::new();
         let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());
         let mut rest = refs;
         while let Some((&RowRef { piece, row }, others)) = rest.split_first() {
             let index = *seen.entry(piece).or_insert_with(|| {
                 let parts = Arc::clone(self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into()));
-                let places = vec![NO_PLACE; parts.len()];
-                opened.push(Opened { parts, places, first: self.plan.piece(piece).kept.start });
+                let first_place = places.len();
+                places.resize(first_place + parts.len(), NO_PLACE);
+                opened.push(Opened { parts, first_place, first: self.plan.piece(piece).kept.start });
                 opened.len() - 1
             });
-            let Opened { parts, places, first } = &mut opened[index];
+            let Opened { parts, first_place, first } = &opened[index];
             let kept_row = |row: u32| self.plan.kept_row(piece.span, *first + row);
             let row = kept_row(row);
             let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
-            if places[part] == NO_PLACE {
-                places[part] = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
+            let place = &mut places[first_place + part];
+            if *place == NO_PLACE {
+                *place = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
                 let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
                 keys.push((key, 0));
                 if !self.residents.contains_key(&key) {
@@ -131,7 +135,7 @@ impl Scheduler {
                 }
             }
             // In the order of the dataset the rows that follow are of the same part nearly always.
-            let (place, of_part) = (places[part], &parts[part].kept);
+            let (place, of_part) = (*place, &parts[part].kept);
             let (start, end) = (of_part.start, of_part.end);
             let is_same = |next: &&RowRef| next.piece == piece && (start..end).contains(&kept_row(next.row));
             let num_taken = 1 + others.iter().take_while(is_same).count();
@@ -162,8 +166,8 @@ impl Scheduler {
 /// A piece that a batch wants rows of.
 struct Opened {
     parts: Arc<[Part]>,
-    /// The place of each part among those of the batch.
-    places: Vec<u32>,
+    /// That of its first part among the places of parts.
+    first_place: usize,
     /// The number of the piece's first row among its span's.
     first: u32,
 }

@@ -1,7 +1,8 @@
 //! Puts the rows of a part on shelves, in the order in which they leave.
 //!
 //! Most columns are decoded first, and picked from then. Lists of numbers that are all as long, tokens and embeddings, are
-//! the largest: they are put where they belong as they are decoded, a few rows at a time, which are still in the cache.
+//! the largest: they are put where they belong from their pages where these hold them as Arrow does, and else as they are
+//! decoded, a few rows at a time, which are still in the cache. They go past it themselves: nobody reads them soon.
 
 use std::sync::Arc;
 

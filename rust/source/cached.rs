@@ -15,28 +15,73 @@ use super::coalesce::{coalesce, merge};
 use super::read::{check_unchanged, cut_out};
 use super::{Connection, Object};
 
-/// Returns the bytes of `ranges` as [`read_ranges`](super::read_ranges) does, if they are those of a local file and in
-/// memory; `None` for whatever reason they are not, which is for `read_ranges` to say.
+/// Why bytes are not there at once. What is wrong with an object is for [`read_ranges`](super::read_ranges) to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// They would have to be waited for.
+    Once,
+    /// Even to open an object may have to be waited for, perhaps for ever: it is not on this machine.
+    Always,
+}
+
+/// Returns the bytes of `ranges` as [`read_ranges`](super::read_ranges) does, if they are those of a file of this machine, and
+/// in memory.
 ///
-/// Does nothing in a thread of a runtime, which must not open files.
-pub(crate) fn read_cached(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
-    if !connection.is_local || connection.ahead.is_some() {
-        return None;
+/// Never does so in a thread of a runtime, which must not open files.
+pub(crate) fn read_cached(
+    connection: &Connection,
+    object: &Object,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>, Missed> {
+    if !connection.is_local {
+        return Err(Missed::Always);
+    }
+    if connection.ahead.is_some() {
+        return Err(Missed::Once);
     }
     let (metrics, place) = (&connection.metrics, connection.place);
     let _during = metrics.during(place.stage);
     // Outside of a runtime the client of local files does at once what it is asked for.
-    let opened = connection.client.get_opts(&object.path, GetOptions::default()).now_or_never()?.ok()?;
-    check_unchanged(object, &opened).ok()?;
-    let GetResultPayload::File(file, _) = opened.payload else { return None };
+    let opened = connection.client.get_opts(&object.path, GetOptions::default()).now_or_never();
+    let opened = opened.and_then(Result::ok).filter(|opened| check_unchanged(object, opened).is_ok());
+    let Some(GetResultPayload::File(file, _)) = opened.map(|opened| opened.payload) else { return Err(Missed::Once) };
+    if !is_of_this_machine(&file) {
+        return Err(Missed::Always);
+    }
     let merged = merge(ranges, connection.traffic.gap());
-    let bodies: Vec<Bytes> = merged.iter().map(|range| read_now(&file, range)).collect::<Option<_>>()?;
+    let bodies = merged.iter().map(|range| read_now(&file, range)).collect::<Option<Vec<_>>>().ok_or(Missed::Once)?;
     metrics.want(place.stage, coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum());
     for body in &bodies {
         metrics.ask(place);
         metrics.answer(place.stage, body.len() as u64, Duration::ZERO);
     }
-    Some(ranges.iter().map(|range| cut_out(&merged, &bodies, range)).collect())
+    Ok(ranges.iter().map(|range| cut_out(&merged, &bodies, range)).collect())
+}
+
+/// Returns whether a file is on one of the usual file systems of disks and memory, not behind a network or a program.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "no crate that is linked anyway offers it")]
+fn is_of_this_machine(file: &File) -> bool {
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsRawFd;
+
+    const OURS: [libc::c_long; 5] = [
+        libc::BTRFS_SUPER_MAGIC,
+        libc::EXT4_SUPER_MAGIC,
+        libc::OVERLAYFS_SUPER_MAGIC,
+        libc::TMPFS_MAGIC,
+        libc::XFS_SUPER_MAGIC,
+    ];
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the file is open, and there is room for what is written.
+    let status = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: it was written where the call has succeeded.
+    status == 0 && OURS.contains(&unsafe { found.assume_init() }.f_type)
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn is_of_this_machine(_: &File) -> bool {
+    false
 }
 
 /// Returns a range of a file, if all of it can be had without waiting.
@@ -94,10 +139,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (connection, object) = (connection(), object(folder.path(), 300_000));
         let ranges = [100_000..290_000, 0..10, 7..7, 5..40, 299_999..300_000];
-        let Some(found) = read_cached(&connection, &object, &ranges) else {
-            // A file system that has not learned it, or not Linux.
-            assert!(read_now(&File::open(folder.path().join("x")).unwrap(), &(0..1)).is_none());
-            return;
+        let found = match read_cached(&connection, &object, &ranges) {
+            Ok(found) => found,
+            Err(missed) => {
+                // A file system that has not learned it, or not Linux.
+                let file = File::open(folder.path().join("x")).unwrap();
+                assert!(missed == Missed::Always || read_now(&file, &(0..1)).is_none());
+                return;
+            }
         };
         let counted = connection.metrics.snapshot();
         let read = connection.io.block_on(read_ranges(&connection, &object, &ranges)).unwrap();
@@ -112,11 +161,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (connection, object) = (connection(), object(folder.path(), 1000));
         let found = |object: &Object, range| read_cached(&connection, object, std::slice::from_ref(&range));
-        assert_eq!(found(&object, 990..1001), None);
-        assert_eq!(found(&Object { size_bytes: Some(1001), ..object.clone() }, 0..10), None);
-        assert_eq!(found(&Object { e_tag: Some("another".into()), ..object.clone() }, 0..10), None);
-        assert_eq!(found(&Object { path: "no/such/file".into(), ..object.clone() }, 0..10), None);
-        assert_eq!(connection.io.block_on(async { found(&object, 0..10) }), None, "a runtime's thread must not block");
+        assert!(found(&object, 990..1001).is_err());
+        assert_eq!(found(&Object { size_bytes: Some(1001), ..object.clone() }, 0..10), Err(Missed::Once));
+        assert_eq!(found(&Object { e_tag: Some("another".into()), ..object.clone() }, 0..10), Err(Missed::Once));
+        assert_eq!(found(&Object { path: "no/such/file".into(), ..object.clone() }, 0..10), Err(Missed::Once));
+        let in_runtime = connection.io.block_on(async { found(&object, 0..10) });
+        assert_eq!(in_runtime, Err(Missed::Once), "a runtime's thread must not block");
         assert_eq!(connection.metrics.snapshot().requests, 0);
+    }
+
+    #[test]
+    fn what_is_not_on_this_machine_is_never_waited_for() {
+        crate::io::Io::current().unwrap().block_on(async {
+            let store = Store::of_client(crate::source::recording::Recording::of([("x", vec![7; 10])]).await as _);
+            let object = Object { path: "x".into(), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
+            let found = read_cached(&store.connect().unwrap(), &object, &[0..10]);
+            assert_eq!(found, Err(Missed::Always));
+        });
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        assert!(!is_of_this_machine(&File::open("/proc/self/status").unwrap()));
     }
 }

@@ -24,7 +24,7 @@ use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
-use crate::source::{Connection, read_cached, read_ranges};
+use crate::source::{Connection, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -52,6 +52,8 @@ pub(super) struct Shared {
     work: Condvar,
     /// Something for the consumer.
     delivery: Condvar,
+    /// Whether what is asked for may be there at once.
+    reads_at_once: AtomicBool,
     /// Requests under way; dropping the set aborts them.
     requests: Mutex<JoinSet<()>>,
     decoding_nanos: AtomicU64,
@@ -100,8 +102,9 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let ahead = reader.claim_ahead();
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
-        let connected = reader.connect(&metrics)?;
-        let connections: Vec<_> = connected.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
+        let connections = reader.connect(&metrics)?;
+        let is_local = connections.iter().all(|store| store.is_local);
+        let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let plan = reader.plan(epoch);
         let planned = Arc::clone(&plan);
@@ -109,9 +112,8 @@ impl Shared {
         let holes = Holes::new(holes, options.max_skipped);
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
-        let is_local = connections.iter().all(|connection| connection.is_local);
-        let scheduler =
-            if is_local { scheduler.with_fetch_window(config::LOCAL_FETCH_WINDOW_BYTES) } else { scheduler };
+        let window = if is_local { config::LOCAL_FETCH_WINDOW_BYTES } else { config::FETCH_WINDOW_BYTES };
+        let scheduler = scheduler.with_fetch_window(window);
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,
@@ -124,6 +126,7 @@ impl Shared {
             state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
             work: Condvar::new(),
             delivery: Condvar::new(),
+            reads_at_once: AtomicBool::new(is_local),
             requests: Mutex::new(JoinSet::new()),
             decoding_nanos: AtomicU64::new(0),
             gathering_nanos: AtomicU64::new(0),
@@ -380,9 +383,13 @@ impl Shared {
     fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = &self.connections[fragment.store];
-        if let Some(bytes) = read_cached(connection, &fragment.object, read.ranges()) {
-            // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
-            return self.lock().scheduler.found(key, Fetched { read, kept, bytes });
+        if self.reads_at_once.load(Ordering::Relaxed) {
+            match read_cached(connection, &fragment.object, read.ranges()) {
+                // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
+                Ok(bytes) => return self.lock().scheduler.found(key, Fetched { read, kept, bytes }),
+                Err(Missed::Always) => self.reads_at_once.store(false, Ordering::Relaxed),
+                Err(Missed::Once) => {}
+            }
         }
         let connection = connection.with_slack(num_ahead);
         let object = fragment.object.clone();

@@ -12,6 +12,7 @@ use arrow_array::types::{
     UInt32Type,
 };
 use arrow_array::{Array, ArrayRef, BooleanArray, LargeStringArray, PrimitiveArray, RecordBatch, make_array};
+use arrow_buffer::ArrowNativeType;
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
@@ -294,9 +295,9 @@ fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: 
 /// Returns how long lists of numbers are, if all are as long, and the bytes of an item.
 fn even_len(lists: &dyn Array) -> Option<(usize, usize)> {
     let offsets: Vec<usize> = match lists.data_type() {
-        DataType::List(_) => lists.as_list::<i32>().offsets().iter().map(|&end| end as usize).collect(),
-        DataType::LargeList(_) => lists.as_list::<i64>().offsets().iter().map(|&end| end as usize).collect(),
-        DataType::FixedSizeList(_, len) => (0..=lists.len()).map(|row| row * *len as usize).collect(),
+        DataType::List(_) => lists.as_list::<i32>().offsets().iter().map(|end| end.as_usize()).collect(),
+        DataType::LargeList(_) => lists.as_list::<i64>().offsets().iter().map(|end| end.as_usize()).collect(),
+        DataType::FixedSizeList(_, len) => (0..=lists.len()).map(|row| row * len.as_usize()).collect(),
         _ => return None,
     };
     let len = offsets.get(1)? - offsets[0];

@@ -128,7 +128,8 @@ mod tests {
     /// Writes an object of `num_bytes`.
     fn object(folder: &Path, num_bytes: usize) -> Object {
         let path = folder.join("x");
-        std::fs::write(&path, (0..num_bytes).map(|place| (place % 251) as u8).collect::<Vec<u8>>()).unwrap();
+        let body: Vec<u8> = (0..=250).cycle().take(num_bytes).collect();
+        std::fs::write(&path, body).unwrap();
         let path = path.to_str().unwrap();
         let (url, size_bytes) = (format!("file://{path}"), Some(num_bytes as u64));
         Object { path: path.trim_start_matches('/').into(), url, size_bytes, e_tag: None }
@@ -175,7 +176,7 @@ mod tests {
         crate::io::Io::current().unwrap().block_on(async {
             let store = Store::of_client(crate::source::recording::Recording::of([("x", vec![7; 10])]).await as _);
             let object = Object { path: "x".into(), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
-            let found = read_cached(&store.connect().unwrap(), &object, &[0..10]);
+            let found = read_cached(&store.connect().unwrap(), &object, std::slice::from_ref(&(0..10)));
             assert_eq!(found, Err(Missed::Always));
         });
         #[cfg(all(target_os = "linux", target_env = "gnu"))]

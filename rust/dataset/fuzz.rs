@@ -6,7 +6,7 @@ pub(crate) mod seeds;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
@@ -30,6 +30,7 @@ use crate::error::Result;
 use crate::fuzz::Numbers;
 use crate::rows::RowSet;
 use crate::source::{Object, Store, StoreKey};
+use crate::stream::shelved;
 
 /// The bytes before the first page.
 const MAGIC: &[u8] = b"PAR1";
@@ -108,6 +109,7 @@ fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set:
         let (trial, misfit) = (trial.clone().of_column(column), |trial: &Trial| trial.misfit((*root)?));
         match (trial.at_once(Decoders::Own), trial.at_once(Decoders::Parquet)) {
             (Ok(own), Ok(parquet)) => {
+                compare_shelved(&trial, &own);
                 let is_damaged_elsewhere = || misfit(&trial).is_none() && misfit(&whole).is_some();
                 assert!(are_same(&own, &parquet) || is_damaged_elsewhere(), "{own:?} instead of {parquet:?}");
             }
@@ -119,6 +121,20 @@ fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set:
         }
     }
     drop(trial.with_batch_rows(7).batches(Decoders::Own));
+}
+
+/// Puts the rows of a trial on shelves, the last first: they are those that were decoded at once.
+fn compare_shelved(trial: &Trial, rows: &RecordBatch) {
+    let shelved = shelved(trial, rows.num_rows());
+    assert!(shelved.is_ok(), "only on shelves {:?}", shelved.err().map(|error| error.describe()));
+    let last_first: Vec<u32> = (0..).take(rows.num_rows()).collect();
+    let last_first = UInt32Array::from_iter_values(last_first.into_iter().rev());
+    let whole = arrow_select::concat::concat_batches(&rows.schema(), shelved.iter().flatten());
+    let expected = arrow_select::take::take_record_batch(rows, &last_first);
+    // What is too long to be one column is compared nowhere.
+    if let (Ok(whole), Ok(expected)) = (whole, expected) {
+        assert!(are_same(&whole, &expected), "{whole:?} instead of {expected:?}");
+    }
 }
 
 /// Returns whether batches hold the same, any NaN for any other.

@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 
 use super::parquet_columns::WantedRows;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 use super::row_group::Storing;
 use super::row_group::{Decoders, RowGroupRead};
 use super::{RowGroupRef, Snapshot};
@@ -74,7 +74,7 @@ impl Trial {
     /// # Errors
     ///
     /// As [`Self::at_once`].
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn onto(&self, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
         let (read, bytes) = self.read(Decoders::Own)?;
         read.decode_onto(bytes, storing)

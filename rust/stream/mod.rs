@@ -44,6 +44,13 @@ use crate::plan::{Hole, Share};
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
 
+/// Puts so many rows of a trial on shelves as shuffled streams do, the last first; returns them in this order.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn shelved(trial: &crate::dataset::Trial, num_rows: usize) -> Result<Vec<RecordBatch>> {
+    let last_first = (0..).take(num_rows).collect::<Vec<u32>>().into_iter().rev().collect();
+    shelves::Shelves::of(last_first, 3).map_or_else(|| Ok(Vec::new()), |shelves| trial.onto(&shelves))
+}
+
 /// Why a forked child gets nothing from its parent's stream.
 pub const OF_ANOTHER_PROCESS: &str = "it belongs to the process that this one was forked from";
 

@@ -39,34 +39,14 @@ pub(super) fn copy_fixed<'a>(values: impl Iterator<Item = &'a [u8]>, rows: &[Sou
 /// Copies `N` bytes for each row, which the compiler turns into one load and one store.
 fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow]) -> Buffer {
     let values: Vec<&[[u8; N]]> = values.iter().map(|source| source.as_chunks::<N>().0).collect();
-    let fill = |slots: &mut [MaybeUninit<[u8; N]>]| {
-        for (place, slot) in slots.iter_mut().enumerate() {
-            if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
-                prefetch(values[source as usize], row as usize);
-            }
-            let (source, row) = rows[place];
-            slot.write(values[source as usize][row as usize]);
+    let mut out = MutableBuffer::from_len_zeroed(rows.len() * N);
+    for (place, slot) in out.as_slice_mut().as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
+            prefetch(values[source as usize], row as usize);
         }
-    };
-    #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much")]
-    // SAFETY: each slot is written, in their order.
-    unsafe {
-        filled(rows.len(), fill)
+        let (source, row) = rows[place];
+        *slot = values[source as usize][row as usize];
     }
-}
-
-/// Returns a buffer of so many values of `N` bytes, which `fill` writes.
-///
-/// # Safety
-///
-/// `fill` writes all of them.
-#[expect(unsafe_code, reason = "what is not written must not be read")]
-pub(super) unsafe fn filled<const N: usize>(len: usize, fill: impl FnOnce(&mut [MaybeUninit<[u8; N]>])) -> Buffer {
-    let mut out = MutableBuffer::with_capacity(len * N);
-    // SAFETY: there is room for so many values, which are bytes and so may lie anywhere.
-    fill(unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), len) });
-    // SAFETY: the caller says that all of them have been written.
-    unsafe { out.set_len(len * N) };
     out.into()
 }
 
@@ -128,6 +108,7 @@ impl Drop for PastCaches {
     }
 }
 
+/// Returns the bytes of a room for numbers.
 #[expect(unsafe_code, reason = "the standard library's is not stable yet")]
 fn bytes_of<T: ArrowNativeType>(room: &mut [MaybeUninit<T>]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: as many bytes, borrowed as long, with any alignment. Numbers have no bytes that mean nothing, and any bytes are

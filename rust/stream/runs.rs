@@ -4,12 +4,10 @@
 //! it lies, and what is written jumps about in the batch, which stays in the cache. Of a run's bits only those that are
 //! not set are looked at.
 
-use std::mem::MaybeUninit;
-
 use arrow_buffer::bit_chunk_iterator::BitChunks;
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
 
-use super::copies::{filled, prefetch};
+use super::copies::prefetch;
 use super::gather::SourceRow;
 
 /// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
@@ -67,22 +65,18 @@ impl Runs {
 
     /// Copies `N` bytes for each row; `values` starts at each source's row 0.
     pub(super) fn copy_words<const N: usize>(&self, values: &[&[[u8; N]]]) -> Buffer {
-        let fill = |slots: &mut [MaybeUninit<[u8; N]>]| {
-            self.each(|run, places, next| {
-                if let Some(next) = next {
-                    prefetch(values[next.source as usize], next.first as usize);
-                }
-                let rows = &values[run.source as usize][run.first as usize..][..places.len()];
-                for (&place, value) in places.iter().zip(rows) {
-                    slots[place as usize].write(*value);
-                }
-            });
-        };
-        #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much")]
-        // SAFETY: `places` has each place of the batch once, those of all runs together, and each of them is written.
-        unsafe {
-            filled(self.places.len(), fill)
-        }
+        let mut out = MutableBuffer::from_len_zeroed(self.places.len() * N);
+        let slots = out.as_slice_mut().as_chunks_mut::<N>().0;
+        self.each(|run, places, next| {
+            if let Some(next) = next {
+                prefetch(values[next.source as usize], next.first as usize);
+            }
+            let rows = &values[run.source as usize][run.first as usize..][..places.len()];
+            for (&place, value) in places.iter().zip(rows) {
+                slots[place as usize] = *value;
+            }
+        });
+        out.into()
     }
 
     /// Returns one bit for each row: those of `bits`, which are bytes and the bits before row 0, and set without any.

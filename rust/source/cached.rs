@@ -142,10 +142,10 @@ mod tests {
         let ranges = [100_000..290_000, 0..10, 7..7, 5..40, 299_999..300_000];
         let found = match read_cached(&connection, &object, &ranges) {
             Ok(found) => found,
-            Err(missed) => {
+            Err(_) => {
                 // A file system that has not learned it, or not Linux.
                 let file = File::open(folder.path().join("x")).unwrap();
-                assert!(missed == Missed::Always || read_now(&file, &(0..1)).is_none());
+                assert!(!is_of_this_machine(&file) || read_now(&file, &(0..1)).is_none());
                 return;
             }
         };

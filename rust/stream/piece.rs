@@ -25,8 +25,8 @@ pub(super) struct PieceKey {
 /// One thing for a worker to do.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Plan the read of the rows `kept` of a span, of which only `wanted` if given, and start fetching them; then
-    /// [`Scheduler::fetched`]. The rows are needed when `num_ahead` other batches have been delivered.
+    /// Plan the read of the rows `kept` of a span, of which only `wanted` if given, and read them, or start fetching them; then
+    /// [`Scheduler::found`] or [`Scheduler::fetched`]. The rows are needed when `num_ahead` other batches have been delivered.
     Fetch { key: PieceKey, kept: Range<u32>, wanted: Option<Arc<[u32]>>, num_ahead: u64 },
     /// Turn bytes into arrays; then [`Scheduler::decoded`].
     Decode { key: PieceKey, fetched: Box<Fetched> },

@@ -34,5 +34,6 @@ pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
 pub(crate) use self::row_group::{ColumnReader, Decoded, RowGroupRead, Storing};
+pub(crate) use self::schema::field_of;
 pub use self::snapshot::{Opening, RowGroupRef, Snapshot};
 pub use self::trial::Trial;

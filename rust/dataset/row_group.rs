@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_empty_array};
-use arrow_schema::{DataType, Schema};
+use arrow_array::{Array, ArrayRef, RecordBatch, new_empty_array};
+use arrow_schema::DataType;
 use bytes::Bytes;
 
 use super::own_column::OwnColumn;
@@ -77,7 +77,13 @@ pub(crate) trait Storing {
     /// Returns the rows of each batch, of so many in all.
     fn batch_rows(&self, num_rows: usize) -> Vec<usize>;
 
-    /// Reads a column to its end, and returns what each batch has of it.
+    /// Returns whether what a batch has of a column may be of another type than `data_type`, the dataset's.
+    fn may_hold(&self, _stored: &ArrayRef, _data_type: &DataType) -> bool {
+        false
+    }
+
+    /// Reads a column to its end, and returns what each batch has of it, in the column's type or one that
+    /// [may be there](Self::may_hold).
     ///
     /// # Errors
     ///
@@ -325,15 +331,20 @@ impl RowGroupRead {
                 }
             }
         }
-        batches.into_iter().zip(sizes).map(|(columns, num_rows)| self.finish(columns, num_rows)).collect()
+        batches.into_iter().zip(sizes).map(|(columns, num_rows)| self.finish(columns, num_rows, storing)).collect()
     }
 
     fn own_column(&self, root: usize, plan: ColumnPlan, fetched: Fetched, scratch: Scratch) -> OwnColumn {
         OwnColumn::new(root, plan, self.rows.clone(), fetched, scratch)
     }
 
-    /// Returns columns of the object, by their roots, as the dataset's.
-    fn finish(&self, mut columns: Vec<(usize, ArrayRef)>, num_rows: usize) -> Result<RecordBatch> {
+    /// Returns columns of the object, by their roots, as the dataset's, but for what `storing` may hold in their place.
+    fn finish(
+        &self,
+        mut columns: Vec<(usize, ArrayRef)>,
+        num_rows: usize,
+        storing: &dyn Storing,
+    ) -> Result<RecordBatch> {
         let fragment = self.rows.snapshot.fragment(self.rows.row_group);
         let fields = fragment.reader.schema().fields();
         if num_rows == 0 {
@@ -342,12 +353,9 @@ impl RowGroupRead {
             columns = roots.map(|root| (root, new_empty_array(fields[root].data_type()))).collect();
         }
         columns.sort_by_key(|(root, _)| *root);
-        let schema = Schema::new(columns.iter().map(|(root, _)| Arc::clone(&fields[*root])).collect::<Vec<_>>());
-        let arrays = columns.into_iter().map(|(_, array)| array).collect();
-        let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-        let batch = RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
-            .map_err(|source| self.rows.error(None, source.into()))?;
-        let conform = || schema::conform(&self.rows.snapshot, self.rows.row_group, &self.projection, &batch);
+        let arrays: Vec<ArrayRef> = columns.into_iter().map(|(_, array)| array).collect();
+        let conform =
+            || schema::conform(&self.rows.snapshot, self.rows.row_group, &self.projection, &arrays, num_rows, storing);
         panics::caught(conform).unwrap_or_else(|said| Err(self.rows.error(None, damaged(&said))))
     }
 }
@@ -397,7 +405,7 @@ impl Batches {
         for column in &mut self.own {
             columns.push((column.root(), column.read(num_rows)?));
         }
-        self.read.finish(columns, num_rows)
+        self.read.finish(columns, num_rows, &AsDecoded)
     }
 }
 

@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
 
-use super::{Fragment, RowGroupRef, Snapshot, partition};
+use super::{Fragment, RowGroupRef, Snapshot, Storing, partition};
 use crate::cast;
 use crate::error::{Error, Result};
 
@@ -180,7 +180,8 @@ fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
     Some(if left.primitive_width()? >= right.primitive_width()? { left.clone() } else { right.clone() })
 }
 
-/// Returns the dataset's columns `projection` of a batch that holds the fragment's columns of them.
+/// Returns the dataset's columns `projection` of `num_rows` rows; `arrays` are the fragment's columns of them. What
+/// `storing` may hold in place of the dataset's types stays as it is.
 ///
 /// # Errors
 ///
@@ -189,7 +190,9 @@ pub(super) fn conform(
     snapshot: &Snapshot,
     row_group: RowGroupRef,
     projection: &[usize],
-    batch: &RecordBatch,
+    arrays: &[ArrayRef],
+    num_rows: usize,
+    storing: &dyn Storing,
 ) -> Result<RecordBatch> {
     let fragment = snapshot.fragment(row_group);
     let mut roots: Vec<usize> = projection.iter().filter_map(|&column| fragment.columns[column]).collect();
@@ -199,29 +202,39 @@ pub(super) fn conform(
     for &column in projection {
         let field = &snapshot.schema.fields()[column];
         let place = fragment.columns[column].and_then(|root| roots.binary_search(&root).ok());
-        columns.push(match place {
+        let array = match place.map(|place| &arrays[place]) {
             None => match fragment.constant(column) {
-                Some(constant) => constant.to_array(field.data_type(), batch.num_rows()),
-                None => new_null_array(field.data_type(), batch.num_rows()),
+                Some(constant) => constant.to_array(field.data_type(), num_rows),
+                None => new_null_array(field.data_type(), num_rows),
             },
-            Some(place) => checked_cast(batch.column(place), field.data_type()).map_err(|source| Error::Cast {
+            Some(array) if storing.may_hold(array, field.data_type()) => Arc::clone(array),
+            Some(array) => checked_cast(array, field.data_type()).map_err(|source| Error::Cast {
                 url: fragment.object.url.clone(),
                 row_group: row_group.index as usize,
                 column: field.name().clone(),
                 to: field.data_type().clone(),
                 source: Box::new(source),
             })?,
-        });
-        fields.push(Arc::clone(field));
+        };
+        fields.push(field_of(field, &array));
+        columns.push(array);
     }
     let schema = Arc::new(Schema::new_with_metadata(fields, snapshot.schema.metadata().clone()));
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
     RecordBatch::try_new_with_options(schema, columns, &options).map_err(|source| Error::Decode {
         url: fragment.object.url.clone(),
         row_group: row_group.index as usize,
         column: None,
         source: Box::new(source.into()),
     })
+}
+
+/// Returns the field of a column of which `array` are some rows, with their type.
+pub(crate) fn field_of(field: &FieldRef, array: &ArrayRef) -> FieldRef {
+    match array.data_type() {
+        same if same == field.data_type() => Arc::clone(field),
+        other => Arc::new(Field::clone(field).with_data_type(other.clone())),
+    }
 }
 
 fn checked_cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{Fields, Schema};
 use bytes::Bytes;
 
 use super::{EpochReader, OrderSettings};
-use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing};
+use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing, field_of};
 use crate::error::{Error, Result};
 use crate::outputs::Outputs;
 use crate::plan::{self, PieceId};
@@ -63,7 +64,7 @@ impl PartRead {
         }
     }
 
-    /// Returns the rows in the batches that `storing` puts them in.
+    /// Returns the rows in the batches that `storing` puts them in, and in the types that it may hold.
     ///
     /// # Errors
     ///
@@ -78,9 +79,11 @@ impl PartRead {
             let stored = storing.store(&mut Decoded::new(column))?;
             batches.iter_mut().zip(stored).for_each(|(batch, column)| batch.push(column));
         }
-        let batch = |(columns, num_rows)| {
+        let batch = |(columns, num_rows): (Vec<ArrayRef>, usize)| {
+            let fields: Fields =
+                schema.fields().iter().zip(&columns).map(|(field, array)| field_of(field, array)).collect();
             let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
-            RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)
+            RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &options)
         };
         let batches = batches.into_iter().zip(sizes).map(batch).collect::<std::result::Result<_, _>>();
         batches.map_err(|source| EpochReader::gather_error(&source))

@@ -215,6 +215,44 @@ pub(super) fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize
     out.into()
 }
 
+/// Integers of a source, each of 2 bytes, 4, or as many as it is to have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Integers<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) width: usize,
+}
+
+/// Copies the integers of each range to ones of `width` bytes each, 4 or 8.
+pub(super) fn widen_ranges(values: &[Integers<'_>], ranges: &[SourceRange], width: usize) -> Buffer {
+    if width == 4 { widen::<u32>(values, ranges) } else { widen::<u64>(values, ranges) }
+}
+
+fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ranges: &[SourceRange]) -> Buffer {
+    let total: usize = ranges.iter().map(|(_, range)| range.len()).sum();
+    let mut out = MutableBuffer::with_capacity(total * size_of::<T>());
+    for (place, (source, range)) in ranges.iter().enumerate() {
+        if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
+            let Integers { bytes, width } = values[*source as usize];
+            prefetch(bytes, ahead.start * width);
+        }
+        let Integers { bytes, width } = values[*source as usize];
+        let bytes = &bytes[range.start * width..range.end * width];
+        if width == size_of::<T>() {
+            out.extend_from_slice(bytes);
+            continue;
+        }
+        // Zeros of one range are still in the cache when they are overwritten.
+        let start = out.len() / size_of::<T>();
+        out.resize(out.len() + range.len() * size_of::<T>(), 0);
+        let slots = out.typed_data_mut::<T>()[start..].iter_mut();
+        match width {
+            2 => slots.zip(bytes.as_chunks().0).for_each(|(slot, n)| *slot = u16::from_ne_bytes(*n).into()),
+            _ => slots.zip(bytes.as_chunks().0).for_each(|(slot, n)| *slot = u32::from_ne_bytes(*n).into()),
+        }
+    }
+    out.into()
+}
+
 #[cfg(test)]
 mod tests {
     use arrow_buffer::ToByteSlice;

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
-use arrow_buffer::{ArrowNativeType, NullBuffer};
+use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer};
 use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
-use super::copies::{Bits, SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of};
+use super::copies::{Bits, Integers, SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of, widen_ranges};
 use super::dictionary::{has_dictionary, with_unique_values};
+use super::narrow::{has_nulls, item_of, item_width, stands_for};
 use super::runs::Runs;
 
 /// One row: which source, and which row of it.
@@ -94,6 +95,74 @@ pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Arr
     Ok(trusted(values.len(rows.each.len()).nulls(validity(sources, rows))))
 }
 
+/// Returns `rows` of arrays of `data_type`, of which some may hold [fewer bytes](super::narrow) for each integer.
+pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows<'_>) -> Result<ArrayData, ArrowError> {
+    let is_narrow = |source: &&ArrayData| stands_for(source.data_type(), data_type);
+    let Some(width) = item_width(data_type).filter(|_| sources.iter().any(is_narrow)) else {
+        return gather_array(sources, rows);
+    };
+    if sources.iter().any(|source| has_nulls(source)) {
+        return gather_beside_nulls(data_type, sources, rows.each);
+    }
+    let builder = ArrayData::builder(data_type.clone()).len(rows.each.len());
+    let (builder, ranges) = match data_type {
+        DataType::FixedSizeList(_, len) => (builder, ranges_of(sources, rows.each, usize::try_from(*len).unwrap_or(0))),
+        DataType::LargeList(_) => {
+            let (offsets, ranges) = list_offsets::<i64>(sources, rows.each, width)?;
+            (builder.add_buffer(offsets), ranges)
+        }
+        _ => {
+            let (offsets, ranges) = list_offsets::<i32>(sources, rows.each, width)?;
+            (builder.add_buffer(offsets), ranges)
+        }
+    };
+    let integers = sources.iter().map(|source| {
+        let (items, width) = (&source.child_data()[0], item_width(source.data_type()).unwrap_or(width));
+        Integers { bytes: &items.buffers()[0].as_slice()[items.offset() * width..], width }
+    });
+    let buffer = widen_ranges(&integers.collect::<Vec<_>>(), &ranges, width);
+    let item_type = item_of(data_type).map_or(DataType::Null, |item| item.data_type().clone());
+    let items = ArrayData::builder(item_type).len(buffer.len() / width).add_buffer(buffer);
+    Ok(trusted(builder.add_child_data(trusted(items))))
+}
+
+/// The same where others have NULLs, which kernels for one width know: first all rows that are narrow, then all.
+fn gather_beside_nulls(
+    data_type: &DataType,
+    sources: &[&ArrayData],
+    rows: &[SourceRow],
+) -> Result<ArrayData, ArrowError> {
+    let is_narrow: Vec<bool> = sources.iter().map(|source| stands_for(source.data_type(), data_type)).collect();
+    let narrow: Vec<&ArrayData> =
+        sources.iter().zip(&is_narrow).filter(|(_, is)| **is).map(|(source, _)| *source).collect();
+    let mut numbers = Vec::with_capacity(sources.len());
+    let mut num_narrow = 0;
+    for &is in &is_narrow {
+        numbers.push(num_narrow);
+        num_narrow += u32::from(is);
+    }
+    let is_picked = |row: &&SourceRow| is_narrow[row.0 as usize];
+    let picked: Vec<SourceRow> =
+        rows.iter().filter(is_picked).map(|&(source, row)| (numbers[source as usize], row)).collect();
+    let widened = gather_as(data_type, &narrow, Rows::new(&picked))?;
+    let (mut wide, of_widened) = (sources.to_vec(), u32::try_from(sources.len()).unwrap_or(u32::MAX));
+    // Nothing is taken of those any more, but all sources are of one type.
+    wide.iter_mut().zip(&is_narrow).filter(|(_, is)| **is).for_each(|(source, _)| *source = &widened);
+    wide.push(&widened);
+    let mut num_picked = 0;
+    let rows: Vec<SourceRow> = rows
+        .iter()
+        .map(|&row| {
+            if !is_picked(&&row) {
+                return row;
+            }
+            num_picked += 1;
+            (of_widened, num_picked - 1)
+        })
+        .collect();
+    gather_array(&wide, Rows::new(&rows))
+}
+
 /// Returns which of the rows are not NULL, if any is.
 fn validity(sources: &[&ArrayData], rows: Rows<'_>) -> Option<NullBuffer> {
     if sources.iter().all(|source| source.null_count() == 0) {
@@ -147,12 +216,17 @@ fn fixed_size_lists(
         let child = ArrayData::builder(items[0].data_type().clone()).len(rows.len() * len).add_buffer(buffer);
         return Ok(Some(builder.add_child_data(trusted(child))));
     }
+    let ranges = ranges_of(sources, rows, len);
+    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
+}
+
+/// Returns where the items of lists of one length are.
+fn ranges_of(sources: &[&ArrayData], rows: &[SourceRow], len: usize) -> Vec<SourceRange> {
     let range = |&(source, row): &SourceRow| {
         let start = (sources[source as usize].offset() + row as usize) * len;
         (source, start..start + len)
     };
-    let ranges: Vec<SourceRange> = rows.iter().map(range).collect();
-    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
+    rows.iter().map(range).collect()
 }
 
 /// Gathers strings or binary.
@@ -170,10 +244,19 @@ fn lists<O: ArrowNativeType>(
     rows: &[SourceRow],
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
     let items: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
-    let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
-    let (offsets, ranges) = offsets_of(&offsets, rows, items[0].data_type().primitive_width().unwrap_or(1))?;
+    let (offsets, ranges) = list_offsets::<O>(sources, rows, items[0].data_type().primitive_width().unwrap_or(1))?;
     let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
     Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
+}
+
+/// Returns the new offsets of lists, and where their items are.
+fn list_offsets<O: ArrowNativeType>(
+    sources: &[&ArrayData],
+    rows: &[SourceRow],
+    width: usize,
+) -> Result<(Buffer, Vec<SourceRange>), ArrowError> {
+    let offsets: Vec<&[O]> = sources.iter().map(|source| source.buffer::<O>(0)).collect();
+    offsets_of(&offsets, rows, width)
 }
 
 /// Gathers ranges of items, numbers in one copy a range; `None` where they have too large numbers.

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 
 use super::dictionary::has_dictionary;
-use super::gather::{Rows, SourceRow, gather_array, gather_columns};
+use super::gather::{Rows, SourceRow, gather_as, gather_columns};
 use super::runs::Runs;
 use super::shelves::{Places, Shelves};
 
@@ -89,6 +89,18 @@ impl Held {
             whole_bytes: *whole_bytes,
             left_bytes: AtomicU64::new(left_bytes.load(Ordering::Relaxed)),
         }))
+    }
+
+    /// Returns the schema in which rows of `schema` are stored.
+    fn schema(&self, schema: &SchemaRef) -> SchemaRef {
+        let shelves: Vec<Columns> = self.0.shelves.iter().filter_map(Shelf::columns).collect();
+        let stored_as = |(column, field): (usize, &FieldRef)| {
+            let mut types = shelves.iter().map(|columns| columns[column].data_type());
+            let first = types.next().unwrap_or(field.data_type());
+            let data_type = if types.all(|other| other == first) { first } else { field.data_type() };
+            Field::clone(field).with_data_type(data_type.clone())
+        };
+        Arc::new(Schema::new(schema.fields().iter().enumerate().map(stored_as).collect::<Vec<_>>()))
     }
 
     /// Returns where a row is stored: on which shelf, and where on it.
@@ -178,7 +190,7 @@ impl<'a> Taken<'a> {
         let runs = if self.has_arranged { Runs::of(&self.rows, self.shelves.len()) } else { None };
         gather_columns(schema, self.rows.len(), |column| {
             let arrays: Vec<&ArrayData> = self.shelves.iter().map(|shelf| &shelf.columns[column]).collect();
-            gather_array(&arrays, Rows { each: &self.rows, runs: runs.as_ref() })
+            gather_as(schema.field(column).data_type(), &arrays, Rows { each: &self.rows, runs: runs.as_ref() })
         })
     }
 
@@ -231,7 +243,8 @@ pub(super) fn view(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> 
 /// As those of [`gather`].
 pub(super) fn compact(schema: &SchemaRef, held: Held, keep: &[u32]) -> Result<Held, ArrowError> {
     let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();
-    gather(schema, &[held], &rows).map(Held::new)
+    let stored_as = held.schema(schema);
+    gather(&stored_as, &[held], &rows).map(Held::new)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod dictionary;
 mod gather;
 mod held;
 mod holes;
+mod narrow;
 mod piece;
 mod runs;
 mod scheduler;
@@ -32,6 +33,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+#[cfg(any(test, fuzzing))]
+use arrow_schema::SchemaRef;
 
 pub(crate) use self::gather::gather;
 pub use self::waiting::Cause;
@@ -44,11 +47,20 @@ use crate::plan::{Hole, Share};
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
 
-/// Puts so many rows of a trial on shelves as shuffled streams do, the last first; returns them in this order.
+/// Puts the rows of a trial on shelves as shuffled streams do, and gathers them, in an order that names each row once;
+/// `None` for more than one batch can hold.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn shelved(trial: &crate::dataset::Trial, num_rows: usize) -> Result<Vec<RecordBatch>> {
-    let last_first = (0..).take(num_rows).collect::<Vec<u32>>().into_iter().rev().collect();
-    shelves::Shelves::of(last_first, 3).map_or_else(|| Ok(Vec::new()), |shelves| trial.onto(&shelves))
+pub(crate) fn shelved(
+    trial: &crate::dataset::Trial,
+    schema: &SchemaRef,
+    order: Vec<u32>,
+    num_shelves: usize,
+) -> Result<Option<RecordBatch>> {
+    let rows: Vec<(u32, u32)> = order.iter().map(|&row| (0, row)).collect();
+    let Some(shelves) = shelves::Shelves::of(order, num_shelves) else { return Ok(None) };
+    let stored = trial.onto(&shelves)?;
+    let held = held::Held::on_shelves(shelves, stored);
+    Ok(held::gather(schema, &[held], &rows).ok())
 }
 
 /// Why a forked child gets nothing from its parent's stream.

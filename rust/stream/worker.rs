@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::held::{self, Held};
 use super::holes::Holes;
+use super::narrow::Narrowing;
 use super::piece::{Fetched, PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::shelves::Shelves;
@@ -41,6 +42,7 @@ pub(super) struct Shared {
     plan: Arc<EpochPlan>,
     /// Made for the first part that is stored by it.
     leaving: OnceLock<Leaving>,
+    narrowing: Arc<Narrowing>,
     connections: Vec<Connection>,
     metrics: Arc<Metrics>,
     /// What is made of gathered batches.
@@ -118,6 +120,7 @@ impl Shared {
             reader: Arc::clone(reader),
             plan,
             leaving: OnceLock::new(),
+            narrowing: Arc::default(),
             connections,
             metrics,
             finish,
@@ -368,7 +371,9 @@ impl Shared {
         let leaving = || self.leaving.get_or_init(|| Leaving::new(&self.plan));
         let shelves = kept.and_then(|kept| {
             let (num_bytes, num_rows) = (read.decoded_bytes(), kept.len());
-            Shelves::new(self.reader.schema(), num_bytes, num_rows, || leaving().order(key.piece, kept))
+            let order = || leaving().order(key.piece, kept);
+            let shelves = Shelves::new(self.reader.schema(), num_bytes, num_rows, order)?;
+            Some(shelves.with_narrowing(&self.narrowing))
         });
         match shelves {
             None => read.decode(bytes).map(Held::new),

@@ -1,0 +1,251 @@
+//! Integers of lists in fewer bytes than their type has.
+//!
+//! Tokens are stored as 32 or 64 bits, and are hardly ever above 65,535. On [`shelves`](super::shelves), where most of a
+//! stream's memory is, such lists hold 16 bits for each, which become what they were when they are gathered: half of the
+//! memory is taken, written and read again.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow_buffer::{ArrowNativeType, ToByteSlice};
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, FieldRef};
+use num_traits::{AsPrimitive, FromBytes, PrimInt};
+
+use super::copies::PastCaches;
+use super::shelves::{Filled, items};
+
+/// Returns the items of lists.
+pub(super) fn item_of(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => Some(item),
+        _ => None,
+    }
+}
+
+/// Returns the bytes of an item of lists of numbers.
+pub(super) fn item_width(data_type: &DataType) -> Option<usize> {
+    item_of(data_type)?.data_type().primitive_width()
+}
+
+/// Returns whether lists, or items of theirs, are NULL.
+pub(super) fn has_nulls(lists: &ArrayData) -> bool {
+    lists.null_count() > 0 || lists.child_data()[0].null_count() > 0
+}
+
+/// Returns whether lists of `narrow` without NULLs may be in the place of lists of `wide`.
+pub(super) fn stands_for(narrow: &DataType, wide: &DataType) -> bool {
+    let are_lists = match (narrow, wide) {
+        (DataType::List(_), DataType::List(_)) | (DataType::LargeList(_), DataType::LargeList(_)) => true,
+        (DataType::FixedSizeList(_, len), DataType::FixedSizeList(_, of_wide)) => len == of_wide,
+        _ => false,
+    };
+    let (Some(narrow), Some(wide)) = (item_of(narrow), item_of(wide)) else { return false };
+    let (narrow, wide) = (narrow.data_type(), wide.data_type());
+    are_lists
+        && matches!(narrow, DataType::UInt16 | DataType::UInt32)
+        && wide.is_integer()
+        && narrow.primitive_width() < wide.primitive_width()
+}
+
+/// Returns the type of lists whose integers have so many bytes each; floating-point numbers have those that they have.
+pub(super) fn with_item_width(data_type: &DataType, width: usize) -> DataType {
+    let with = |item: &FieldRef| {
+        let narrow = if width == 2 { DataType::UInt16 } else { DataType::UInt32 };
+        FieldRef::new(item.as_ref().clone().with_data_type(narrow))
+    };
+    match data_type {
+        same if item_width(same) == Some(width) => same.clone(),
+        DataType::List(item) => DataType::List(with(item)),
+        DataType::LargeList(item) => DataType::LargeList(with(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(with(item), *len),
+        other => other.clone(),
+    }
+}
+
+/// Puts numbers of `W` bytes where fewer each are enough; returns whether they were.
+fn narrow<const W: usize, T, N>(numbers: &[u8], room: &mut Vec<N>) -> bool
+where
+    T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
+    N: ArrowNativeType + PrimInt,
+{
+    room.clear();
+    let mut bits = T::zero();
+    room.extend(numbers.as_chunks().0.iter().map(|bytes| {
+        let number = T::from_ne_bytes(bytes);
+        bits = bits | number;
+        number.as_()
+    }));
+    bits <= N::max_value().into()
+}
+
+/// Returns what puts rows of numbers past the caches where fewer bytes are enough for each; it returns whether they were.
+pub(super) fn narrower<const W: usize, T, N>() -> impl FnMut(&PastCaches, &[u8], &mut [MaybeUninit<N>]) -> bool
+where
+    T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
+    N: ArrowNativeType + PrimInt,
+{
+    let mut narrowed = Vec::new();
+    move |past, row, room| {
+        let fits = narrow::<W, T, N>(row, &mut narrowed);
+        past.copy(narrowed.to_byte_slice(), room);
+        fits
+    }
+}
+
+/// Returns the bytes that are enough for each item of lists of one length.
+pub(super) fn fewest_bytes(lists: &ArrayData, row_len: usize) -> usize {
+    let items_of = item_of(lists.data_type()).map(|item| item.data_type());
+    let (mut halves, mut words) = (Vec::new(), Vec::new());
+    let items = items(lists, row_len);
+    match items_of {
+        Some(DataType::Int32 | DataType::UInt32) if narrow::<4, u32, u16>(items, &mut halves) => 2,
+        Some(DataType::Int64 | DataType::UInt64) if narrow::<8, u64, u16>(items, &mut halves) => 2,
+        Some(DataType::Int64 | DataType::UInt64) if narrow::<8, u64, u32>(items, &mut words) => 4,
+        _ => item_width(lists.data_type()).unwrap_or(0),
+    }
+}
+
+/// How often the first lists of a part told how many bytes are enough for all of them.
+#[derive(Debug, Default)]
+pub(super) struct Narrowing {
+    num_tried: AtomicU64,
+    num_failed: AtomicU64,
+}
+
+impl Narrowing {
+    /// Returns whether it is worth trying once more: a part in which some do not fit is decoded twice.
+    pub(super) fn is_worth_trying(&self) -> bool {
+        self.num_failed.load(Ordering::Relaxed) * 16 <= self.num_tried.load(Ordering::Relaxed) + 16
+    }
+
+    /// Notes what came of a try.
+    pub(super) fn tried(&self, filled: &Filled) {
+        self.num_tried.fetch_add(1, Ordering::Relaxed);
+        self.num_failed.fetch_add(u64::from(matches!(filled, Filled::TooLarge)), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int64Type;
+    use arrow_array::{Array, ArrayRef, FixedSizeListArray, LargeListArray, ListArray};
+    use arrow_cast::cast;
+    use arrow_schema::Field;
+    use proptest::prelude::*;
+
+    use super::super::gather::{Rows, SourceRow, gather_as};
+    use super::*;
+
+    /// Lists of three kinds, of items of this type.
+    fn list_type(kind: usize, item: DataType) -> DataType {
+        let item = Arc::new(Field::new("item", item, true));
+        match kind {
+            0 => DataType::List(item),
+            1 => DataType::LargeList(item),
+            _ => DataType::FixedSizeList(item, 3),
+        }
+    }
+
+    /// Returns lists of the numbers.
+    fn lists(kind: usize, rows: &[Option<Vec<Option<i64>>>], item: &DataType) -> ArrayRef {
+        let rows = rows.iter().cloned();
+        let lists: ArrayRef = match kind {
+            0 => Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(rows)),
+            1 => Arc::new(LargeListArray::from_iter_primitive::<Int64Type, _, _>(rows)),
+            _ => {
+                let rows = rows.map(|row| {
+                    row.map(|mut row| {
+                        row.resize(3, Some(9));
+                        row
+                    })
+                });
+                Arc::new(FixedSizeListArray::from_iter_primitive::<Int64Type, _, _>(rows, 3))
+            }
+        };
+        cast(&lists, &list_type(kind, item.clone())).unwrap()
+    }
+
+    fn rows(has_nulls: bool) -> impl Strategy<Value = Vec<Option<Vec<Option<i64>>>>> {
+        let row = prop::collection::vec(prop::option::weighted(0.8, 0_i64..1 << 16), 0..5);
+        let rows = prop::collection::vec(prop::option::weighted(0.8, row), 1..20);
+        rows.prop_map(move |rows| {
+            let filled = |row: Option<Vec<Option<i64>>>| {
+                Some(row.unwrap_or_default().into_iter().map(|item| item.or(Some(7))).collect())
+            };
+            if has_nulls { rows } else { rows.into_iter().map(filled).collect() }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rows_of_fewer_bytes_are_gathered_as_those_of_all(
+            kind in 0_usize..3,
+            wide in prop::sample::select(vec![DataType::Int32, DataType::UInt32, DataType::Int64, DataType::UInt64]),
+            sources in prop::collection::vec(prop_oneof![
+                rows(false).prop_map(|rows| (rows, DataType::UInt16)),
+                rows(false).prop_map(|rows| (rows, DataType::UInt32)),
+                rows(false).prop_map(|rows| (rows, DataType::Null)),
+                rows(true).prop_map(|rows| (rows, DataType::Null)),
+            ], 1..5),
+            picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..60),
+            cut in 0_usize..3,
+        ) {
+            let cut = |array: ArrayRef| array.slice(cut.min(array.len() - 1), array.len() - cut.min(array.len() - 1));
+            let expected: Vec<ArrayRef> = sources.iter().map(|(rows, _)| cut(lists(kind, rows, &wide))).collect();
+            let stored: Vec<ArrayData> = sources.iter().map(|(rows, item)| {
+                let is_narrow = stands_for(&list_type(kind, item.clone()), &list_type(kind, wide.clone()));
+                cut(lists(kind, rows, if is_narrow { item } else { &wide })).to_data()
+            }).collect();
+            let picked: Vec<(usize, usize)> = picks.iter().map(|(source, row)| {
+                let source = source.index(sources.len());
+                (source, row.index(expected[source].len()))
+            }).collect();
+            let rows: Vec<SourceRow> =
+                picked.iter().map(|&(source, row)| (source.try_into().unwrap(), row.try_into().unwrap())).collect();
+            let data_type = list_type(kind, wide);
+            let gathered = gather_as(&data_type, &stored.iter().collect::<Vec<_>>(), Rows::new(&rows)).unwrap();
+            gathered.validate_full().unwrap();
+            let arrays: Vec<&dyn Array> = expected.iter().map(AsRef::as_ref).collect();
+            let expected = arrow_select::interleave::interleave(&arrays, &picked).unwrap();
+            prop_assert_eq!(&arrow_array::make_array(gathered), &expected);
+        }
+
+        #[test]
+        fn numbers_fit_where_the_largest_does(numbers in prop::collection::vec(prop_oneof![0_u64..1 << 17, any::<u64>()], 0..70)) {
+            let mut room = vec![7_u32];
+            let fit = narrow::<8, u64, u32>(numbers.to_byte_slice(), &mut room);
+            prop_assert_eq!(fit, numbers.iter().all(|&n| u32::try_from(n).is_ok()));
+            prop_assert!(!fit || room.iter().map(|&n| u64::from(n)).eq(numbers.iter().copied()));
+            prop_assert_eq!(room.len(), numbers.len());
+        }
+    }
+
+    #[test]
+    fn what_fails_often_is_not_tried_again() {
+        let narrowing = Narrowing::default();
+        narrowing.tried(&Filled::TooLarge);
+        assert!(narrowing.is_worth_trying());
+        narrowing.tried(&Filled::TooLarge);
+        assert!(!narrowing.is_worth_trying());
+        let narrowing = Narrowing::default();
+        (0..1000).for_each(|_| narrowing.tried(&Filled::Uneven));
+        (0..60).for_each(|_| narrowing.tried(&Filled::TooLarge));
+        assert!(narrowing.is_worth_trying());
+    }
+
+    #[test]
+    fn only_unsigned_integers_of_fewer_bytes_stand_for_others() {
+        let of = |narrow, wide| stands_for(&list_type(0, narrow), &list_type(0, wide));
+        assert!(of(DataType::UInt16, DataType::Int32));
+        assert!(of(DataType::UInt32, DataType::UInt64));
+        assert!(!of(DataType::UInt32, DataType::Int32));
+        assert!(!of(DataType::UInt16, DataType::Float32));
+        assert!(!of(DataType::UInt16, DataType::Date32));
+        assert!(!of(DataType::Int16, DataType::Int32));
+        assert!(!stands_for(&list_type(0, DataType::UInt16), &list_type(1, DataType::Int32)));
+        assert!(!stands_for(&DataType::UInt16, &DataType::Int32));
+    }
+}

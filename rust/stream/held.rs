@@ -15,6 +15,7 @@ use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 
 use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_as, gather_columns};
+use super::narrow::saved_bytes;
 use super::runs::Runs;
 use super::shelves::{Places, Shelves};
 
@@ -28,9 +29,10 @@ struct Stored {
     /// Where each row is stored, if not where it stands, on the only shelf.
     places: Option<Places>,
     shelves: Box<[Shelf]>,
-    /// Of all shelves at first, and of those that are left.
-    whole_bytes: u64,
+    /// Of the shelves that are left.
     left_bytes: AtomicU64,
+    /// Of all rows, once they are in batches.
+    gathered_bytes: u64,
 }
 
 /// Rows that leave one after another.
@@ -45,23 +47,24 @@ struct Shelf {
 type Columns = Arc<[ArrayData]>;
 
 impl Held {
-    /// Holds rows as they are.
-    pub(super) fn new(batch: RecordBatch) -> Self {
-        Self::stored(batch.num_rows(), None, vec![batch])
+    /// Holds rows of `schema` as they are.
+    pub(super) fn new(schema: &SchemaRef, batch: RecordBatch) -> Self {
+        Self::stored(schema, None, vec![batch])
     }
 
-    /// Holds what each of the shelves has of some rows. Each row is gathered once at most.
-    pub(super) fn on_shelves(shelves: Shelves, batches: Vec<RecordBatch>) -> Self {
+    /// Holds what each of the shelves has of some rows of `schema`. Each row is gathered once at most.
+    pub(super) fn on_shelves(schema: &SchemaRef, shelves: Shelves, batches: Vec<RecordBatch>) -> Self {
+        Self::stored(schema, Some(shelves.into_places()), batches)
+    }
+
+    fn stored(schema: &SchemaRef, places: Option<Places>, batches: Vec<RecordBatch>) -> Self {
         let num_rows = batches.iter().map(RecordBatch::num_rows).sum();
-        Self::stored(num_rows, Some(shelves.into_places()), batches)
-    }
-
-    fn stored(num_rows: usize, places: Option<Places>, batches: Vec<RecordBatch>) -> Self {
         let shelves: Box<[Shelf]> = batches.into_iter().map(Shelf::new).collect();
         let of_places = places.as_ref().map_or(0, Places::memory_bytes) as u64;
-        let whole_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places;
-        let left_bytes = AtomicU64::new(whole_bytes);
-        Self(Arc::new(Stored { num_rows, places, shelves, whole_bytes, left_bytes }))
+        let stored_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places;
+        let saved_bytes: u64 = shelves.iter().filter_map(Shelf::columns).map(|columns| saved_by(schema, &columns)).sum();
+        let (left_bytes, gathered_bytes) = (AtomicU64::new(stored_bytes), stored_bytes + saved_bytes);
+        Self(Arc::new(Stored { num_rows, places, shelves, left_bytes, gathered_bytes }))
     }
 
     /// Returns the number of rows, with those that have left.
@@ -74,20 +77,20 @@ impl Held {
         self.0.left_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that all rows took.
-    pub(super) fn whole_bytes(&self) -> u64 {
-        self.0.whole_bytes
+    /// Returns the bytes that all rows take once they are in batches, those that have left included.
+    pub(super) fn gathered_bytes(&self) -> u64 {
+        self.0.gathered_bytes
     }
 
     /// Returns the rows that have not left yet, held for another reader: whatever leaves here is still there.
     pub(super) fn for_another(&self) -> Self {
-        let Stored { num_rows, places, shelves, whole_bytes, left_bytes } = &*self.0;
+        let Stored { num_rows, places, shelves, left_bytes, gathered_bytes } = &*self.0;
         Self(Arc::new(Stored {
             num_rows: *num_rows,
             places: places.clone(),
             shelves: shelves.iter().map(Shelf::for_another).collect(),
-            whole_bytes: *whole_bytes,
             left_bytes: AtomicU64::new(left_bytes.load(Ordering::Relaxed)),
+            gathered_bytes: *gathered_bytes,
         }))
     }
 
@@ -107,6 +110,12 @@ impl Held {
     fn place(&self, row: u32) -> (usize, u32) {
         self.0.places.as_ref().map_or((0, row), |places| places.find(row))
     }
+}
+
+/// Returns the bytes by which columns of `schema` are smaller than they are in batches.
+fn saved_by(schema: &SchemaRef, columns: &Columns) -> u64 {
+    let of_column = |(field, column): (&FieldRef, &ArrayData)| saved_bytes(column, field.data_type());
+    schema.fields().iter().zip(columns.iter()).map(of_column).sum()
 }
 
 impl Shelf {
@@ -244,7 +253,7 @@ pub(super) fn view(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> 
 pub(super) fn compact(schema: &SchemaRef, held: Held, keep: &[u32]) -> Result<Held, ArrowError> {
     let rows: Vec<SourceRow> = keep.iter().map(|&row| (0, row)).collect();
     let stored_as = held.schema(schema);
-    gather(&stored_as, &[held], &rows).map(Held::new)
+    gather(&stored_as, &[held], &rows).map(|batch| Held::new(schema, batch))
 }
 
 #[cfg(test)]
@@ -279,7 +288,7 @@ mod tests {
             let batches: Vec<RecordBatch> =
                 kinds.iter().zip(0..).map(|(kind, at)| batch(at * 1500..(at + 1) * 1500, kind.0)).collect();
             let sources: Vec<Held> = batches.iter().zip(&kinds).map(|(batch, &(_, num_shelves, seed))| {
-                num_shelves.map_or_else(|| Held::new(batch.clone()), |num| shelved(batch, seed, num))
+                num_shelves.map_or_else(|| Held::new(&batch.schema(), batch.clone()), |num| shelved(batch, seed, num))
             }).collect();
             let mut rows: Vec<SourceRow> =
                 picks.iter().map(|(source, row)| (u32::try_from(source.index(sources.len())).unwrap(), *row)).collect();
@@ -308,7 +317,7 @@ mod tests {
         let another = held.for_another();
         let (leaving, schema) = (order(1024, 1), rows.schema());
         let whole = held.memory_bytes();
-        assert_eq!(whole, held.whole_bytes());
+        assert_eq!(whole, held.gathered_bytes());
         let take = |places: std::ops::Range<usize>| {
             let rows: Vec<SourceRow> = leaving[places].iter().map(|&row| (0, row)).collect();
             gather(&schema, std::slice::from_ref(&held), &rows)
@@ -321,7 +330,7 @@ mod tests {
         assert!(take(0..1).is_err());
         take(256..1024).unwrap();
         assert_eq!(held.memory_bytes(), 1024 * 4);
-        assert_eq!((held.whole_bytes(), another.memory_bytes()), (whole, whole));
+        assert_eq!((held.gathered_bytes(), another.memory_bytes()), (whole, whole));
         let first = [(0, leaving[0])];
         let expected = super::super::gather::gather(&schema, &[rows], &first).unwrap();
         assert_eq!(gather(&schema, &[another], &first).unwrap(), expected);
@@ -345,7 +354,7 @@ mod tests {
         let rows = RecordBatch::try_from_iter([("both", Arc::new(fields(0..5000)) as ArrayRef)]).unwrap();
         let expected = RecordBatch::try_from_iter([("both", Arc::new(fields(7..9)) as ArrayRef)]).unwrap();
         let picks = [(0, 7), (0, 8)];
-        assert_eq!(view(&rows.schema(), &[Held::new(rows.clone())], &picks).unwrap(), expected);
+        assert_eq!(view(&rows.schema(), &[Held::new(&rows.schema(), rows.clone())], &picks).unwrap(), expected);
         assert_eq!(gather(&rows.schema(), &[shelved(&rows, 3, 2)], &picks).unwrap(), expected);
     }
 
@@ -353,7 +362,7 @@ mod tests {
     fn rows_that_stand_as_they_were_decoded_can_be_seen() {
         let rows: Vec<SourceRow> = (3..12).map(|row| (0, row)).collect();
         let schema = batch(0..1, false).schema();
-        let held = Held::new(batch(0..500, false));
+        let held = Held::new(&schema, batch(0..500, false));
         assert_eq!(view(&schema, &[held], &rows).unwrap(), batch(3..12, false));
         assert_eq!(view(&schema, &[shelved(&batch(0..500, false), 1, 1)], &rows), None);
     }

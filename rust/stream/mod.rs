@@ -59,7 +59,7 @@ pub(crate) fn shelved(
     let rows: Vec<(u32, u32)> = order.iter().map(|&row| (0, row)).collect();
     let Some(shelves) = shelves::Shelves::of(order, num_shelves) else { return Ok(None) };
     let stored = trial.onto(&shelves)?;
-    let held = held::Held::on_shelves(shelves, stored);
+    let held = held::Held::on_shelves(schema, shelves, stored);
     Ok(held::gather(schema, &[held], &rows).ok())
 }
 

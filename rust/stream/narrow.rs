@@ -48,6 +48,13 @@ pub(super) fn stands_for(narrow: &DataType, wide: &DataType) -> bool {
         && narrow.primitive_width() < wide.primitive_width()
 }
 
+/// Returns the bytes by which lists are smaller than lists of `data_type`.
+pub(super) fn saved_bytes(lists: &ArrayData, data_type: &DataType) -> u64 {
+    let (stored, whole) = (item_width(lists.data_type()), item_width(data_type));
+    let of_items = |(stored, whole): (usize, usize)| whole.saturating_sub(stored) * lists.child_data()[0].len();
+    stored.zip(whole).map_or(0, of_items) as u64
+}
+
 /// Returns the type of lists whose integers have so many bytes each; floating-point numbers have those that they have.
 pub(super) fn with_item_width(data_type: &DataType, width: usize) -> DataType {
     let with = |item: &FieldRef| {

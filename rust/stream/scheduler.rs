@@ -290,7 +290,7 @@ impl Scheduler {
         self.num_under_way -= 1;
         self.num_decoding -= 1;
         let Some(resident) = self.residents.get_mut(&key) else { return };
-        self.row_bytes.note(held.num_rows(), held.memory_bytes(), resident.expected);
+        self.row_bytes.note(held.num_rows(), held.gathered_bytes(), resident.expected);
         self.arrived(key, held);
     }
 
@@ -495,7 +495,7 @@ impl Scheduler {
         rows.iter().for_each(|row| counts[row.0 as usize] += 1);
         let of_part = |(key, count): (&PieceKey, u64)| {
             let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
-            let bytes = u128::from(source.whole_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
+            let bytes = u128::from(source.gathered_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         batch.pieces.iter().zip(counts).map(of_part).fold(finished, u64::saturating_add)

@@ -406,7 +406,7 @@ pub(super) mod tests {
             let fields = rows.schema_ref().fields().iter().zip(&columns).map(|(field, array)| field_of(field, array));
             RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Fields>())), columns).unwrap()
         };
-        Held::on_shelves(shelves, batches.into_iter().map(batch).collect())
+        Held::on_shelves(rows.schema_ref(), shelves, batches.into_iter().map(batch).collect())
     }
 
     /// Returns lists of so many items each, `None` of a NULL, with items that count up, but for one of another value.

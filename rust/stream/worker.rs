@@ -376,10 +376,10 @@ impl Shared {
             Some(shelves.with_narrowing(&self.narrowing))
         });
         match shelves {
-            None => read.decode(bytes).map(Held::new),
+            None => read.decode(bytes).map(|batch| Held::new(self.reader.schema(), batch)),
             Some(shelves) => {
                 let batches = read.decode_onto(bytes, &shelves)?;
-                Ok(Held::on_shelves(shelves, batches))
+                Ok(Held::on_shelves(self.reader.schema(), shelves, batches))
             }
         }
     }

@@ -107,6 +107,7 @@ class Hub:
         self.uploads: dict[str, bytes] = {}
         self.revoked: set[str] = set()
         self.page_size = PAGE_SIZE
+        self.tells_sizes = True
         self.url_lifetime = 3600.0
         self.latency = 0.0
         self.log: list[Request] = []
@@ -397,9 +398,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return sha, repo.commits[sha]
 
-    def info(self, _query: dict[str, str], name: str, revision: str = "main") -> None:
+    def info(self, query: dict[str, str], name: str, revision: str = "main") -> None:
         repo = self._repo(name, for_files=False)
         sha, files = self._files(repo, revision or "main")
+        has_blobs = query.get("blobs", "").lower() == "true" and self.hub.tells_sizes
         facts = {
             "_id": "1",
             "id": name,
@@ -413,7 +415,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             "downloads": 0,
             "likes": 0,
             "tags": [],
-            "siblings": [{"rfilename": path} for path in files],
+            "siblings": [_sibling(path, body) if has_blobs else {"rfilename": path} for path, body in files.items()],
         }
         self._json(facts)
 
@@ -589,6 +591,15 @@ def _repo_entry(path: str, body: bytes | None) -> dict[str, Any]:
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(body)}\n".encode()
     large = {"oid": digest, "size": len(body), "pointerSize": len(pointer)}
     return {**entry, "oid": _git_oid(pointer), "lfs": large}
+
+
+def _sibling(path: str, body: bytes) -> dict[str, Any]:
+    entry = _repo_entry(path, body)
+    large = entry.get("lfs")
+    sibling = {"rfilename": path, "size": entry["size"], "blobId": entry["oid"]}
+    if large:
+        sibling["lfs"] = {"sha256": large["oid"], "size": large["size"], "pointerSize": large["pointerSize"]}
+    return sibling
 
 
 def _bucket_entry(path: str, body: bytes | None) -> dict[str, Any]:

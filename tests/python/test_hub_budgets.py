@@ -64,7 +64,7 @@ def size(hub: Hub) -> int:
 
 def test_opening_takes_few_requests(hub):
     fb.load_dataset("org/large", split="train")
-    assert hub.count("api") + hub.count("resolve", "README") <= 4
+    assert hub.count("api") + hub.count("resolve", "README") <= 3
     assert hub.count("resolve", ".parquet") == 2
     assert hub.count("cdn") == 2
 

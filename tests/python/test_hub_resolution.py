@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import forebay as fb
-from forebay.hub import globs, places
+from forebay.hub import globs, places, repository
 from forebay.hub.client import Client
 from forebay.hub.resolve import Wanted, resolve
 from forebay.hub.settings import current
@@ -244,14 +244,26 @@ def test_every_kind_of_revision_is_found(hub, revision):
     assert ours(repo, revision=found.commit) == by_name
 
 
-def test_a_listing_in_pages_is_the_same(hub):
+def test_a_listing_in_pages_is_the_same(hub, monkeypatch):
     repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])
     whole = ours(repo)
-    hub.page_size = 2
-    try:
-        assert ours(repo) == whole == theirs(repo)
-    finally:
-        hub.page_size = 1000
+    monkeypatch.setattr(hub, "page_size", 2)
+    hub.clear()
+    assert ours(repo) == whole
+    assert hub.count("api") == 1, "a commit with its files"
+    monkeypatch.setattr(hub, "tells_sizes", False)
+    hub.clear()
+    assert ours(repo) == whole == theirs(repo)
+    assert hub.count("api", "tree/") >= 4
+
+
+def test_of_repositories_with_many_files_the_listing_is_believed(hub, monkeypatch):
+    repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])
+    whole = ours(repo)
+    monkeypatch.setattr(repository, "MOST_SIBLINGS", 6)
+    hub.clear()
+    assert ours(repo) == whole
+    assert hub.count("api", "tree/") == 1
 
 
 def test_a_bucket_gives_the_splits_of_datasets(hub):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
+MOST_SIBLINGS = 1000
+"""Files that are believed to be all that a commit has: as many as a page of a listing."""
+
 File = tuple[str, int | None, str | None]
 """Path or URI, size, entity tag: what a store needs to know of a file."""
 
@@ -54,7 +57,9 @@ class Repository:
 
 
 def look_up(place: Place, client: Client) -> Repository:
-    """Returns what is in a repository: of the Hub, with two requests and one for the card, or of a downloaded copy.
+    """Returns what is in a repository: of the Hub, with a request and one for the card, or of a downloaded copy.
+
+    Of repositories that are gated, or have more than a thousand files, the files are asked for by themselves.
 
     A copy is used where the Hub is not to be asked or cannot be, and where its commit is named and all of it is known.
 
@@ -81,11 +86,14 @@ def look_up(place: Place, client: Client) -> Repository:
 
 def _of_hub(place: Place, client: Client) -> Repository:
     revision = quote(place.revision or "main", safe="")
-    info = client.get(f"/api/datasets/{place.id}/revision/{revision}", place.id).json()
+    # With the files and their sizes, as `HfApi.dataset_info(files_metadata=True)` asks for them.
+    info = client.get(f"/api/datasets/{place.id}/revision/{revision}?blobs=true", place.id).json()
     commit = info.get("sha") if isinstance(info, dict) else None
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or 'main'}`")
-    entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
+    entries: Iterable[Any] | None = _siblings(info)
+    if entries is None:
+        entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
     root = f"hf://datasets/{place.id}@{commit}"
     copied = _Copy(client.settings.cache, place.id, commit)
     files = {path: copied.file(path) or (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
@@ -98,6 +106,26 @@ def _of_hub(place: Place, client: Client) -> Repository:
         )
 
     return Repository(place, commit, files, text)
+
+
+def _siblings(info: dict[str, Any]) -> list[Any] | None:
+    """Returns the files that the Hub named with a commit, as it lists them; `None` where it is to be asked for them.
+
+    Whoever may not read a gated repository is told its files, too, and is refused where they are listed.
+    """
+    siblings = info.get("siblings")
+    if info.get("gated") or not isinstance(siblings, list) or not 0 < len(siblings) <= MOST_SIBLINGS:
+        return None
+    entries = []
+    for sibling in siblings:
+        large = sibling.get("lfs") if isinstance(sibling, dict) else None
+        if not isinstance(sibling, dict) or "size" not in sibling or not (large or sibling.get("blobId")):
+            return None
+        entry = {"type": "file", "path": sibling.get("rfilename"), "size": sibling["size"], "oid": sibling.get("blobId")}
+        if large:
+            entry["lfs"] = {"size": large.get("size", sibling["size"]), "oid": large.get("sha256")}
+        entries.append(entry)
+    return entries
 
 
 def _of_bucket(place: Place, client: Client) -> Repository:

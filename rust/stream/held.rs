@@ -62,7 +62,8 @@ impl Held {
         let shelves: Box<[Shelf]> = batches.into_iter().map(Shelf::new).collect();
         let of_places = places.as_ref().map_or(0, Places::memory_bytes) as u64;
         let stored_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places;
-        let saved_bytes: u64 = shelves.iter().filter_map(Shelf::columns).map(|columns| saved_by(schema, &columns)).sum();
+        let saved_bytes: u64 =
+            shelves.iter().filter_map(Shelf::columns).map(|columns| saved_by(schema, &columns)).sum();
         let (left_bytes, gathered_bytes) = (AtomicU64::new(stored_bytes), stored_bytes + saved_bytes);
         Self(Arc::new(Stored { num_rows, places, shelves, left_bytes, gathered_bytes }))
     }

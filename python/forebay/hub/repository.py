@@ -118,12 +118,12 @@ def _siblings(info: dict[str, Any]) -> list[Any] | None:
         return None
     entries = []
     for sibling in siblings:
-        large = sibling.get("lfs") if isinstance(sibling, dict) else None
-        if not isinstance(sibling, dict) or "size" not in sibling or not (large or sibling.get("blobId")):
+        if not isinstance(sibling, dict) or "size" not in sibling or not (sibling.get("lfs") or sibling.get("blobId")):
             return None
-        entry = {"type": "file", "path": sibling.get("rfilename"), "size": sibling["size"], "oid": sibling.get("blobId")}
-        if large:
-            entry["lfs"] = {"size": large.get("size", sibling["size"]), "oid": large.get("sha256")}
+        size, large = sibling["size"], sibling.get("lfs")
+        entry = {"type": "file", "path": sibling.get("rfilename"), "size": size, "oid": sibling.get("blobId")}
+        if isinstance(large, dict):
+            entry["lfs"] = {"size": large.get("size", size), "oid": large.get("sha256")}
         entries.append(entry)
     return entries
 

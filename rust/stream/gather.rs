@@ -133,33 +133,19 @@ fn gather_beside_nulls(
     rows: &[SourceRow],
 ) -> Result<ArrayData, ArrowError> {
     let is_narrow: Vec<bool> = sources.iter().map(|source| stands_for(source.data_type(), data_type)).collect();
-    let narrow: Vec<&ArrayData> =
-        sources.iter().zip(&is_narrow).filter(|(_, is)| **is).map(|(source, _)| *source).collect();
-    let mut numbers = Vec::with_capacity(sources.len());
-    let mut num_narrow = 0;
-    for &is in &is_narrow {
-        numbers.push(num_narrow);
-        num_narrow += u32::from(is);
-    }
-    let is_picked = |row: &&SourceRow| is_narrow[row.0 as usize];
-    let picked: Vec<SourceRow> =
-        rows.iter().filter(is_picked).map(|&(source, row)| (numbers[source as usize], row)).collect();
-    let widened = gather_as(data_type, &narrow, Rows::new(&picked))?;
-    let (mut wide, of_widened) = (sources.to_vec(), u32::try_from(sources.len()).unwrap_or(u32::MAX));
-    // Nothing is taken of those any more, but all sources are of one type.
-    wide.iter_mut().zip(&is_narrow).filter(|(_, is)| **is).for_each(|(source, _)| *source = &widened);
-    wide.push(&widened);
-    let mut num_picked = 0;
-    let rows: Vec<SourceRow> = rows
-        .iter()
-        .map(|&row| {
-            if !is_picked(&&row) {
-                return row;
-            }
-            num_picked += 1;
-            (of_widened, num_picked - 1)
-        })
-        .collect();
+    let is_picked = |row: &SourceRow| is_narrow[row.0 as usize];
+    let Some(any_narrow) = sources.iter().zip(&is_narrow).find_map(|(source, is)| is.then_some(*source)) else {
+        return gather_array(sources, Rows::new(rows));
+    };
+    // Sources of which nothing is taken have others in their places, so that rows keep their numbers.
+    let narrow = sources.iter().zip(&is_narrow).map(|(source, is)| if *is { source } else { any_narrow });
+    let picked: Vec<SourceRow> = rows.iter().copied().filter(is_picked).collect();
+    let widened = gather_as(data_type, &narrow.collect::<Vec<_>>(), Rows::new(&picked))?;
+    let wide = sources.iter().zip(&is_narrow).map(|(source, is)| if *is { &widened } else { *source });
+    let (wide, last) = (wide.chain([&widened]).collect::<Vec<_>>(), u32::try_from(sources.len()).unwrap_or(u32::MAX));
+    let mut of_widened = (0..).map(|row| (last, row));
+    let in_turn = |row: &SourceRow| if is_picked(row) { of_widened.next().unwrap_or(*row) } else { *row };
+    let rows: Vec<SourceRow> = rows.iter().map(in_turn).collect();
     gather_array(&wide, Rows::new(&rows))
 }
 

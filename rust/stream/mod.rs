@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 #[cfg(any(test, fuzzing))]
-use arrow_schema::SchemaRef;
+use arrow_schema::{ArrowError, SchemaRef};
 
 pub(crate) use self::gather::gather;
 pub use self::waiting::Cause;
@@ -47,20 +47,25 @@ use crate::plan::{Hole, Share};
 use crate::process::OfProcess;
 use crate::reader::EpochReader;
 
-/// Puts the rows of a trial on shelves as shuffled streams do, and gathers them, in an order that names each row once;
-/// `None` for more than one batch can hold.
+/// Puts the rows of a trial on shelves as shuffled streams do, and gathers them, in an order that names each row once.
+///
+/// # Errors
+///
+/// Those of decoding and of gathering.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn shelved(
     trial: &crate::dataset::Trial,
     schema: &SchemaRef,
     order: Vec<u32>,
     num_shelves: usize,
-) -> Result<Option<RecordBatch>> {
+) -> Result<RecordBatch> {
     let rows: Vec<(u32, u32)> = order.iter().map(|&row| (0, row)).collect();
-    let Some(shelves) = shelves::Shelves::of(order, num_shelves) else { return Ok(None) };
+    let gather_error = |source| EpochReader::gather_error(&source);
+    let no_order = || gather_error(ArrowError::InvalidArgumentError("no order of the rows".into()));
+    let shelves = shelves::Shelves::of(order, num_shelves).ok_or_else(no_order)?;
     let stored = trial.onto(&shelves)?;
     let held = held::Held::on_shelves(schema, shelves, stored);
-    Ok(held::gather(schema, &[held], &rows).ok())
+    held::gather(schema, &[held], &rows).map_err(gather_error)
 }
 
 /// Why a forked child gets nothing from its parent's stream.

@@ -244,26 +244,23 @@ def test_every_kind_of_revision_is_found(hub, revision):
     assert ours(repo, revision=found.commit) == by_name
 
 
-def test_a_listing_in_pages_is_the_same(hub, monkeypatch):
+@pytest.mark.parametrize("why", ["it has more than are believed", "it comes without sizes"])
+def test_files_are_listed_where_a_commit_is_not_believed_to_name_them(hub, monkeypatch, why):
     repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])
-    whole = ours(repo)
+    place = places.parse(f"hf://datasets/{repo.id}")
+    assert place is not None
+    hub.clear()
+    named = repository.look_up(place, Client(current(None))).files
+    assert hub.count("api") == 1
     monkeypatch.setattr(hub, "page_size", 2)
+    if why == "it comes without sizes":
+        monkeypatch.setattr(hub, "tells_sizes", False)
+    else:
+        monkeypatch.setattr(repository, "MOST_SIBLINGS", 6)
     hub.clear()
-    assert ours(repo) == whole
-    assert hub.count("api") == 1, "a commit with its files"
-    monkeypatch.setattr(hub, "tells_sizes", False)
-    hub.clear()
-    assert ours(repo) == whole == theirs(repo)
-    assert hub.count("api", "tree/") >= 4
-
-
-def test_of_repositories_with_many_files_the_listing_is_believed(hub, monkeypatch):
-    repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])
-    whole = ours(repo)
-    monkeypatch.setattr(repository, "MOST_SIBLINGS", 6)
-    hub.clear()
-    assert ours(repo) == whole
-    assert hub.count("api", "tree/") == 1
+    assert repository.look_up(place, Client(current(None))).files == named, "the same sizes and digests"
+    assert hub.count("api", "tree/") >= 4, "page by page"
+    assert ours(repo) == theirs(repo)
 
 
 def test_a_bucket_gives_the_splits_of_datasets(hub):

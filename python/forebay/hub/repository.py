@@ -118,10 +118,10 @@ def _siblings(info: dict[str, Any]) -> list[Any] | None:
         return None
     entries = []
     for sibling in siblings:
-        if not isinstance(sibling, dict) or "size" not in sibling or not (sibling.get("lfs") or sibling.get("blobId")):
+        if not isinstance(sibling, dict) or not {"rfilename", "size", "blobId"} <= sibling.keys():
             return None
         size, large = sibling["size"], sibling.get("lfs")
-        entry = {"type": "file", "path": sibling.get("rfilename"), "size": size, "oid": sibling.get("blobId")}
+        entry = {"type": "file", "path": sibling["rfilename"], "size": size, "oid": sibling["blobId"]}
         if isinstance(large, dict):
             entry["lfs"] = {"size": large.get("size", size), "oid": large.get("sha256")}
         entries.append(entry)

@@ -1,8 +1,8 @@
 """Datasets of a Hub into torch, shuffled, beside the two loaders that stream the same Parquet from it.
 
 The Hub is that of the tests, on the loopback interface; the URLs that it resolves files to lead to nginx
-(`slow_store`), so neither is what is measured. All answers of both are late by the same. Each reader runs in a process
-of its own, and must deliver the rows of a tiny repository first.
+(`slow_store`), so neither is what is measured. All answers of both are late by the same. Readers take turns, round by
+round; each runs in a process of its own, and must deliver the rows of a tiny repository first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ import data
 from cases import CASES
 from harness import ROOT, FailedError
 from measuring import Measurement
-from report import Bar, Table, count
+from report import Bar, Table, count, progress
 from slow_store import BUCKET, SlowStore
+from throughput import LOADER_SECONDS, QUICK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from results import Log
 
 DELAYS_MS = (0, 50)
-MAX_ROUNDS = 3
 OURS = "forebay"
 READERS = {
     OURS: ("forebay", 0),
@@ -45,8 +46,6 @@ READERS = {
 
 BARS = {"tokens": {"datasets": 50, "litdata": 3}, "text": {"datasets": 10, "litdata": 3}}
 """How many times as fast as the best of each Forebay has to be."""
-
-LOADER_SECONDS = 2.0
 
 
 def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds: float) -> Any:
@@ -71,12 +70,12 @@ def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds
     return hub
 
 
-@dataclass(frozen=True)
+@dataclass
 class Seen:
     """What was measured of one reader at one latency."""
 
-    found: list[Measurement]
-    requests: str
+    found: list[Measurement] = field(default_factory=list)
+    requests: str = ""
     """Of the Hub: to its API and to resolve."""
 
     @property
@@ -121,15 +120,27 @@ def _bar(name: str, delay_ms: int, rival: str, least: float, seen: dict[str, See
 
 
 def _measure(run: Run, log: Log, name: str, delay_ms: int) -> dict[str, Seen]:
-    seen = {}
+    seen = {reader: Seen() for reader in READERS}
+    bar = progress(f"{name}, {delay_ms} ms", len(seen) * run.num_rounds)
     with _hub(run, name, delay_ms / 1000) as hub:
-        for reader in READERS:
-            try:
-                seen[reader] = _rounds(run, log, hub, name, delay_ms, reader)
-            except FailedError as error:
-                if reader == OURS:
-                    raise
-                run.note(f"{name} from a Hub, {reader}", error)
+        for round_index in range(run.num_rounds):
+            for reader, one in list(seen.items()):
+                bar.update()
+                key = f"{delay_ms} ms, {name}, {reader}, round {round_index + 1}"
+                try:
+                    answer = log.once(key, partial(_once, run, hub, name, reader))
+                except FailedError as error:
+                    if reader == OURS:
+                        raise
+                    run.note(f"{name} from a Hub, {reader}", error)
+                    del seen[reader]
+                    continue
+                one.found.append(Measurement(**answer["measured"]))
+                one.requests = answer["requests"]
+    bar.close()
+    for reader, one in seen.items():
+        told = f"{count(one.rate)} rows/s, first batch {one.first_batch:.2f} s"
+        print(f"    {delay_ms} ms, {name}, {reader}: {told}", flush=True)
     return seen
 
 
@@ -153,33 +164,21 @@ def _hub(run: Run, name: str, delay_seconds: float) -> Iterator[Any]:
         yield hub
 
 
-def _rounds(run: Run, log: Log, hub: Any, name: str, delay_ms: int, reader: str) -> Seen:
+def _once(run: Run, hub: Any, name: str, reader: str) -> dict[str, Any]:
     function, num_workers = READERS[reader]
-    found, requests = [], ""
-    for index in range(min(run.num_rounds, MAX_ROUNDS)):
-
-        def once() -> Any:
-            with tempfile.TemporaryDirectory(prefix="forebay-hub-") as home:
-                hub.log.clear()
-                order = {
-                    "function": function,
-                    "case": name,
-                    "num_workers": num_workers,
-                    "num_cores": run.num_cores,
-                    "max_seconds": None if reader == OURS else LOADER_SECONDS,
-                    "environment": hub.environment(Path(home)) | {"XDG_CACHE_HOME": home},
-                }
-                answer = run.program("hub_readers.py", json.dumps(order))
-                asked = f"{hub.count('api', 'whole')} + {hub.count('resolve', 'whole')}"
-            expected = run.program("expected.py", name, data.make(name, run.data, "tiny"))
-            if answer["checked"] != expected:
-                raise FailedError(f"{reader}: other rows than those in the repository: {answer['checked']}")
-            return {"measured": answer["measured"], "requests": asked}
-
-        answer = log.once(f"{delay_ms} ms, {name}, {reader}, round {index + 1}", once)
-        found.append(Measurement(**answer["measured"]))
-        requests = answer["requests"]
-    seen = Seen(found, requests)
-    told = f"{count(seen.rate)} rows/s, first batch {seen.first_batch:.2f} s"
-    print(f"    {delay_ms} ms, {name}, {reader}: {told}", flush=True)
-    return seen
+    with tempfile.TemporaryDirectory(prefix="forebay-hub-") as home:
+        hub.log.clear()
+        order = {
+            "function": function,
+            "case": name,
+            "num_workers": num_workers,
+            "num_cores": run.num_cores,
+            "max_seconds": None if reader == OURS else QUICK_SECONDS if run.is_quick else LOADER_SECONDS,
+            "environment": hub.environment(Path(home)) | {"XDG_CACHE_HOME": home},
+        }
+        answer = run.program("hub_readers.py", json.dumps(order))
+        asked = f"{hub.count('api', 'whole')} + {hub.count('resolve', 'whole')}"
+    expected = run.program("expected.py", name, data.make(name, run.data, "tiny"))
+    if answer["checked"] != expected:
+        raise FailedError(f"{reader}: other rows than those in the repository: {answer['checked']}")
+    return {"measured": answer["measured"], "requests": asked}

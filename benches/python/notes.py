@@ -46,8 +46,8 @@ NOTES = """\
 - **After the first batch** leaves out opening and the filling of buffers, but flatters a reader that has decoded much
   by then: a scanner that reads ahead, a shuffle window. So *ours : its* is the lower of two ratios, after the first
   batch and of **the whole pass**. *Late : all* is the rate of the second half of the rows over that of all, 1 where a
-  reader is steady. Loaders that go row by row are stopped two seconds after their first batch, and only the rate
-  after it counts.
+  reader is steady. Loaders that go row by row are stopped ten seconds after their first batch, and only the rate
+  after it counts; their first two seconds, in which they take memory from the system, are half as fast as the rest.
 - **Variants.** The first round measures each way to use a reader: pyarrow's scanner cutting batches or not, or row
   groups on threads; a loader without workers and with two. The others measure the best alone. Loaders a tenth as fast
   as Forebay have three rounds.
@@ -115,8 +115,8 @@ only imported torch.
 
 **Hub.** The Hub of the tests, whose URLs lead to nginx, both on the loopback interface and with all answers so much
 later than asked. Each reader opens the repository by its name, in a process of its own with empty caches, and shuffles
-with its defaults. Forebay's rate is of a whole epoch, opening included; the others are stopped after two seconds, and
-only the rate after their first batch counts.
+with its defaults. Forebay's rate is of a whole epoch, opening included; the others are stopped ten seconds after their
+first batch, and only the rate after it counts.
 *Hub requests* are those to its API and those that resolve files, of the last round.
 
 **Packing.** 60,000 documents of 16 to 20,000 tokens, log-normal lengths, into batches of 16 sequences of 2048. The

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from report import Part
     from results import Log
 
-LOADER_SECONDS = 2.0
-"""After which loaders that shuffle row by row are stopped: a pass takes them minutes."""
+LOADER_SECONDS = 10.0
+"""After which loaders that shuffle row by row are stopped: a pass takes them minutes; their first seconds are slow."""
 QUICK_SECONDS = 0.5
 QUICK_CASE = "tokens"
 """The case that a quick run measures all readers of."""

@@ -68,6 +68,12 @@ pub const FETCH_WINDOW_BYTES: u64 = 64 << 20;
 /// cache when it is decoded.
 pub const LOCAL_FETCH_WINDOW_BYTES: u64 = 16 << 20;
 
+/// Bytes of batches, from the next on, whose rows are decoded at least, if they fit: what a loop takes in a burst.
+pub const DECODED_AHEAD_BYTES: u64 = 64 << 20;
+
+/// Parts that may be decoded ahead for each thread, however large they are: one at work, and one that waits for it.
+pub const PARTS_AHEAD_PER_THREAD: u64 = 2;
+
 /// Bytes of the columns that are returned which a selection reads before it is complete.
 pub const READ_AHEAD_BYTES: u64 = 64 << 20;
 

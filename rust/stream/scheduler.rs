@@ -13,6 +13,10 @@
 //! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
 //! most a window, which grows by what arrives while nothing is being decoded, as TCP's does at its start (RFC 5681, 3.1).
 //!
+//! **How far ahead they are decoded.** From a store as far as the memory goes, which outlasts a stall. What lies at hand no
+//! further than a loop may take batches in a burst, and than keeps all threads busy: what is decoded earlier is memory that
+//! the system has to give anew, and has left the processor's caches when it is gathered.
+//!
 //! [`planning`] says which batches come next and what they need, [`blocks`] what happens when the window does not fit.
 
 mod blocks;
@@ -90,6 +94,8 @@ pub(super) struct Scheduler {
     undecoded_bytes: u64,
     /// How many of them there may be.
     fetch_window: u64,
+    /// How many bytes of batches, and how many parts however large, may be decoded ahead; `None` for all that fit.
+    decoded_ahead: Option<(u64, u64)>,
     num_decoding: usize,
     /// Pieces being fetched or decoded, and batches being gathered.
     num_under_way: usize,
@@ -145,6 +151,7 @@ impl Scheduler {
             to_compact: Vec::new(),
             undecoded_bytes: 0,
             fetch_window: config::FETCH_WINDOW_BYTES,
+            decoded_ahead: None,
             num_decoding: 0,
             num_under_way: 0,
             num_ready: 0,
@@ -166,9 +173,11 @@ impl Scheduler {
         self
     }
 
-    /// Has so many bytes be asked for that nobody decodes yet, at first.
-    pub(super) fn with_fetch_window(mut self, bytes: u64) -> Self {
-        self.fetch_window = bytes;
+    /// Has the bytes lie at hand, for `num_threads` to decode: nothing is gained by what is done early.
+    pub(super) fn with_bytes_at_hand(mut self, num_threads: usize) -> Self {
+        self.fetch_window = config::LOCAL_FETCH_WINDOW_BYTES;
+        let num_parts = config::PARTS_AHEAD_PER_THREAD.saturating_mul(num_threads.max(1) as u64);
+        self.decoded_ahead = Some((config::DECODED_AHEAD_BYTES, num_parts));
         self
     }
 
@@ -456,7 +465,21 @@ impl Scheduler {
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }
 
+    /// Returns whether a part that batch `first` needs, and none before it, may wait: for something that is under way, or
+    /// that the consumer can take.
+    fn is_far_ahead(&self, first: u64) -> bool {
+        let Some((bytes, num_parts)) = self.decoded_ahead else { return false };
+        if self.num_under_way == 0 && self.num_ready == 0 {
+            return false;
+        }
+        let ahead = self.row_bytes.of(index_of(first, self.num_delivered).saturating_mul(self.batch_rows()));
+        ahead > bytes.max(self.largest_part.saturating_mul(num_parts))
+    }
+
     fn next_decode(&mut self) -> Option<Task> {
+        if self.to_decode.first().is_some_and(|&(first, _)| self.is_far_ahead(first)) {
+            return None;
+        }
         let (_, key) = self.to_decode.pop_first()?;
         let resident = self.residents.get_mut(&key)?;
         let Stage::Fetched(fetched) = std::mem::replace(&mut resident.stage, Stage::Decoding) else { return None };

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -37,8 +38,12 @@ fn dataset(folder: &Path) -> Dataset {
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
+    open(folder, &writer.into_inner().unwrap())
+}
+
+fn open(folder: &Path, file: &[u8]) -> Dataset {
     let path = folder.join("x.parquet");
-    std::fs::write(&path, writer.into_inner().unwrap()).unwrap();
+    std::fs::write(&path, file).unwrap();
     let request = OpenRequest { sources: vec![path.to_str().unwrap().to_owned()], ..OpenRequest::default() };
     Io::current().unwrap().block_on(Dataset::open(request, &Progress::default())).unwrap()
 }
@@ -156,6 +161,41 @@ fn no_more_is_asked_for_at_first_than_a_window() {
     }
     assert_eq!(num_asked, config::FETCH_WINDOW_BYTES / PART_BYTES);
     assert_eq!(scheduler.awaited(), Cause::Store);
+}
+
+/// Writes and opens a file of 200 row groups of 16 texts, 64 KiB each, that take no room in it: 200 MiB of rows.
+fn large_rows(folder: &Path) -> Dataset {
+    let text = "x".repeat(64 << 10);
+    let texts = StringArray::from_iter_values(std::iter::repeat_n(&text, 16));
+    let batch = RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef)]).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(16)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    (0..200).for_each(|_| writer.write(&batch).unwrap());
+    open(folder, &writer.into_inner().unwrap())
+}
+
+#[test]
+fn what_lies_at_hand_is_decoded_as_far_ahead_as_a_burst_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = large_rows(folder.path());
+    let (answer, num_threads) = (dataset.known_answer().unwrap(), 2);
+    let settings = OrderSettings::Sequential;
+    let reader = Arc::new(EpochReader::try_new(&dataset, answer, settings, 1 << 30).unwrap());
+    let options = StreamOptions { memory_limit: 1 << 30, num_threads, max_skipped: None };
+    let mut stream = BatchStream::start(&reader, 0, Share::whole(reader.num_rows(), 16), options).unwrap();
+    // The threads have the time to decode all of it while the consumer is busy.
+    let (mut decoded, mut num_same) = (0, 0);
+    while num_same < 50 {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = stream.stats().bytes_decoded;
+        num_same = if now == decoded { num_same + 1 } else { 0 };
+        decoded = now;
+    }
+    let at_work = config::PARTS_AHEAD_PER_THREAD * num_threads as u64 * (1 << 20);
+    assert!((1..=config::DECODED_AHEAD_BYTES + at_work).contains(&decoded), "{decoded} bytes");
+    let num_rows: usize = stream.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
+    assert_eq!(num_rows, 3200);
+    assert!(stream.stats().bytes_decoded > 190 << 20);
 }
 
 #[test]

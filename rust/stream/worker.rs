@@ -19,7 +19,6 @@ use super::scheduler::Scheduler;
 use super::shelves::Shelves;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
-use crate::config;
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
@@ -114,8 +113,7 @@ impl Shared {
         let holes = Holes::new(holes, options.max_skipped);
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
-        let window = if is_local { config::LOCAL_FETCH_WINDOW_BYTES } else { config::FETCH_WINDOW_BYTES };
-        let scheduler = scheduler.with_fetch_window(window);
+        let scheduler = if is_local { scheduler.with_bytes_at_hand(options.num_threads) } else { scheduler };
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,

@@ -122,7 +122,7 @@ def test_a_query_that_finds_no_room_for_temporary_files_says_where(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault(times=None, latency=0.2), Fault(times=None, latency=0.2, chance=0.25, status=500)]
+    "fault", [Fault(times=None, latency=0.2), Fault(times=None, latency=0.2, chance=0.1, status=500)]
 )
 def test_a_process_that_was_stopped_for_longer_than_its_patience_goes_on(fault: Fault, proxy: FaultProxy) -> None:
     """As by `Ctrl-Z` and `fg`: nobody was asked in the meantime, so no store is to blame.

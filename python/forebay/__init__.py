@@ -10,7 +10,9 @@
 `load_dataset` opens, `Dataset` selects, `Dataset.to_torch` delivers. Nothing is read, and no thread started, at import.
 """
 
-from forebay import hf
+from typing import TYPE_CHECKING, Never
+
+from forebay import familiar, hf
 from forebay._lib import Batch, __version__
 from forebay.columns import DictionaryEncoded, Masked, Ragged
 from forebay.dataloader import DataLoader
@@ -113,3 +115,8 @@ __all__ = [
     "read_query",
     "unpickle_with",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Never:
+        raise familiar.missing(None, f"module {__name__!r}", name, familiar.OF_MODULE)

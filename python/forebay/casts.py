@@ -33,17 +33,24 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     """Returns the query that gives columns the types of features in JSON form; None if they have them.
 
     Raises:
-        SettingError: a type has no name in SQL.
+        SettingError: something is no feature, or its type has no name in SQL.
     """
     columns, is_cast = [], False
     for field in schema:
         text = _quoted(field.name)
-        wanted = storage_type(features[field.name]) if field.name in features else field.type
+        wanted = _stored_as(field.name, features[field.name]) if field.name in features else field.type
         if _plain(field.type) != _plain(wanted):
             text = f"arrow_cast({text}, '{_type_name(field.name, wanted)}') AS {text}"
             is_cast = True
         columns.append(text)
     return f"SELECT {', '.join(columns)} FROM dataset" if is_cast else None  # noqa: S608 - names are quoted
+
+
+def _stored_as(column: str, feature: Any) -> Any:
+    try:
+        return storage_type(feature)
+    except ValueError as error:
+        raise SettingError(f"features: column `{column}`: {error}; expected one such as `Value('float32')`") from error
 
 
 def _plain(data_type: Any) -> Any:

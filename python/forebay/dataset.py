@@ -7,9 +7,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
-from forebay import _lib, display
+from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
 from forebay.casts import cast_query, rename_query
 from forebay.compat import DatasetsFormat
@@ -81,6 +81,12 @@ class Dataset:
         self._num_passes = num_passes
         self._prepared_format: Format | None = None
         self._weights: _lib.Weights | None = None
+
+    # Not for type checkers, to which it would say that a dataset has all names.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            raise familiar.missing(self, "a dataset", name, familiar.OF_DATASET)
 
     def _of(self, native: _lib.Dataset) -> Dataset:
         """Returns a dataset like this one, of other rows or columns."""

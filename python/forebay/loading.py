@@ -33,6 +33,7 @@ def load_dataset(
     filters: str | Filters | None = None,
     features: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    streaming: bool = True,
 ) -> Dataset: ...
 
 
@@ -50,6 +51,7 @@ def load_dataset(
     filters: str | Filters | None = None,
     features: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    streaming: bool = True,
 ) -> Dataset: ...
 
 
@@ -67,6 +69,7 @@ def load_dataset(
     filters: str | Filters | None = None,
     features: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    streaming: bool = True,
 ) -> DatasetDict: ...
 
 
@@ -83,6 +86,7 @@ def load_dataset(
     filters: str | Filters | None = None,
     features: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    streaming: bool = True,
 ) -> Dataset | DatasetDict:
     """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
 
@@ -113,6 +117,7 @@ def load_dataset(
             `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
             one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
             For what `fsspec` reads the arguments of its file system, of any type that JSON has.
+        streaming: There for calls that come from `datasets`; only True will do, as nothing is downloaded first.
 
     Returns:
         A `Dataset`; without `split` a `DatasetDict` of all splits.
@@ -144,6 +149,8 @@ def load_dataset(
         raise SettingError(f"token: expected text, or False for none, got {type(token).__name__}")
     if columns is not None:
         columns = check_names("columns", columns)
+    if streaming is not True:
+        raise SettingError(f"streaming: nothing is downloaded first here, so only True will do, got {streaming!r}")
     wanted = Wanted(name, data_files, data_dir)
 
     def open_all(tick: Callable[[int, int], None]) -> Opened:

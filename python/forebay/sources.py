@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay import _lib, splits
 from forebay.exceptions import SettingError
+from forebay.familiar import OTHER_FORMATS
 from forebay.hub import patterns, places, settings
 from forebay.hub.card import Card
 from forebay.hub.card import read as read_card
@@ -221,6 +222,8 @@ def _find_elsewhere(request: Request) -> _Found | None:
         if wanted == Wanted() and not card.configs:
             return None
         return _of_folder(folder, card, wanted)
+    if source in OTHER_FORMATS and wanted.data_files is not None:
+        raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
         if wanted.data_files is None:
             raise SettingError("data_files: `parquet` needs the files: a path, a pattern, or those of each split")

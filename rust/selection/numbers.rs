@@ -2,8 +2,9 @@
 //!
 //! The engine's arithmetic wraps around, in columns and in the constants that it folds. So `+`, `-` and `*` of
 //! integers, and the negation of one, become functions that fail instead. And its simplifier moves a cast from the
-//! column to the literal it is compared with, which compares numbers that the cast would have refused or rounded. So
-//! casts that may do either are hidden from it, in a function that does nothing.
+//! column to the literal it is compared with, which compares numbers that the cast would have refused or rounded; and its
+//! pruning casts the bounds of columns, which bound nothing where the cast does not keep the order. So casts that may do
+//! any of it are hidden from it, in a function that does nothing.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,7 +18,8 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around lossy casts.
+/// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around casts that lose
+/// something or do not keep the order.
 pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
     let checked = expr.transform_up(|node| {
         Ok(match node {
@@ -36,8 +38,13 @@ pub(crate) fn checked_numbers(expr: Expr, schema: &DFSchema) -> PlanResult<Expr>
                 Transformed::yes(Operation::Negate.call(vec![*negated]))
             }
             Expr::TryCast(cast) => Transformed::yes(Operation::Keep.call(vec![Expr::TryCast(cast)])),
-            Expr::Cast(cast) if is_lossy(&cast.expr.get_type(schema)?, cast.field.data_type()) => {
-                Transformed::yes(Operation::Keep.call(vec![Expr::Cast(cast)]))
+            Expr::Cast(cast) => {
+                let (from, to) = (cast.expr.get_type(schema)?, cast.field.data_type());
+                if is_lossy(&from, to) || !keeps_order(&from, to) {
+                    Transformed::yes(Operation::Keep.call(vec![Expr::Cast(cast)]))
+                } else {
+                    Transformed::no(Expr::Cast(cast))
+                }
             }
             other => Transformed::no(other),
         })
@@ -65,6 +72,27 @@ pub(super) fn is_lossy(from: &DataType, to: &DataType) -> bool {
         (_, _, None, Some((to_whole, _))) => from.is_floating() || from.is_integer() && to_whole < num_digits(from),
         _ => false,
     }
+}
+
+/// Returns whether a cast keeps the order of values: not if it leaves the hour of a day of a time, or the truth of a number,
+/// or goes between an instant and the local time of a zone that has a summer time.
+fn keeps_order(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Boolean, Time32, Time64, Timestamp};
+    match (value_type(from), value_type(to)) {
+        (from, Boolean) => *from == Boolean,
+        (Timestamp(..), Time32(_) | Time64(_)) => false,
+        (Timestamp(_, Some(_)), Timestamp(_, Some(_))) => true,
+        (from, to) => !may_have_summer_time(from) && !may_have_summer_time(to),
+    }
+}
+
+fn value_type(data_type: &DataType) -> &DataType {
+    if let DataType::Dictionary(_, values) = data_type { values } else { data_type }
+}
+
+fn may_have_summer_time(data_type: &DataType) -> bool {
+    let DataType::Timestamp(_, Some(zone)) = data_type else { return false };
+    zone.chars().any(char::is_alphabetic) && !["UTC", "GMT", "Z"].iter().any(|name| zone.eq_ignore_ascii_case(name))
 }
 
 /// Returns whether an integer type holds all values of another one.
@@ -183,7 +211,7 @@ impl ScalarUDFImpl for Checked {
 mod tests {
     use arrow_array::{Int8Array, Scalar};
 
-    use super::{DataType, Operation, is_lossy};
+    use super::{DataType, Operation, is_lossy, keeps_order};
 
     #[test]
     fn a_cast_is_lossy_where_some_value_does_not_come_back() {
@@ -200,6 +228,37 @@ mod tests {
         }
         for (from, to) in [(Int64, decimal(20, 0)), (decimal(10, 2), decimal(12, 4)), (Utf8, Int64)] {
             assert!(!is_lossy(&from, &to), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn a_cast_keeps_the_order_unless_something_larger_becomes_smaller() {
+        use DataType::{Boolean, Date32, Float64, Int64, Time64, Utf8};
+        use arrow_schema::TimeUnit::{Microsecond, Nanosecond};
+        let time = |zone: Option<&str>| DataType::Timestamp(Microsecond, zone.map(Into::into));
+        let coded = |values: DataType| DataType::Dictionary(Box::new(Int64), Box::new(values));
+        for (from, to) in [
+            (Int64, Boolean),
+            (Float64, coded(Boolean)),
+            (time(None), Time64(Nanosecond)),
+            (coded(time(None)), Time64(Nanosecond)),
+            (time(Some("Europe/Berlin")), time(None)),
+            (time(None), time(Some("Europe/Berlin"))),
+            (time(Some("America/Sao_Paulo")), Date32),
+        ] {
+            assert!(!keeps_order(&from, &to), "{from} {to}");
+        }
+        for (from, to) in [
+            (Boolean, Int64),
+            (Boolean, Boolean),
+            (Int64, Float64),
+            (Int64, Utf8),
+            (time(None), Date32),
+            (time(Some("UTC")), Date32),
+            (time(Some("+02:00")), time(None)),
+            (time(Some("Europe/Berlin")), time(Some("UTC"))),
+        ] {
+            assert!(keeps_order(&from, &to), "{from} {to}");
         }
     }
 

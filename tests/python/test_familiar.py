@@ -1,0 +1,87 @@
+"""Names that users of `datasets` know: what they are told instead, and that it works."""
+
+from __future__ import annotations
+
+import re
+
+import datasets
+import datasets.distributed
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+from forebay import familiar
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("familiar") / "train.parquet"
+    columns = {"lang": ["de", "en"] * 50, "score": [i / 7 for i in range(100)], "x": list(range(100))}
+    pq.write_table(pa.table(columns | {"a": [{"b": i} for i in range(100)], "name": [i % 2 for i in range(100)]}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ds(path):
+    return fb.load_dataset(path, split="train")
+
+
+def _code(advice: str) -> list[str]:
+    """Returns what an advice has in backticks, except names alone."""
+    return [code for code in re.findall(r"`([^`]+)`", advice) if not code.replace(".", "").isidentifier()]
+
+
+@pytest.mark.parametrize("name", familiar.OF_DATASET)
+def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
+    with pytest.raises(AttributeError, match=f"a dataset has no `{name}`; instead: ") as refused:
+        getattr(ds, name)
+    known = {"ds": ds, "n": 10, "seed": 1, "function": dict, "name": "name", "names": ["no", "yes"]}
+    known |= {"datasets": datasets, "pyarrow": pa, "polars": pl, "duckdb": duckdb}
+    known["side"] = pa.table({"lang": ["de"], "country": ["DE"]})
+    for code in _code(str(refused.value).partition("instead: ")[2]):
+        exec(code, known)
+    if name == "train_test_split":
+        parts = [len(ds.select(known["test"])), len(ds.select(ds.selection() - known["test"]))]
+        assert parts == [10, 90]
+
+
+@pytest.mark.parametrize("name", familiar.OF_MODULE)
+def test_what_the_module_does_not_have_has_another_name_that_works(name, ds, path):
+    assert hasattr(datasets, name) or hasattr(datasets.distributed, name)
+    with pytest.raises(AttributeError, match=f"no `{name}`; instead: ") as refused:
+        getattr(fb, name)
+    known = {"a": ds, "b": ds, "ds": ds, "n": 10, "path": path, "datasets": datasets, "forebay": fb}
+    for code in _code(str(refused.value).partition("instead: ")[2]):
+        exec(code, known)
+
+
+def test_other_names_are_missing_as_everywhere(ds):
+    assert not hasattr(ds, "no_such_name")
+    assert not hasattr(fb, "no_such_name")
+    with pytest.raises(AttributeError, match="^a dataset has no `no_such_name`$"):
+        ds.no_such_name  # noqa: B018 - looked up
+    with pytest.raises(ImportError, match="no_such_name"):
+        from forebay import no_such_name  # noqa: F401
+
+
+def test_only_streaming_will_do(path):
+    assert len(fb.load_dataset(path, split="train", streaming=True)) == 100
+    with pytest.raises(fb.SettingError, match="streaming: nothing is downloaded first"):
+        fb.load_dataset(path, split="train", streaming=False)
+
+
+def test_other_formats_are_told_apart_from_folders(tmp_path, monkeypatch):
+    with pytest.raises(fb.SettingError, match="`json` files are not read, only Parquet"):
+        fb.load_dataset("json", data_files="x.jsonl", split="train")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json").mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "json" / "x.parquet")
+    assert len(fb.load_dataset("json", data_files="x.parquet", split="train")) == 2
+
+
+def test_a_dtype_is_no_feature(ds):
+    with pytest.raises(fb.SettingError, match=r"column `x`: 'float32' is no feature; expected one such as"):
+        ds.cast_column("x", "float32")

@@ -137,9 +137,10 @@ class Dataset:
 
         The query calls this dataset `dataset` and returns at most one row for each of its rows: `WHERE`, computed
         columns, `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`, `DISTINCT ON`, window
-        functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, and what `LIMIT` keeps of unordered rows,
-        go by the dataset's order. Columns that are functions of the row are computed as it is read, in every epoch;
-        values of other tables and rows are found once, with the rows, and kept in memory.
+        functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, rows that it does not order, and what
+        `LIMIT` keeps of these go by the dataset's order, which an earlier query may have given it. Columns that are
+        functions of the row are computed as it is read, in every epoch; values of other tables and rows are found once,
+        with the rows, and kept in memory.
 
         Planned now; run when the rows are first needed, for `ORDER BY` on the columns that it names alone. `shuffle`
         puts its own order in the place of `ORDER BY`.

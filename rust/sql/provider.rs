@@ -240,13 +240,8 @@ impl Stream for Reading {
 
 /// Hands over the batches of a scan until nobody wants more.
 async fn deliver(dataset: Dataset, limit: Option<usize>, sender: &Sender<Result<RecordBatch>>) -> Result<()> {
-    let scanning = Scanning {
-        // As much as scans of a query of our own may hold.
-        memory_limit: config::QUERY_MEMORY_BYTES / 2,
-        num_threads: config::num_threads(),
-        metrics: Arc::default(),
-        progress: Arc::default(),
-    };
+    // As much as scans of a query of our own may hold.
+    let scanning = Scanning::new(config::QUERY_MEMORY_BYTES / 2, &Arc::default(), &Arc::default());
     let limit = limit.map(|limit| u64::try_from(limit).unwrap_or(u64::MAX));
     let mut batches = scan::open(dataset, None, Arc::new(scanning), false, limit).await?;
     while let Some(scanned) = batches.next().await {

@@ -4,14 +4,15 @@
 //! fit spill to temporary files.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use arrow_array::{Array, RecordBatch, RecordBatchOptions};
+use arrow_array::{Array, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
+use arrow_select::take::take_record_batch;
 use datafusion::common::DataFusionError;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
@@ -61,6 +62,7 @@ pub(super) struct Running {
     text: String,
     memory_limit: u64,
     metrics: Arc<Metrics>,
+    scanning: Arc<Scanning>,
 }
 
 impl Running {
@@ -75,12 +77,7 @@ impl Running {
         // Half for what the engine holds, half for what scans read.
         let pool = FairSpillPool::new(usize::try_from(memory_limit / 2).unwrap_or(usize::MAX));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).build_arc().map_err(failed)?;
-        let scanning = Scanning {
-            memory_limit: memory_limit / 2,
-            num_threads: config::num_threads(),
-            metrics: Arc::clone(metrics),
-            progress: Arc::clone(progress),
-        };
+        let scanning = Arc::new(Scanning::new(memory_limit / 2, metrics, progress));
         let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let most_rows = u64::from(config::QUERY_BATCH_ROWS);
         let batch_rows = (memory_limit / MEMORY_PER_BATCH_ROW).clamp(LEAST_BATCH_ROWS, most_rows);
@@ -89,10 +86,10 @@ impl Running {
             .with_sort_spill_reservation_bytes(narrow(memory_limit / MERGES_IN_MEMORY))
             // One partition, so that the same query gives the same rows in the same order.
             .with_target_partitions(1)
-            .with_extension(Arc::new(scanning));
+            .with_extension(Arc::clone(&scanning));
         let state =
             SessionStateBuilder::new_from_existing(state.clone()).with_config(config).with_runtime_env(runtime).build();
-        Ok(Self { state, text: text.to_owned(), memory_limit, metrics: Arc::clone(metrics) })
+        Ok(Self { state, text: text.to_owned(), memory_limit, metrics: Arc::clone(metrics), scanning })
     }
 
     fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
@@ -153,6 +150,8 @@ impl Running {
         let attached = arrow_select::concat::concat_batches(&attached_schema, &found);
         let attached = attached.map_err(|error| self.failed(error.into()))?;
         drop(found);
+        let in_order = self.in_order(rows, attached, is_ordered).map_err(|error| self.failed(error.into()))?;
+        let (rows, attached, is_ordered) = in_order;
         let counted = self.metrics.snapshot();
         let report = Report {
             bytes: counted.bytes_fetched,
@@ -176,6 +175,29 @@ impl Running {
             return Err(Error::QueryMemory { sql, limit_bytes: self.memory_limit, reason });
         }
         Ok(answer)
+    }
+
+    /// Returns the numbers of rows that were identified by a scan, what comes with them, and whether they have an order:
+    /// that of the query, or else that of the dataset.
+    fn in_order(
+        &self,
+        rows: Vec<u64>,
+        attached: RecordBatch,
+        is_ordered: bool,
+    ) -> Result<(Vec<u64>, RecordBatch, bool), ArrowError> {
+        let ordered = self.scanning.ordered.lock().unwrap_or_else(PoisonError::into_inner);
+        if ordered.is_empty() {
+            return Ok((rows, attached, is_ordered));
+        }
+        let number = |&place: &u64| usize::try_from(place).ok().and_then(|place| ordered.get(place).copied());
+        if is_ordered || rows.is_sorted() {
+            return Ok((rows.iter().filter_map(number).collect(), attached, true));
+        }
+        let mut sorted: Vec<(u64, u64)> = rows.into_iter().zip(0..).collect();
+        sorted.sort_unstable();
+        let order = UInt64Array::from_iter_values(sorted.iter().map(|&(_, index)| index));
+        let attached = if attached.num_columns() == 0 { attached } else { take_record_batch(&attached, &order)? };
+        Ok((sorted.iter().filter_map(|(place, _)| number(place)).collect(), attached, true))
     }
 }
 

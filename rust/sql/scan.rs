@@ -1,6 +1,6 @@
 //! Reads a dataset for a query: the selection first, then the kept rows' columns, in the dataset's order.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow_schema::Schema;
@@ -8,17 +8,18 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::sample::Sample;
 use crate::config;
+use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::io::Io;
 use crate::metrics::{Metrics, Progress, Stage};
 use crate::plan::Share;
-use crate::query::{Dataset, Reading};
+use crate::query::{Answer, Dataset, Reading};
 use crate::reader::{EpochReader, OrderSettings};
 use crate::selection::floats;
 use crate::stream::{BatchStream, StreamOptions};
 
-/// Rows whose numbers are handed on at once where nothing else is.
-const NUMBERS_PER_BATCH: usize = 65_536;
+/// Rows whose identities are handed on at once where nothing else is.
+const IDENTITIES_PER_BATCH: usize = 65_536;
 
 /// What the scans of one query share.
 #[derive(Debug)]
@@ -27,12 +28,39 @@ pub(super) struct Scanning {
     pub(super) num_threads: usize,
     pub(super) metrics: Arc<Metrics>,
     pub(super) progress: Arc<Progress>,
+    /// The numbers of the rows of a dataset that has an order of its own, in that order.
+    pub(super) ordered: Mutex<Vec<u64>>,
+}
+
+impl Scanning {
+    pub(super) fn new(memory_limit: u64, metrics: &Arc<Metrics>, progress: &Arc<Progress>) -> Self {
+        Self {
+            memory_limit,
+            num_threads: config::num_threads(),
+            metrics: Arc::clone(metrics),
+            progress: Arc::clone(progress),
+            ordered: Mutex::default(),
+        }
+    }
+
+    /// Returns what tells rows of a dataset apart and orders them: their numbers, or where these are among those in
+    /// [`Self::ordered`].
+    fn identities(&self, answer: &Answer, snapshot: &Snapshot) -> Box<dyn Iterator<Item = u64> + Send> {
+        let numbers = answer.row_numbers(snapshot);
+        if answer.order().is_none() {
+            return numbers;
+        }
+        let mut ordered = self.ordered.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ordered.len() as u64;
+        ordered.extend(numbers);
+        Box::new(first..ordered.len() as u64)
+    }
 }
 
 /// Some rows of a scan.
 pub(super) struct Scanned {
     pub(super) batch: RecordBatch,
-    /// Their numbers, if they are asked for.
+    /// Their identities, if they are asked for.
     pub(super) rows: Option<UInt64Array>,
 }
 
@@ -67,24 +95,24 @@ pub(super) async fn open(
                 .map_err(|error| Error::Internal { reason: error.to_string() })?,
         );
     }
-    let numbers = with_rows.then(|| answer.row_numbers(dataset.snapshot()));
+    let identities = with_rows.then(|| scanning.identities(&answer, dataset.snapshot()));
     let num_rows = answer.num_rows().min(limit.unwrap_or(u64::MAX));
     if dataset.schema().fields().is_empty() {
-        return Ok(numbers_alone(num_rows, numbers).boxed());
+        return Ok(identities_alone(num_rows, identities).boxed());
     }
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
     let share = Share::whole(num_rows, reader.fitting_batch_rows().min(config::QUERY_BATCH_ROWS));
     let options =
         StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads, max_skipped: None };
     let reading = BatchStream::start_with(&Arc::new(reader), 0, share, options, Vec::new(), Some(&scanning.metrics))?;
-    Ok(batches(reading, numbers).boxed())
+    Ok(batches(reading, identities).boxed())
 }
 
 fn batches(
     reading: BatchStream,
-    numbers: Option<Box<dyn Iterator<Item = u64> + Send>>,
+    identities: Option<Box<dyn Iterator<Item = u64> + Send>>,
 ) -> impl Stream<Item = Result<Scanned>> {
-    stream::try_unfold((reading, numbers), |(mut reading, mut numbers)| async move {
+    stream::try_unfold((reading, identities), |(mut reading, mut identities)| async move {
         // The stream blocks its thread while it waits.
         let read = tokio::task::spawn_blocking(move || {
             let next = reading.next().transpose();
@@ -93,24 +121,24 @@ fn batches(
         let (reading, next) = read.await.map_err(|_| Error::Closed { reason: "cancelled" })?;
         let Some(batch) = next? else { return Ok(None) };
         let batch = floats::canonical_columns(&batch).map_err(|error| Error::Internal { reason: error.to_string() })?;
-        let rows = numbers.as_mut().map(|numbers| UInt64Array::from_iter_values(numbers.take(batch.num_rows())));
-        Ok(Some((Scanned { batch, rows }, (reading, numbers))))
+        let rows = identities.as_mut().map(|rows| UInt64Array::from_iter_values(rows.take(batch.num_rows())));
+        Ok(Some((Scanned { batch, rows }, (reading, identities))))
     })
     .into_stream()
 }
 
 /// Gives out rows of which nothing is read.
-fn numbers_alone(
+fn identities_alone(
     num_rows: u64,
-    mut numbers: Option<Box<dyn Iterator<Item = u64> + Send>>,
+    mut identities: Option<Box<dyn Iterator<Item = u64> + Send>>,
 ) -> impl Stream<Item = Result<Scanned>> {
     let mut rest = usize::try_from(num_rows).unwrap_or(usize::MAX);
     stream::iter(std::iter::from_fn(move || {
-        let num_rows = rest.min(NUMBERS_PER_BATCH);
+        let num_rows = rest.min(IDENTITIES_PER_BATCH);
         rest -= num_rows;
         let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
         let batch = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
-        let rows = numbers.as_mut().map(|numbers| UInt64Array::from_iter_values(numbers.take(num_rows)));
+        let rows = identities.as_mut().map(|rows| UInt64Array::from_iter_values(rows.take(num_rows)));
         (num_rows > 0).then(|| {
             let batch = batch.map_err(|error| Error::Internal { reason: error.to_string() })?;
             Ok(Scanned { batch, rows })

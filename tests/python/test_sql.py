@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -155,6 +156,47 @@ def test_what_is_left_open_goes_by_the_order_of_the_dataset(ds: fb.Dataset) -> N
     first = [row["id"] for row in expected(numbered.format(" ORDER BY id") + " ORDER BY id")]
     assert ids_of(ds.sql(numbered.format(""))) == first
     assert ids_of(ds.sql("SELECT DISTINCT ON (cluster) id FROM dataset")) == first
+
+
+def _in_order_of_score(ds: fb.Dataset) -> fb.Dataset:
+    return ds.sql("SELECT * FROM dataset ORDER BY score DESC")
+
+
+def _as_selected(ds: fb.Dataset) -> fb.Dataset:
+    return ds.select([(7 * place) % len(ds) for place in range(len(ds) // 2)])
+
+
+@pytest.mark.parametrize("order", [_in_order_of_score, _as_selected])
+def test_the_order_that_a_dataset_was_given_is_its_order_to_what_follows(ds: fb.Dataset, order: Any) -> None:
+    ordered = order(ds)
+    rows = list(ordered.iter())
+    ids = [row["id"] for row in rows]
+    assert ids != sorted(ids)
+    german = [row["id"] for row in rows if row["lang"] == "de"]
+    assert [row["id"] for row in ordered.filter("lang = 'de'").iter()] == german
+    assert [row["id"] for row in ordered.sql("SELECT id FROM dataset WHERE lang = 'de'").iter()] == german
+    assert [row["id"] for row in ordered.sql("SELECT id FROM dataset LIMIT 10 OFFSET 5").iter()] == ids[5:15]
+    assert [row["id"] for row in ordered.sql("SELECT id FROM dataset ORDER BY cluster").iter()] == [
+        row["id"] for row in sorted(rows, key=lambda row: row["cluster"])
+    ]
+    numbered = "SELECT id, n FROM (SELECT *, row_number() OVER (PARTITION BY lang) AS n FROM dataset) WHERE n < 3"
+    kept = [(row["id"], row["n"]) for row in ordered.sql(numbered).iter()]
+    seen: Counter[str] = Counter()
+    expected_numbers = []
+    for row in rows:
+        seen[row["lang"]] += 1
+        if seen[row["lang"]] < 3:
+            expected_numbers.append((row["id"], seen[row["lang"]]))
+    assert kept == expected_numbers
+    assert [row["id"] for row in ordered.sql(numbered.replace("id, n ", "id ", 1)).iter()] == [id for id, _ in kept]
+    sampled = ordered.sql("SELECT id FROM dataset TABLESAMPLE BERNOULLI (50) REPEATABLE (3)")
+    drawn = [row["id"] for row in sampled.iter()]
+    assert drawn == [row for row in ids if row in set(drawn)]
+    side = {"id": ids[::3], "mark": list(range(len(ids[::3])))}
+    joined = ordered.sql("SELECT id, mark FROM dataset JOIN side USING (id)", tables={"side": side})
+    assert [(row["id"], row["mark"]) for row in joined.iter()] == list(zip(side["id"], side["mark"], strict=True))
+    again = ordered.filter("lang = 'de'").filter("id % 2 = 0").sql("SELECT id FROM dataset LIMIT 7")
+    assert [row["id"] for row in again.iter()] == [row for row in german if row % 2 == 0][:7]
 
 
 def test_queries_build_on_filters_and_on_each_other(ds: fb.Dataset) -> None:

@@ -188,7 +188,7 @@ def test_the_order_that_a_dataset_was_given_is_its_order_to_what_follows(ds: fb.
         if seen[row["lang"]] < 3:
             expected_numbers.append((row["id"], seen[row["lang"]]))
     assert kept == expected_numbers
-    assert [row["id"] for row in ordered.sql(numbered.replace("id, n ", "id ", 1)).iter()] == [id for id, _ in kept]
+    assert [row["id"] for row in ordered.sql(numbered.replace("id, n ", "id ", 1)).iter()] == [row for row, _ in kept]
     sampled = ordered.sql("SELECT id FROM dataset TABLESAMPLE BERNOULLI (50) REPEATABLE (3)")
     drawn = [row["id"] for row in sampled.iter()]
     assert drawn == [row for row in ids if row in set(drawn)]

@@ -16,7 +16,7 @@ pub fn write(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<u8>, Arr
     writer.into_inner()
 }
 
-/// Returns the batches that [`write`] wrote.
+/// Returns the batches that [`write()`] wrote.
 ///
 /// # Errors
 ///

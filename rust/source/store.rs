@@ -12,6 +12,8 @@ use super::preset::Preset;
 use super::settings::{self, query_option};
 use super::traffic::{Known, Traffic};
 use super::{Location, StoreKey, clients, file_system};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::io::Io;
 use crate::metrics::{Metrics, Place, Stage};

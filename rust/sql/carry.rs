@@ -1,9 +1,10 @@
 //! Carries the identity of the dataset's rows through a query.
 //!
 //! A plan is rewritten so that its result has one more column: the number of the dataset's row that each result row comes
-//! from. Where a row's identity ends (an aggregate, a union), so does what can be streamed. Orders that SQL leaves open
-//! are closed by that number, so that a query means one thing: ties of `ORDER BY` and of numbering window functions,
-//! what `LIMIT` keeps of unordered rows, and which of several rows `DISTINCT ON` keeps.
+//! from, or its place where the dataset has an order of its own. Where a row's identity ends (an aggregate, a union), so
+//! does what can be streamed. Orders that SQL leaves open are closed by that number, so that a query means one thing: ties
+//! of `ORDER BY` and of numbering window functions, what `LIMIT` keeps of unordered rows, and which of several rows
+//! `DISTINCT ON` keeps.
 
 use std::sync::Arc;
 

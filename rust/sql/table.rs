@@ -24,7 +24,7 @@ use super::trace;
 use crate::features;
 use crate::query::Dataset;
 
-/// The column of row numbers.
+/// The column of what tells rows apart: see [`Scanning`].
 pub(super) const ROW: &str = "__forebay_row";
 
 /// A dataset as a table.

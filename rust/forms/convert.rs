@@ -113,8 +113,10 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
         (Form::Ragged(items), _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
             // Only the rows of fixed-size lists have items where they are NULL.
-            let is_fixed = matches!(array.data_type(), DataType::FixedSizeList(..));
-            let absent = if is_fixed { expanded(absent, array) } else { None };
+            let absent = match (absent, array.data_type()) {
+                (Some(rows), DataType::FixedSizeList(_, len)) => Some(rows.expand(usize::try_from(*len).unwrap_or(0))),
+                _ => None,
+            };
             Ok(Part::Ragged(Box::new(part(&item, &values, items, absent.as_ref())?), offsets))
         }
         (Form::Nested, _) => {

@@ -94,6 +94,14 @@ COLUMNS = {
     ),
     "fixed lists with null items": (pa.array([[row, None] for row in ROWS], PAIR), "Masked(int32 x 2)"),
     "fixed lists with nulls": (pa.array(some([[row, row] for row in ROWS]), PAIR), "Masked(int32 x 2)"),
+    "fixed lists of fixed lists of lists, with nulls": (
+        pa.array(some([[[row, []], [row, row]] for row in RAGGED]), pa.list_(pa.list_(pa.list_(pa.int32()), 2), 2)),
+        "Masked(Ragged(Ragged(Ragged(int32))))",
+    ),
+    "fixed lists of fixed lists with nulls, of structs": (
+        pa.array([some([[{"source": "x", "rank": row}] * 3] * 2, 2) for row in ROWS], pa.list_(pa.list_(STRUCT, 3), 2)),
+        "Ragged(Masked(Ragged({source: list, rank: int32})))",
+    ),
     "fixed lists of text": (pa.array([[word, None] for word in WORDS], pa.list_(pa.string(), 2)), "list"),
     "text": (pa.array(some(WORDS)), "list"),
     "bytes": (pa.array(some([word.encode() for word in WORDS]), pa.large_binary()), "list"),

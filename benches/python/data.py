@@ -108,6 +108,16 @@ def repeated(name: str, folder: Path, times: int, size: Size = "full") -> Path:
     return target
 
 
+def into_page_cache(folder: Path) -> None:
+    """Reads all files of a folder, so that whoever reads them next finds them in memory."""
+    room = bytearray(1 << 20)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(room):
+                    pass
+
+
 def large_row_group(kind: str, folder: Path) -> Path:
     """Writes an object of one row group of 2 GiB with a page index below `folder` unless it is there."""
     sys.path.insert(0, str(ROOT / "scripts"))

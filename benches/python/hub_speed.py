@@ -55,10 +55,13 @@ def _hub_of(store: SlowStore, repositories: dict[str, list[Path]], delay_seconds
     hub = tested.Hub()
     hub.latency = delay_seconds
     objects = {}
+    # Some are the same file under another name.
+    bodies: dict[int, bytes] = {}
     for name, paths in repositories.items():
         files = {}
         for index, path in enumerate(paths):
-            files[f"data/train-{index:05}-of-{len(paths):05}.parquet"] = body = path.read_bytes()
+            body = bodies.get(path.stat().st_ino) or bodies.setdefault(path.stat().st_ino, path.read_bytes())
+            files[f"data/train-{index:05}-of-{len(paths):05}.parquet"] = body
             objects[tested.sha256_of(body)] = path.name
         hub.create(name, files)
 
@@ -150,10 +153,13 @@ def _hub(run: Run, name: str, delay_seconds: float) -> Iterator[Any]:
     folder = run.data / f"hub-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     repositories = {}
-    sizes: dict[str, data.Size] = {"tiny": "tiny", "whole": "quick" if run.is_quick else "full"}
-    for label, size in sizes.items():
+    sizes: dict[str, tuple[data.Size, int]] = {
+        "tiny": ("tiny", 1),
+        "whole": ("quick", 1) if run.is_quick else ("full", CASES[name].repeats),
+    }
+    for label, (size, repeats) in sizes.items():
         paths = []
-        for path in sorted(data.make(name, run.data, size).glob("*.parquet")):
+        for path in sorted(data.repeated(name, run.data, repeats, size).glob("*.parquet")):
             link = folder / f"{size}-{path.name}"
             if not (link.exists() and link.samefile(path)):
                 link.unlink(missing_ok=True)
@@ -166,6 +172,7 @@ def _hub(run: Run, name: str, delay_seconds: float) -> Iterator[Any]:
 
 def _once(run: Run, hub: Any, name: str, reader: str) -> dict[str, Any]:
     function, num_workers = READERS[reader]
+    data.into_page_cache(data.make(name, run.data, "quick" if run.is_quick else "full"))
     with tempfile.TemporaryDirectory(prefix="forebay-hub-") as home:
         hub.log.clear()
         order = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import compared
+import convert
 import data
 import harness
 import measuring
@@ -173,6 +174,8 @@ class Comparison:
         }
 
         def once() -> Any:
+            folder = self.folders.of(family)
+            data.into_page_cache(convert.place(family.conversion, folder) if family.conversion else self.folders.source)
             order_text = json.dumps(order)
             found = self.run.program("readers.py", order_text, environment=family.environment, num_cores=num_cores)
             if found["checked"] != self._expected():

@@ -230,6 +230,7 @@ pub(super) fn widen_ranges(values: &[Integers<'_>], ranges: &[SourceRange], widt
 fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ranges: &[SourceRange]) -> Buffer {
     let total: usize = ranges.iter().map(|(_, range)| range.len()).sum();
     let mut out = MutableBuffer::with_capacity(total * size_of::<T>());
+    let mut wide: Vec<T> = Vec::new();
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
             let Integers { bytes, width } = values[*source as usize];
@@ -241,14 +242,13 @@ fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ra
             out.extend_from_slice(bytes);
             continue;
         }
-        // Zeros of one range are still in the cache when they are overwritten.
-        let start = out.len() / size_of::<T>();
-        out.resize(out.len() + range.len() * size_of::<T>(), 0);
-        let slots = out.typed_data_mut::<T>()[start..].iter_mut();
+        // One range stays in the cache, which the buffer does not.
+        wide.clear();
         match width {
-            2 => slots.zip(bytes.as_chunks().0).for_each(|(slot, n)| *slot = u16::from_ne_bytes(*n).into()),
-            _ => slots.zip(bytes.as_chunks().0).for_each(|(slot, n)| *slot = u32::from_ne_bytes(*n).into()),
+            2 => wide.extend(bytes.as_chunks().0.iter().map(|n| T::from(u16::from_ne_bytes(*n)))),
+            _ => wide.extend(bytes.as_chunks().0.iter().map(|n| T::from(u32::from_ne_bytes(*n)))),
         }
+        out.extend_from_slice(&wide);
     }
     out.into()
 }

@@ -28,7 +28,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::{floats, numbers};
 use crate::error::{Error, Result};
-use crate::sql::Names;
+use crate::sql::{Names, compared_in_their_unit};
 use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
@@ -116,6 +116,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     if let Some(refused) = names.refused {
         return Err(refused);
     }
+    let expr = compared_in_their_unit(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
     refuse_unstable(sql, &expr)?;
     refuse_deep(sql, &expr)?;
     let context = SimplifyContext::builder()

@@ -28,6 +28,7 @@ use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
 use super::labels::Names;
+use super::moments::compared_in_their_unit;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::{Request, Table};
@@ -68,7 +69,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan).map_err(failed)?;
         let mut names = Names::default();
-        let plan = number_classes(values_for(plan, request).map_err(failed)?, &mut names).map_err(failed)?;
+        let plan = replace_literals(values_for(plan, request).map_err(failed)?, &mut names).map_err(failed)?;
         if let Some(refused) = names.refused {
             return Err(refused);
         }
@@ -112,18 +113,20 @@ fn values_for(plan: LogicalPlan, request: &Request) -> PlanResult<LogicalPlan> {
     Ok(bound.data)
 }
 
-/// Puts numbers in the place of the names of classes.
-fn number_classes(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
-    let numbered = plan.transform_up_with_subqueries(|node| {
+/// Puts numbers in the place of the names of classes, and moments of a column in the place of others.
+fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
+    let replaced = plan.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
         let kept = NamePreserver::new(&node);
         node.map_expressions(|expr| {
             let name = kept.save(&expr);
-            Ok(names.number(expr, &schema)?.update_data(|expr| name.restore(expr)))
+            let numbered = names.number(expr, &schema)?;
+            let replaced = numbered.transform_data(|expr| compared_in_their_unit(expr, &schema))?;
+            Ok(replaced.update_data(|expr| name.restore(expr)))
         })
     })?;
-    Ok(numbered.data)
+    Ok(replaced.data)
 }
 
 /// Types a plan and makes it exact; the inner error says why it is refused.

@@ -1,0 +1,144 @@
+//! Moments that a column of timestamps cannot hold, compared with it: `'9999-12-31'`, or a fraction of its unit.
+//!
+//! DataFusion compares text, dates and timestamps of different units as nanoseconds of 64 bits, which end in the year 2262,
+//! though `'9999-12-31'` for "no end" and `'0001-01-01'` for "no beginning" are common. And where it takes the column's unit
+//! instead, it cuts off what that does not count: a column of milliseconds would be equal to a moment of microseconds. So such
+//! a literal becomes the last moment of the column's unit that is not after it, before types are checked, and the comparison
+//! one that has the same answer. A column of nanoseconds is compared as microseconds with what is so far away.
+
+use arrow_schema::{DataType, TimeUnit};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::logical_expr::expr::{Between, InList};
+use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
+
+/// Has moments that a column cannot hold compared as what it can.
+pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
+    expr.transform_up(|node| {
+        let replaced = match &node {
+            Expr::BinaryExpr(BinaryExpr { left, op, right }) => compared(left, *op, right, schema)
+                .or_else(|| op.swap().and_then(|swapped| compared(right, swapped, left, schema))),
+            Expr::Between(between) => of_between(between, schema),
+            Expr::InList(list) => of_list(list, schema),
+            _ => None,
+        };
+        Ok(replaced.map_or_else(|| Transformed::no(node), Transformed::yes))
+    })
+}
+
+/// The bounds are compared one by one.
+fn of_between(between: &Between, schema: &DFSchema) -> Option<Expr> {
+    let Between { expr, negated, low, high } = between;
+    let (from, to) = (compared(expr, Operator::GtEq, low, schema), compared(expr, Operator::LtEq, high, schema));
+    if from.is_none() && to.is_none() {
+        return None;
+    }
+    let as_written = |op, bound: &Expr| binary_expr(expr.as_ref().clone(), op, bound.clone());
+    let from = from.unwrap_or_else(|| as_written(Operator::GtEq, low));
+    let to = to.unwrap_or_else(|| as_written(Operator::LtEq, high));
+    Some(negated_if(*negated, from.and(to)))
+}
+
+fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
+    let InList { expr, list, negated } = list;
+    let (mut as_written, mut replaced) = (Vec::new(), Vec::new());
+    for item in list {
+        match compared(expr, Operator::Eq, item, schema) {
+            Some(is_equal) => replaced.push(is_equal),
+            None => as_written.push(item.clone()),
+        }
+    }
+    let replaced = replaced.into_iter().reduce(Expr::or)?;
+    let among = (!as_written.is_empty()).then(|| Expr::InList(InList::new(expr.clone(), as_written, false)));
+    Some(negated_if(*negated, among.map_or(replaced.clone(), |among| among.or(replaced))))
+}
+
+fn negated_if(is_negated: bool, expr: Expr) -> Expr {
+    if is_negated { not(expr) } else { expr }
+}
+
+/// Returns what says the same as a comparison of timestamps with a literal that is no moment of theirs.
+fn compared(timestamps: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    let (value, zone_of_literal) = value_of(literal)?;
+    let DataType::Timestamp(unit, zone) = timestamps.get_type(schema).ok()? else { return None };
+    let zone = zone_of_literal.map_or_else(|| zone.clone(), |of_literal| of_literal);
+    let counted = |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(count_of);
+    let (count, counted_in, unit, is_far) = match counted(TimeUnit::Nanosecond) {
+        Some(count) => (count, TimeUnit::Nanosecond, unit, false),
+        None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, unit.min(TimeUnit::Microsecond), true),
+    };
+    let parts = per_second(counted_in) / per_second(unit);
+    let (before, is_exact) = (count.div_euclid(parts), count.rem_euclid(parts) == 0);
+    if is_exact && !is_far {
+        return None;
+    }
+    let data_type = DataType::Timestamp(unit, zone);
+    let before = lit(ScalarValue::Int64(Some(before)).cast_to(&data_type).ok()?);
+    let is_finer = matches!(timestamps.get_type(schema), Ok(DataType::Timestamp(finer, _)) if finer > unit);
+    let timestamps = timestamps.clone();
+    let timestamps = if is_finer { cast(timestamps, data_type) } else { timestamps };
+    // It is between `before` and the moment after that.
+    let is_never = || timestamps.clone().lt(before.clone()).and(timestamps.clone().gt(before.clone()));
+    Some(match op {
+        Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom if is_exact => {
+            binary_expr(timestamps, op, before)
+        }
+        Lt | LtEq => timestamps.lt_eq(before),
+        Gt | GtEq => timestamps.gt(before),
+        // Of a NULL neither is true.
+        Eq => is_never(),
+        NotEq => not(is_never()),
+        IsDistinctFrom => lit(true),
+        IsNotDistinctFrom => lit(false),
+        _ => return None,
+    })
+}
+
+/// Returns the value of text, a date or a moment as it is written in SQL, or bound to a parameter; and the zone of one that has
+/// its own, or none.
+#[expect(clippy::option_option, reason = "text has the zone of what it is compared with, moments may have no zone")]
+fn value_of(literal: &Expr) -> Option<(ScalarValue, Option<Option<std::sync::Arc<str>>>)> {
+    use ScalarValue::{
+        Date32, Date64, LargeUtf8, TimestampMicrosecond, TimestampMillisecond, TimestampNanosecond, TimestampSecond, Utf8,
+        Utf8View,
+    };
+    match literal {
+        Expr::Literal(value, _) if value.is_null() => None,
+        Expr::Literal(value @ (Utf8(_) | LargeUtf8(_) | Utf8View(_) | Date32(_) | Date64(_)), _) => {
+            Some((value.clone(), None))
+        }
+        Expr::Literal(
+            value @ (TimestampSecond(_, zone)
+            | TimestampMillisecond(_, zone)
+            | TimestampMicrosecond(_, zone)
+            | TimestampNanosecond(_, zone)),
+            _,
+        ) => Some((value.clone(), Some(zone.clone()))),
+        Expr::Cast(Cast { expr, field }) => match (expr.as_ref(), field.data_type()) {
+            (Expr::Literal(text @ (Utf8(Some(_)) | LargeUtf8(Some(_)) | Utf8View(Some(_))), _), to) => match to {
+                DataType::Timestamp(TimeUnit::Nanosecond, zone) => Some((text.clone(), Some(zone.clone()))),
+                DataType::Date32 => Some((text.cast_to(to).ok()?, None)),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn count_of(moment: ScalarValue) -> Option<i64> {
+    match moment {
+        ScalarValue::TimestampMicrosecond(count, _) | ScalarValue::TimestampNanosecond(count, _) => count,
+        _ => None,
+    }
+}
+
+fn per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}

@@ -35,8 +35,9 @@ NOTES = """\
   index, or neither compressed nor with a dictionary and with a page index. *Embeddings*: 360,448 rows of
   `fixed_size_list<float32>[768]`, snappy, row groups of 8192 rows. *Text*: 880,000 rows of about 1.2 kB and a score,
   zstd, row groups of 5000 rows. *Numbers*: 1,800,000 rows of 100 columns of four types, a twentieth NULL, snappy, row
-  groups of 100,000 rows. A pass reads the objects six or eight times under different names, so that it is as long as
-  several times what the windows of a shuffle hold. Before it is measured, a reader's files are read into the page cache.
+  groups of 100,000 rows. A pass reads the objects six or eight times under different names, which is several times
+  what the windows of a shuffle hold; twice in what was measured before 53c4c48. Before it is measured, a reader's files
+  are read into the page cache.
 - **Equal work.** Batches are torch tensors `[256, 2048]` of tokens and `[1024, 768]` of embeddings; 256 Python
   strings and a tensor of scores; the same as bytes and offsets in tensors; for each of 100 columns 4096 values and a
   mask. Readers by hand cut these without copying and in the objects' order, loaders shuffle, Forebay does both. Each
@@ -117,8 +118,7 @@ only imported torch.
 **Hub.** The Hub of the tests, whose URLs lead to nginx, both on the loopback interface and with all answers so much
 later than asked. Each reader opens the repository by its name, in a process of its own with empty caches, and shuffles
 with its defaults. The repository has the objects as many times as a pass above. Forebay's rate is of a whole epoch,
-opening included; the others are stopped ten seconds after their
-first batch, and only the rate after it counts.
+opening included; the others are stopped ten seconds after their first batch, and only the rate after it counts.
 *Hub requests* are those to its API and those that resolve files, of the last round.
 
 **Packing.** 60,000 documents of 16 to 20,000 tokens, log-normal lengths, into batches of 16 sequences of 2048. The

@@ -6,6 +6,8 @@
 //! a literal becomes the last moment of the column's unit that is not after it, before types are checked, and the comparison
 //! one that has the same answer. A column of nanoseconds is compared as microseconds with what is so far away.
 
+use std::sync::Arc;
+
 use arrow_schema::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
@@ -60,76 +62,76 @@ fn negated_if(is_negated: bool, expr: Expr) -> Expr {
 /// Returns what says the same as a comparison of timestamps with a literal that is no moment of theirs.
 fn compared(timestamps: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    let (value, zone_of_literal) = value_of(literal)?;
-    let DataType::Timestamp(unit, zone) = timestamps.get_type(schema).ok()? else { return None };
-    let zone = zone_of_literal.map_or_else(|| zone.clone(), |of_literal| of_literal);
-    let counted = |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(count_of);
-    let (count, counted_in, unit, is_far) = match counted(TimeUnit::Nanosecond) {
-        Some(count) => (count, TimeUnit::Nanosecond, unit, false),
-        None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, unit.min(TimeUnit::Microsecond), true),
+    if !is_literal(literal) {
+        return None;
+    }
+    let DataType::Timestamp(of_column, zone) = timestamps.get_type(schema).ok()? else { return None };
+    let (value, zone) = value_of(literal, zone)?;
+    let counted = |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
+    let (count, counted_in, is_far) = match counted(TimeUnit::Nanosecond) {
+        Some(count) => (count, TimeUnit::Nanosecond, false),
+        None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
     };
+    let unit = of_column.min(counted_in);
     let parts = per_second(counted_in) / per_second(unit);
-    let (before, is_exact) = (count.div_euclid(parts), count.rem_euclid(parts) == 0);
+    let is_exact = count.rem_euclid(parts) == 0;
     if is_exact && !is_far {
         return None;
     }
     let data_type = DataType::Timestamp(unit, zone);
-    let before = lit(ScalarValue::Int64(Some(before)).cast_to(&data_type).ok()?);
-    let is_finer = matches!(timestamps.get_type(schema), Ok(DataType::Timestamp(finer, _)) if finer > unit);
+    let before = lit(ScalarValue::Int64(Some(count.div_euclid(parts))).cast_to(&data_type).ok()?);
     let timestamps = timestamps.clone();
-    let timestamps = if is_finer { cast(timestamps, data_type) } else { timestamps };
+    let timestamps = if unit < of_column { cast(timestamps, data_type) } else { timestamps };
     // It is between `before` and the moment after that.
-    let is_never = || timestamps.clone().lt(before.clone()).and(timestamps.clone().gt(before.clone()));
+    let is_equal = || timestamps.clone().lt(before.clone()).and(timestamps.clone().gt(before.clone()));
     Some(match op {
         Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom if is_exact => {
             binary_expr(timestamps, op, before)
         }
         Lt | LtEq => timestamps.lt_eq(before),
         Gt | GtEq => timestamps.gt(before),
-        // Of a NULL neither is true.
-        Eq => is_never(),
-        NotEq => not(is_never()),
+        Eq => is_equal(),
+        NotEq => not(is_equal()),
         IsDistinctFrom => lit(true),
         IsNotDistinctFrom => lit(false),
         _ => return None,
     })
 }
 
-/// Returns the value of text, a date or a moment as it is written in SQL, or bound to a parameter; and the zone of one that has
-/// its own, or none.
-#[expect(clippy::option_option, reason = "text has the zone of what it is compared with, moments may have no zone")]
-fn value_of(literal: &Expr) -> Option<(ScalarValue, Option<Option<std::sync::Arc<str>>>)> {
-    use ScalarValue::{
-        Date32, Date64, LargeUtf8, TimestampMicrosecond, TimestampMillisecond, TimestampNanosecond, TimestampSecond, Utf8,
-        Utf8View,
+/// Returns whether an expression may be a literal that [`value_of`] knows: most are not, and their types cost time.
+fn is_literal(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(..) => true,
+        Expr::Cast(Cast { expr, .. }) => matches!(expr.as_ref(), Expr::Literal(..)),
+        _ => false,
+    }
+}
+
+/// Returns the value of text, a date or a moment as it is written in SQL, or bound to a parameter, and its zone: that of what it
+/// is compared with, unless it is a moment.
+fn value_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Option<Arc<str>>)> {
+    let (Expr::Literal(value, _), to) = (match literal {
+        Expr::Cast(Cast { expr, field }) => (expr.as_ref(), Some(field.data_type())),
+        other => (other, None),
+    }) else {
+        return None;
     };
-    match literal {
-        Expr::Literal(value, _) if value.is_null() => None,
-        Expr::Literal(value @ (Utf8(_) | LargeUtf8(_) | Utf8View(_) | Date32(_) | Date64(_)), _) => {
-            Some((value.clone(), None))
-        }
-        Expr::Literal(
-            value @ (TimestampSecond(_, zone)
-            | TimestampMillisecond(_, zone)
-            | TimestampMicrosecond(_, zone)
-            | TimestampNanosecond(_, zone)),
-            _,
-        ) => Some((value.clone(), Some(zone.clone()))),
-        Expr::Cast(Cast { expr, field }) => match (expr.as_ref(), field.data_type()) {
-            (Expr::Literal(text @ (Utf8(Some(_)) | LargeUtf8(Some(_)) | Utf8View(Some(_))), _), to) => match to {
-                DataType::Timestamp(TimeUnit::Nanosecond, zone) => Some((text.clone(), Some(zone.clone()))),
-                DataType::Date32 => Some((text.cast_to(to).ok()?, None)),
-                _ => None,
-            },
-            _ => None,
-        },
+    if value.is_null() {
+        return None;
+    }
+    match (value.data_type(), to) {
+        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View, None) => Some((value.clone(), zone)),
+        (DataType::Utf8, Some(DataType::Timestamp(TimeUnit::Nanosecond, own))) => Some((value.clone(), own.clone())),
+        (DataType::Utf8, Some(date @ DataType::Date32)) => Some((value.cast_to(date).ok()?, zone)),
+        (DataType::Date32 | DataType::Date64, None) => Some((value.clone(), zone)),
+        (DataType::Timestamp(_, own), None) => Some((value.clone(), own)),
         _ => None,
     }
 }
 
-fn count_of(moment: ScalarValue) -> Option<i64> {
+fn count(moment: &ScalarValue) -> Option<i64> {
     match moment {
-        ScalarValue::TimestampMicrosecond(count, _) | ScalarValue::TimestampNanosecond(count, _) => count,
+        ScalarValue::TimestampMicrosecond(count, _) | ScalarValue::TimestampNanosecond(count, _) => *count,
         _ => None,
     }
 }

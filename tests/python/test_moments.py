@@ -75,7 +75,12 @@ def test_a_parameter_may_be(moments):
         assert _ids(ds, "at >= $end", end=end) == _ids(ds, "at >= $end", end=moment) == expected
 
 
-FRACTIONS = ["2024-02-29 12:30:00.000001", "2024-02-29 12:29:59.9999", "1969-12-31 23:59:59.5", "9999-12-30 23:59:59.999999"]
+FRACTIONS = (
+    "2024-02-29 12:30:00.000001",
+    "2024-02-29 12:29:59.9999",
+    "1969-12-31 23:59:59.5",
+    "9999-12-30 23:59:59.999999",
+)
 
 
 @pytest.mark.parametrize("text", FRACTIONS)
@@ -103,7 +108,9 @@ def test_bounds_and_lists_may_be(moments):
     assert _ids(ds, "at IN ('9999-12-31', '2024-02-29 12:30:00')") == _expected(values, lambda at: at in (leap, FAR[1]))
     assert _ids(ds, "at NOT IN ('9999-12-31', '0001-01-01')") == _expected(values, lambda at: at not in FAR)
     assert _ids(ds, "at NOT IN ('9999-12-31', NULL)") == []
-    assert _ids(ds, "at IN ('2024-02-29 12:30:00.0000001', '2024-02-29 12:30:00')") == _expected(values, lambda at: at == leap)
+    assert _ids(ds, "at IN ('2024-02-29 12:30:00.0000001', '2024-02-29 12:30:00')") == _expected(
+        values, lambda at: at == leap
+    )
     assert _ids(ds, "at IS DISTINCT FROM '2024-02-29 12:30:00.0000001'") == list(range(len(values) + 1))
     assert _ids(ds, "at IS NOT DISTINCT FROM '9999-12-31'") == _expected(values, lambda at: at == FAR[1])
 

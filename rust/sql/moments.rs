@@ -14,6 +14,8 @@ use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::{Between, InList};
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
 
+use crate::selection::sql::balance;
+
 /// Has moments that a column cannot hold compared as what it can.
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
@@ -43,14 +45,17 @@ fn of_between(between: &Between, schema: &DFSchema) -> Option<Expr> {
 
 fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let InList { expr, list, negated } = list;
+    let is_never = |is_equal: &Expr| matches!(is_equal, Expr::BinaryExpr(both) if both.op == Operator::And);
     let (mut as_written, mut replaced) = (Vec::new(), Vec::new());
     for item in list {
         match compared(expr, Operator::Eq, item, schema) {
+            // One that no row is equal to says as much as a thousand.
+            Some(is_equal) if is_never(&is_equal) && replaced.iter().any(is_never) => {}
             Some(is_equal) => replaced.push(is_equal),
             None => as_written.push(item.clone()),
         }
     }
-    let replaced = replaced.into_iter().reduce(Expr::or)?;
+    let replaced = balance(replaced.into_iter().reduce(Expr::or)?);
     let among = (!as_written.is_empty()).then(|| Expr::InList(InList::new(expr.clone(), as_written, false)));
     Some(negated_if(*negated, among.map_or(replaced.clone(), |among| among.or(replaced))))
 }

@@ -111,6 +111,11 @@ def test_bounds_and_lists_may_be(moments):
     assert _ids(ds, "at IN ('2024-02-29 12:30:00.0000001', '2024-02-29 12:30:00')") == _expected(
         values, lambda at: at == leap
     )
+    many = ", ".join(f"'2024-02-29 12:30:00.0000001{number:02}'" for number in range(100)) + ", '2024-02-29 12:30:00'"
+    many += (
+        "".join(f", '9999-{month:02}-{day:02}'" for month in range(1, 13) for day in range(1, 29)) + ", '9999-12-31'"
+    )
+    assert _ids(ds, f"at IN ({many})") == _expected(values, lambda at: at in (leap, FAR[1]))
     assert _ids(ds, "at IS DISTINCT FROM '2024-02-29 12:30:00.0000001'") == list(range(len(values) + 1))
     assert _ids(ds, "at IS NOT DISTINCT FROM '9999-12-31'") == _expected(values, lambda at: at == FAR[1])
 

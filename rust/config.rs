@@ -31,7 +31,7 @@ pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 pub const REQUESTS_IN_FLIGHT: usize = 64;
 
 /// The same of an object store, which spreads them over many machines.
-pub const OBJECT_STORE_REQUESTS_IN_FLIGHT: usize = 128;
+pub const OBJECT_STORE_REQUESTS_IN_FLIGHT: usize = 256;
 
 /// Calls of somebody else's file system at the same time: each takes a thread of Python's.
 pub const FILE_SYSTEM_CALLS_IN_FLIGHT: usize = 16;

@@ -63,7 +63,11 @@ const COMMON_OPTIONS: [&str; 30] = [
 pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<()> {
     match key {
         StoreKey::Local => build(key, options, None, || Unconnected).map(drop),
-        _ => build(key, options, Some(&Settings::try_new(key, options)?), || Unconnected).map(drop),
+        _ => {
+            let settings = Settings::try_new(key, options)?;
+            settings.certificate.as_deref().map(settings::certificates).transpose()?;
+            build(key, options, Some(&settings), || Unconnected).map(drop)
+        }
     }
 }
 
@@ -76,9 +80,9 @@ pub(super) fn connect(
     if *key == StoreKey::Local {
         return build(key, options, None, || Unconnected);
     }
-    let Settings { limit, is_hedging, certificates, queries, .. } = Settings::try_new(key, options)?;
+    let Settings { limit, is_hedging, certificate, queries, .. } = Settings::try_new(key, options)?;
     let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
-    let connector = Connector { policy: policy.clone(), certificates };
+    let connector = Connector { policy: policy.clone(), certificate };
     // Who reads a web server shows no credentials that could be others.
     let is_web = matches!(key, StoreKey::Http(_));
     let (key, of_make) = (key.clone(), options.clone());

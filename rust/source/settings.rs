@@ -48,7 +48,8 @@ pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> 
 pub(super) struct Settings {
     pub(super) limit: Limit,
     pub(super) is_hedging: bool,
-    pub(super) certificates: Vec<Certificate>,
+    /// [Certificates](certificates) to trust besides those of the system, or where they are.
+    pub(super) certificate: Option<String>,
     pub(super) queries: BTreeMap<Path, Query>,
     /// For the client; names in small letters.
     pub(super) rest: Vec<(String, String)>,
@@ -79,7 +80,7 @@ impl Settings {
                 is_given: retry_for.is_some(),
             },
             is_hedging: hedge.map_or(Ok(true), |text| flag(HEDGE, &text))?,
-            certificates: certificate.map_or(Ok(Vec::new()), |text| certificates(&text))?,
+            certificate,
             queries,
             rest: rest.into_iter().collect(),
         })
@@ -146,7 +147,12 @@ pub(super) fn pem(text: &str) -> Result<Vec<u8>> {
     std::fs::read(text).map_err(|error| failed(format!("cannot read `{text}`: {error}")))
 }
 
-fn certificates(text: &str) -> Result<Vec<Certificate>> {
+/// Returns the certificates of an option.
+///
+/// # Errors
+///
+/// [`Error::Setting`] if there are none, or they cannot be read.
+pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
     let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
     let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|error| failed(error.to_string()))?;
     if found.is_empty() {
@@ -165,7 +171,9 @@ mod tests {
 
     fn settings(key: &StoreKey, pairs: &[(&str, &str)]) -> Result<Settings> {
         let options = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::try_new(key, &options)
+        let settings = Settings::try_new(key, &options)?;
+        settings.certificate.as_deref().map(certificates).transpose()?;
+        Ok(settings)
     }
 
     #[test]

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
-use object_store::{Certificate, ClientOptions, Error};
+use object_store::{ClientOptions, Error};
 use reqwest::header::RANGE;
 use reqwest::{Method, StatusCode};
 use tokio::time::timeout;
@@ -52,8 +52,8 @@ impl fmt::Debug for Query {
 #[derive(Debug, Clone)]
 pub(in crate::source) struct Connector {
     pub(in crate::source) policy: Policy,
-    /// Trusted besides those of the system.
-    pub(in crate::source) certificates: Vec<Certificate>,
+    /// The option that says which certificates are trusted besides those of the system.
+    pub(in crate::source) certificate: Option<String>,
 }
 
 #[derive(Debug)]
@@ -64,9 +64,8 @@ struct Checked {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let trusted = self.certificates.iter().cloned();
-        let options = trusted.fold(options.clone(), ClientOptions::with_root_certificate);
-        Ok(HttpClient::new(Checked { transport: Transport::try_new(options)?, policy: self.policy.clone() }))
+        let transport = Transport::try_new(options.clone(), self.certificate.clone())?;
+        Ok(HttpClient::new(Checked { transport, policy: self.policy.clone() }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sends requests, and reads the certificates of the system when somebody needs them.
+//! Sends requests, and reads certificates when somebody needs them.
 
 use std::sync::OnceLock;
 
@@ -7,6 +7,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, ReqwestConnector,
 };
 
+use super::super::settings::certificates;
 use super::trouble::{causes, is_of_certificates};
 
 /// A client for servers that speak plainly, and one that knows whom the system trusts.
@@ -17,6 +18,8 @@ pub(super) struct Transport {
     plain: HttpClient,
     secure: OnceLock<HttpClient>,
     options: ClientOptions,
+    /// The option that says which certificates are trusted besides those of the system.
+    certificate: Option<String>,
 }
 
 impl Transport {
@@ -25,9 +28,9 @@ impl Transport {
     /// # Errors
     ///
     /// Those of [`HttpConnector::connect`], for options that make no client.
-    pub(super) fn try_new(options: ClientOptions) -> object_store::Result<Self> {
+    pub(super) fn try_new(options: ClientOptions, certificate: Option<String>) -> object_store::Result<Self> {
         let plain = connect(&options.clone().with_no_system_certificates(true))?;
-        Ok(Self { plain, secure: OnceLock::new(), options })
+        Ok(Self { plain, secure: OnceLock::new(), options, certificate })
     }
 
     /// Makes a request.
@@ -46,9 +49,15 @@ impl Transport {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }
-        let client = connect(&self.options).map_err(|error| HttpError::new(HttpErrorKind::Connect, error))?;
+        let trusted = self.certificate.as_deref().map_or(Ok(Vec::new()), certificates).map_err(unusable)?;
+        let options = trusted.into_iter().fold(self.options.clone(), ClientOptions::with_root_certificate);
+        let client = connect(&options).map_err(unusable)?;
         Ok(self.secure.get_or_init(|| client))
     }
+}
+
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> HttpError {
+    HttpError::new(HttpErrorKind::Connect, error)
 }
 
 fn connect(options: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -75,18 +84,24 @@ mod tests {
             assert!(connection.read(&mut [0; 1000]).unwrap() > 0);
             connection.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
         });
-        let transport = Transport::try_new(ClientOptions::new().with_allow_http(true)).unwrap();
-        let ask = async |scheme: &str| {
+        let transport = |certificate: Option<&str>| {
+            Transport::try_new(ClientOptions::new().with_allow_http(true), certificate.map(str::to_owned)).unwrap()
+        };
+        let ask = async |transport: &Transport, scheme: &str| {
             let mut request = HttpRequest::new(HttpRequestBody::empty());
             *request.uri_mut() = format!("{scheme}://{address}/").parse().unwrap();
             transport.execute(request).await
         };
         let io = Io::current().unwrap();
-        assert_eq!(io.block_on(ask("http")).unwrap().status(), 204);
-        assert!(transport.secure.get().is_none());
+        let (without, missing) = (transport(None), transport(Some("/no/such.pem")));
+        assert_eq!(io.block_on(ask(&missing, "http")).unwrap().status(), 204);
+        assert!(missing.secure.get().is_none());
         server.join().unwrap();
+        let said =
+            causes(&io.block_on(ask(&missing, "https")).unwrap_err()).map(ToString::to_string).collect::<String>();
+        assert!(said.contains("cannot read `/no/such.pem`"), "{said}");
         // Nobody is there any more.
-        assert!(io.block_on(ask("https")).is_err());
-        assert!(transport.secure.get().is_some());
+        assert!(io.block_on(ask(&without, "https")).is_err());
+        assert!(without.secure.get().is_some());
     }
 }

@@ -61,8 +61,18 @@ pub const LOCAL_ROUND_TRIP_BYTES: u64 = 256 << 10;
 /// Bytes of predicate columns in hand at once, if the memory limit allows as many.
 pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 
-/// Bytes of a stream that were asked for and wait to be decoded, before decoders are seen to wait for them.
+/// Bytes of a stream that were asked for and wait to be decoded, before decoders are seen to wait for them: of a store that is
+/// not known to be far away and fast.
 pub const FETCH_WINDOW_BYTES: u64 = 64 << 20;
+
+/// The same at most, however far away and fast the store is.
+pub const MAX_FETCH_WINDOW_BYTES: u64 = 256 << 20;
+
+/// Connections that a network is expected to serve as fast as it served a few.
+pub const CONNECTIONS_OF_NETWORK: f64 = 64.0;
+
+/// Bytes per second that a network is expected to bring at most: 25 Gbit/s. What has more is seen to when decoders wait.
+pub const FAST_NETWORK: f64 = 25e9 / 8.0;
 
 /// The same of local files, which are in the system's memory more often than not: what was read is still in the processor's
 /// cache when it is decoded.
@@ -74,10 +84,7 @@ pub const DECODED_AHEAD_BYTES: u64 = 64 << 20;
 /// Parts that may be decoded ahead for each thread, however large they are: one at work, and one that waits for it.
 pub const PARTS_AHEAD_PER_THREAD: u64 = 2;
 
-/// Bytes of the columns that are returned which a selection reads before it is complete.
-pub const READ_AHEAD_BYTES: u64 = 64 << 20;
-
-/// They are at most this part of the memory limit.
+/// What a selection reads of the columns that are returned before it is complete is at most this part of the memory limit.
 pub const READ_AHEAD_IN_MEMORY: u64 = 16;
 
 /// Memory of a query that chooses rows: what it sorts and joins, what it reads, what it returns.

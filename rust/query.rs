@@ -376,7 +376,8 @@ impl Dataset {
             return None;
         }
         let max_bytes = memory_limit.map_or(u64::MAX, |limit| limit / config::READ_AHEAD_IN_MEMORY);
-        let ahead = Arc::new(Ahead::new(max_bytes.min(config::READ_AHEAD_BYTES), &connections.first()?.metrics));
+        let window_bytes = connections.iter().map(|store| store.known().window_bytes()).max()?;
+        let ahead = Arc::new(Ahead::new(max_bytes.min(window_bytes), &connections.first()?.metrics));
         *self.answer.ahead.get()?.try_lock().ok()? = Some(Arc::clone(&ahead));
         Some(Payload {
             snapshot: Arc::clone(&self.snapshot),

@@ -66,6 +66,22 @@ pub struct Known {
     pub bytes_per_second: Option<f64>,
 }
 
+impl Known {
+    /// Returns how many bytes to have under way, so that the next come while those are used: what the network brings before
+    /// the first byte of an answer. Of a slow one that is little, and more would only delay what is needed first.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        let bounds = config::FETCH_WINDOW_BYTES..=config::MAX_FETCH_WINDOW_BYTES;
+        let (Some(first_byte), Some(rate)) = (self.first_byte, self.bytes_per_second) else { return *bounds.start() };
+        let bytes = first_byte.as_secs_f64() * (rate * config::CONNECTIONS_OF_NETWORK).min(config::FAST_NETWORK);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a float saturates, and is clamped"
+        )]
+        (bytes as u64).clamp(*bounds.start(), *bounds.end())
+    }
+}
+
 impl Traffic {
     /// Returns what this process's requests to a store share, made if there are none. After a fork the child makes its own.
     ///
@@ -293,6 +309,24 @@ mod tests {
             assert_eq!(traffic.lock().queue.num_under_way(), 0);
             assert!(!traffic.lock().queue.is_crowded());
         });
+    }
+
+    #[test]
+    fn the_window_is_what_a_network_brings_before_an_answer() {
+        let window = |first_byte_ms, megabytes_per_second| {
+            let known = Known {
+                first_byte: Some(Duration::from_millis(first_byte_ms)),
+                bytes_per_second: Some(megabytes_per_second * 1e6),
+                ..traffic(1).known()
+            };
+            known.window_bytes()
+        };
+        assert_eq!(window(100, 20.0), 128_000_000, "as 64 connections bring");
+        assert_eq!(window(50, 300.0), 156_250_000, "no more than 25 Gbit/s");
+        assert_eq!(window(1, 300.0), config::FETCH_WINDOW_BYTES, "near");
+        assert_eq!(window(200, 0.5), config::FETCH_WINDOW_BYTES, "slow");
+        assert_eq!(window(10_000, 300.0), config::MAX_FETCH_WINDOW_BYTES, "frozen");
+        assert_eq!(traffic(1).known().window_bytes(), config::FETCH_WINDOW_BYTES, "unknown");
     }
 
     #[test]

@@ -173,6 +173,11 @@ impl Scheduler {
         self
     }
 
+    /// Has so many bytes under way at first.
+    pub(super) fn with_fetch_window(self, bytes: u64) -> Self {
+        Self { fetch_window: bytes, ..self }
+    }
+
     /// Has the bytes lie at hand, for `num_threads` to decode: nothing is gained by what is done early.
     pub(super) fn with_bytes_at_hand(mut self, num_threads: usize) -> Self {
         self.fetch_window = config::LOCAL_FETCH_WINDOW_BYTES;

@@ -105,6 +105,8 @@ impl Shared {
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
         let connections = reader.connect(&metrics)?;
         let is_local = connections.iter().all(|store| store.is_local);
+        let windows = connections.iter().map(|store| store.known().window_bytes());
+        let window_bytes = windows.max().filter(|_| !is_local);
         let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let plan = reader.plan(epoch);
@@ -113,7 +115,10 @@ impl Shared {
         let holes = Holes::new(holes, options.max_skipped);
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
-        let scheduler = if is_local { scheduler.with_bytes_at_hand(options.num_threads) } else { scheduler };
+        let scheduler = match window_bytes {
+            None => scheduler.with_bytes_at_hand(options.num_threads),
+            Some(window_bytes) => scheduler.with_fetch_window(window_bytes),
+        };
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),
             plan,

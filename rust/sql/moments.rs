@@ -1,10 +1,11 @@
-//! Moments that a column of timestamps cannot hold, compared with it: `'9999-12-31'`, or a fraction of its unit.
+//! Moments that a column of timestamps or times of day cannot hold, compared with it: `'9999-12-31'`, or a fraction of its unit.
 //!
 //! DataFusion compares text, dates and timestamps of different units as nanoseconds of 64 bits, which end in the year 2262,
 //! though `'9999-12-31'` for "no end" and `'0001-01-01'` for "no beginning" are common. And where it takes the column's unit
 //! instead, it cuts off what that does not count: a column of milliseconds would be equal to a moment of microseconds. So such
 //! a literal becomes the last moment of the column's unit that is not after it, before types are checked, and the comparison
 //! one that has the same answer. A column of nanoseconds is compared as microseconds with what is so far away.
+//! Times of day are all near, but those of one unit are not compared with those of another: `TIME '12:30:00'` takes the column's.
 
 use std::sync::Arc;
 
@@ -64,37 +65,33 @@ fn negated_if(is_negated: bool, expr: Expr) -> Expr {
     if is_negated { not(expr) } else { expr }
 }
 
-/// Returns what says the same as a comparison of timestamps with a literal that is no moment of theirs.
-fn compared(timestamps: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
+/// Returns what says the same as a comparison of a column with a literal that is no moment of it.
+fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     if !is_literal(literal) {
         return None;
     }
-    let DataType::Timestamp(of_column, zone) = timestamps.get_type(schema).ok()? else { return None };
-    let (value, zone) = value_of(literal, zone)?;
-    let counted = |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
-    let (count, counted_in, is_far) = match counted(TimeUnit::Nanosecond) {
-        Some(count) => (count, TimeUnit::Nanosecond, false),
-        None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
-    };
-    let unit = of_column.min(counted_in);
+    let of_column = column.get_type(schema).ok()?;
+    let unit = unit_of(&of_column)?;
+    let Moment { count, counted_in, of, is_foreign } = Moment::of(literal, &of_column)?;
+    let unit = unit.min(counted_in);
     let parts = per_second(counted_in) / per_second(unit);
     let is_exact = count.rem_euclid(parts) == 0;
-    if is_exact && !is_far {
+    if is_exact && !is_foreign {
         return None;
     }
-    let data_type = DataType::Timestamp(unit, zone);
-    let before = lit(ScalarValue::Int64(Some(count.div_euclid(parts))).cast_to(&data_type).ok()?);
-    let timestamps = timestamps.clone();
-    let timestamps = if unit < of_column { cast(timestamps, data_type) } else { timestamps };
+    let before = of.at(count.div_euclid(parts), unit)?;
+    let data_type = before.data_type();
+    let (before, column) = (lit(before), column.clone());
+    let column = if data_type == of_column { column } else { cast(column, data_type) };
     // It is between `before` and the moment after that.
-    let is_equal = || timestamps.clone().lt(before.clone()).and(timestamps.clone().gt(before.clone()));
+    let is_equal = || column.clone().lt(before.clone()).and(column.clone().gt(before.clone()));
     Some(match op {
         Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom if is_exact => {
-            binary_expr(timestamps, op, before)
+            binary_expr(column, op, before)
         }
-        Lt | LtEq => timestamps.lt_eq(before),
-        Gt | GtEq => timestamps.gt(before),
+        Lt | LtEq => column.lt_eq(before),
+        Gt | GtEq => column.gt(before),
         Eq => is_equal(),
         NotEq => not(is_equal()),
         IsDistinctFrom => lit(true),
@@ -103,29 +100,77 @@ fn compared(timestamps: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) 
     })
 }
 
-/// Returns whether an expression may be a literal that [`value_of`] knows: most are not, and their types cost time.
-fn is_literal(expr: &Expr) -> bool {
-    match expr {
-        Expr::Literal(..) => true,
-        Expr::Cast(Cast { expr, .. }) => matches!(expr.as_ref(), Expr::Literal(..)),
-        _ => false,
+/// What a literal says, as exactly as can be told.
+struct Moment {
+    count: i64,
+    counted_in: TimeUnit,
+    of: Clock,
+    /// Not comparable with the column as it is written.
+    is_foreign: bool,
+}
+
+/// What a number of units counts from.
+enum Clock {
+    /// 1970, in a zone.
+    Epoch(Option<Arc<str>>),
+    Midnight,
+}
+
+impl Clock {
+    /// Returns a moment.
+    fn at(&self, count: i64, unit: TimeUnit) -> Option<ScalarValue> {
+        match (self, unit) {
+            (Self::Epoch(zone), unit) => {
+                ScalarValue::Int64(Some(count)).cast_to(&DataType::Timestamp(unit, zone.clone())).ok()
+            }
+            (Self::Midnight, TimeUnit::Second) => Some(ScalarValue::Time32Second(count.try_into().ok())),
+            (Self::Midnight, TimeUnit::Millisecond) => Some(ScalarValue::Time32Millisecond(count.try_into().ok())),
+            (Self::Midnight, TimeUnit::Microsecond) => Some(ScalarValue::Time64Microsecond(Some(count))),
+            (Self::Midnight, TimeUnit::Nanosecond) => Some(ScalarValue::Time64Nanosecond(Some(count))),
+        }
     }
+}
+
+impl Moment {
+    fn of(literal: &Expr, of_column: &DataType) -> Option<Self> {
+        let DataType::Timestamp(_, zone) = of_column else {
+            let value = time_of(literal)?;
+            let count = count(&value.cast_to(&DataType::Time64(TimeUnit::Nanosecond)).ok()?)?;
+            let is_foreign = !is_text(&value.data_type()) && value.data_type() != *of_column;
+            return Some(Self { count, counted_in: TimeUnit::Nanosecond, of: Clock::Midnight, is_foreign });
+        };
+        let (value, zone) = timestamp_of(literal, zone.clone())?;
+        let counted =
+            |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
+        let (count, counted_in, is_foreign) = match counted(TimeUnit::Nanosecond) {
+            Some(count) => (count, TimeUnit::Nanosecond, false),
+            None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
+        };
+        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign })
+    }
+}
+
+/// Returns whether an expression may be a literal that is a moment: most are not, and their types cost time.
+fn is_literal(expr: &Expr) -> bool {
+    literal_of(expr).is_some()
+}
+
+/// Returns the value of a literal, and the type that it is cast to.
+fn literal_of(expr: &Expr) -> Option<(&ScalarValue, Option<&DataType>)> {
+    let (expr, to) = match expr {
+        Expr::Cast(Cast { expr, field }) => (expr.as_ref(), Some(field.data_type())),
+        other => (other, None),
+    };
+    let Expr::Literal(value, _) = expr else { return None };
+    (!value.is_null()).then_some((value, to))
 }
 
 /// Returns the value of text, a date or a moment as it is written in SQL, or bound to a parameter, and its zone: that of what it
 /// is compared with, unless it is a moment.
-fn value_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Option<Arc<str>>)> {
-    let (Expr::Literal(value, _), to) = (match literal {
-        Expr::Cast(Cast { expr, field }) => (expr.as_ref(), Some(field.data_type())),
-        other => (other, None),
-    }) else {
-        return None;
-    };
-    if value.is_null() {
-        return None;
-    }
+fn timestamp_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Option<Arc<str>>)> {
+    let (value, to) = literal_of(literal)?;
     match (value.data_type(), to) {
-        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View, None) => Some((value.clone(), zone)),
+        (text, None) if is_text(&text) => Some((value.clone(), zone)),
         (DataType::Utf8, Some(DataType::Timestamp(TimeUnit::Nanosecond, own))) => Some((value.clone(), own.clone())),
         (DataType::Utf8, Some(date @ DataType::Date32)) => Some((value.cast_to(date).ok()?, zone)),
         (DataType::Date32 | DataType::Date64, None) => Some((value.clone(), zone)),
@@ -134,9 +179,32 @@ fn value_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, Opti
     }
 }
 
+/// Returns the value of text or a time of day as it is written in SQL, or bound to a parameter.
+fn time_of(literal: &Expr) -> Option<ScalarValue> {
+    let (value, to) = literal_of(literal)?;
+    match (value.data_type(), to) {
+        (text, None) if is_text(&text) => Some(value.clone()),
+        (DataType::Utf8, Some(time @ DataType::Time64(TimeUnit::Nanosecond))) => value.cast_to(time).ok(),
+        (DataType::Time32(_) | DataType::Time64(_), None) => Some(value.clone()),
+        _ => None,
+    }
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+fn unit_of(data_type: &DataType) -> Option<TimeUnit> {
+    match data_type {
+        DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => Some(*unit),
+        _ => None,
+    }
+}
+
 fn count(moment: &ScalarValue) -> Option<i64> {
     match moment {
         ScalarValue::TimestampMicrosecond(count, _) | ScalarValue::TimestampNanosecond(count, _) => *count,
+        ScalarValue::Time64Nanosecond(count) => *count,
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-"""Moments that a column of timestamps cannot hold, in filters and queries, against Python's own datetimes."""
+"""Moments that a column of timestamps or times of day cannot hold, in filters and queries, against Python's own datetimes."""
 
 from __future__ import annotations
 
@@ -124,3 +124,35 @@ def test_what_is_no_day_is_refused(moments):
     ds, _ = moments
     with pytest.raises(fb.QueryError, match="9999-13-31"):
         ds.filter("at < '9999-13-31'")
+
+
+TIMES = [dt.time(), dt.time(12, 30), dt.time(12, 30, 1), dt.time(23, 59, 59)]
+
+
+@pytest.fixture(scope="module", params=[pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
+def times(request, tmp_path_factory) -> fb.Dataset:
+    """Returns rows of a time of day each, and one that is NULL."""
+    column = pa.array([*TIMES, None], request.param)
+    path = tmp_path_factory.mktemp("times") / "rows.parquet"
+    pq.write_table(pa.table({"at": column, "id": range(len(column))}), path, row_group_size=2)
+    return fb.load_dataset(path, split="train")
+
+
+@pytest.mark.parametrize("text", ["12:30:00", "12:30:00.000001", "12:30:00.9995", "00:00:00", "23:59:59.999999"])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_times_of_day_are_compared_as_they_are(times, text, op):
+    time = dt.time.fromisoformat(text)
+    for literal in (f"'{text}'", f"TIME '{text}'", f"CAST('{text}' AS TIME)", "$time"):
+        parameters = {"time": time} if literal == "$time" else {}
+        expected = [row for row, at in enumerate(TIMES) if OPERATORS[op](at, time)]
+        assert _ids(times, f"at {op} {literal}", **parameters) == expected
+        swapped = [row for row, at in enumerate(TIMES) if OPERATORS[op](time, at)]
+        assert _ids(times, f"{literal} {op} at", **parameters) == swapped
+
+
+def test_times_of_day_may_be_bounds_and_in_lists(times):
+    assert _ids(times, "at BETWEEN TIME '12:30:00' AND '12:30:00.5'") == [1]
+    assert _ids(times, "at NOT BETWEEN '12:29:59.9999' AND TIME '12:30:01'") == [0, 3]
+    assert _ids(times, "at IN (TIME '12:30:00', '12:30:00.0000001', '23:59:59')") == [1, 3]
+    assert _ids(times, "at NOT IN (TIME '12:30:00.0000001', '00:00:00')") == [1, 2, 3]
+    assert _ids(times, "at IS DISTINCT FROM TIME '12:30:00'") == [0, 2, 3, 4]

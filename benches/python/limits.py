@@ -127,6 +127,7 @@ def _epoch(run: Run, log: Log, folders: throughput.Folders, case: Case, round_in
         "tiny": str(folders.tiny),
         "source": str(folders.source),
         "folder": str(folders.whole),
+        "free_bytes": throughput.free_bytes(run),
         "max_seconds": None,
     }
     key = f"{case.name}, epoch {round_index + 1}"

@@ -127,6 +127,7 @@ def main(order: dict[str, Any]) -> None:
         return Task(case, Path(folder), Path(source), order["num_cores"], order["num_workers"])
 
     tiny = measuring.check(reader, task(order["tiny"], order["tiny"]))
+    measuring.take_and_give_back(order["free_bytes"])
     found = measuring.measure(reader, task(order["folder"], order["source"]), order["max_seconds"])
     print(json.dumps({"checked": asdict(tiny), "measured": asdict(found)}), flush=True)
     # Some readers leave threads and workers that outlive or abort the interpreter; their measurement is done.

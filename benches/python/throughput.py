@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOADER_SECONDS = 10.0
 """After which loaders that shuffle row by row are stopped: a pass takes them minutes; their first seconds are slow."""
+FREE_BYTES = 4 << 30
 QUICK_SECONDS = 0.5
 QUICK_CASE = "tokens"
 """The case that a quick run measures all readers of."""
@@ -170,6 +171,7 @@ class Comparison:
             "tiny": str(self.folders.tiny),
             "source": str(self.folders.source),
             "folder": str(self.folders.of(family)),
+            "free_bytes": free_bytes(self.run),
             "max_seconds": (QUICK_SECONDS if self.run.is_quick else LOADER_SECONDS) if family.is_loader else None,
         }
 
@@ -217,6 +219,11 @@ def measure(run: Run, log: Log, name: str) -> list[Part]:
     case = CASES[name]
     seen = Comparison(run, log, case, Folders.make(run, case)).measure()
     return [compared.table(case, seen), *compared.bars(run, case, seen)]
+
+
+def free_bytes(run: Run) -> int:
+    """Returns how much memory the machine's host is to have at hand when a reader begins."""
+    return 0 if run.is_quick else FREE_BYTES
 
 
 def _speed(found: Measurement) -> float:

@@ -103,7 +103,7 @@ held_bytes = 0
 def take_and_give_back(num_bytes: int) -> None:
     """Takes memory from the system and gives it back, so that who takes it next does not wait for the machine's host.
 
-    The host of a virtual machine takes back what is free for some seconds, and finds it again at one to two seconds a GiB.
+    That of a virtual machine takes what is free for some seconds, and finds it again at one to two seconds a GiB.
     """
     if num_bytes:
         mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()

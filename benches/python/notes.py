@@ -37,8 +37,8 @@ NOTES = """\
   zstd, row groups of 5000 rows. *Numbers*: 1,800,000 rows of 100 columns of four types, a twentieth NULL, snappy, row
   groups of 100,000 rows. A pass reads the objects six or eight times under different names, which is several times
   what the windows of a shuffle hold; twice in what was measured before 53c4c48. Before it is measured, a reader's files
-  are read into the page cache, and, after d05a56f, its process takes 4 GiB from the system and gives it back: the host of a
-  virtual machine takes what is free for seconds, and finds it again at one to two seconds a GiB.
+  are read into the page cache, and, after d05a56f, its process takes 4 GiB from the system and gives it back: the host
+  of a virtual machine takes what is free for seconds, and finds it again at one to two seconds a GiB.
 - **Equal work.** Batches are torch tensors `[256, 2048]` of tokens and `[1024, 768]` of embeddings; 256 Python
   strings and a tensor of scores; the same as bytes and offsets in tensors; for each of 100 columns 4096 values and a
   mask. Readers by hand cut these without copying and in the objects' order, loaders shuffle, Forebay does both. Each

@@ -1,4 +1,4 @@
-"""Moments that a column of timestamps or times of day cannot hold, in filters and queries, against Python's own datetimes."""
+"""Moments that a column of timestamps or times of day cannot hold, in filters and queries, against Python itself."""
 
 from __future__ import annotations
 

@@ -65,7 +65,11 @@ pub const SELECTION_MEMORY_BYTES: u64 = 512 << 20;
 /// not known to be far away and fast.
 pub const FETCH_WINDOW_BYTES: u64 = 64 << 20;
 
-/// The same at most, however far away and fast the store is.
+/// The same of local files, which are in the system's memory more often than not: what was read is still in the processor's
+/// cache when it is decoded.
+pub const LOCAL_FETCH_WINDOW_BYTES: u64 = 16 << 20;
+
+/// Bytes of a stream that were asked for and wait to be decoded at first, at most: of a store that is far away and fast.
 pub const MAX_FETCH_WINDOW_BYTES: u64 = 256 << 20;
 
 /// Connections that a network is expected to serve as fast as it served a few.
@@ -73,10 +77,6 @@ pub const CONNECTIONS_OF_NETWORK: f64 = 64.0;
 
 /// Bytes per second that a network is expected to bring at most: 25 Gbit/s. What has more is seen to when decoders wait.
 pub const FAST_NETWORK: f64 = 25e9 / 8.0;
-
-/// The same of local files, which are in the system's memory more often than not: what was read is still in the processor's
-/// cache when it is decoded.
-pub const LOCAL_FETCH_WINDOW_BYTES: u64 = 16 << 20;
 
 /// Bytes of batches, from the next on, whose rows are decoded at least, if they fit: what a loop takes in a burst.
 pub const DECODED_AHEAD_BYTES: u64 = 64 << 20;

@@ -68,9 +68,8 @@ fn negated_if(is_negated: bool, expr: Expr) -> Expr {
 /// Returns what says the same as a comparison of a column with a literal that is no moment of it.
 fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    if !is_literal(literal) {
-        return None;
-    }
+    // Most are none, and the types of what they are compared with cost time.
+    literal_of(literal)?;
     let of_column = column.get_type(schema).ok()?;
     let unit = unit_of(&of_column)?;
     let Moment { count, counted_in, of, is_foreign } = Moment::of(literal, &of_column)?;
@@ -119,15 +118,15 @@ enum Clock {
 impl Clock {
     /// Returns a moment.
     fn at(&self, count: i64, unit: TimeUnit) -> Option<ScalarValue> {
-        match (self, unit) {
+        Some(match (self, unit) {
             (Self::Epoch(zone), unit) => {
-                ScalarValue::Int64(Some(count)).cast_to(&DataType::Timestamp(unit, zone.clone())).ok()
+                ScalarValue::Int64(Some(count)).cast_to(&DataType::Timestamp(unit, zone.clone())).ok()?
             }
-            (Self::Midnight, TimeUnit::Second) => Some(ScalarValue::Time32Second(count.try_into().ok())),
-            (Self::Midnight, TimeUnit::Millisecond) => Some(ScalarValue::Time32Millisecond(count.try_into().ok())),
-            (Self::Midnight, TimeUnit::Microsecond) => Some(ScalarValue::Time64Microsecond(Some(count))),
-            (Self::Midnight, TimeUnit::Nanosecond) => Some(ScalarValue::Time64Nanosecond(Some(count))),
-        }
+            (Self::Midnight, TimeUnit::Second) => ScalarValue::Time32Second(Some(count.try_into().ok()?)),
+            (Self::Midnight, TimeUnit::Millisecond) => ScalarValue::Time32Millisecond(Some(count.try_into().ok()?)),
+            (Self::Midnight, TimeUnit::Microsecond) => ScalarValue::Time64Microsecond(Some(count)),
+            (Self::Midnight, TimeUnit::Nanosecond) => ScalarValue::Time64Nanosecond(Some(count)),
+        })
     }
 }
 
@@ -148,11 +147,6 @@ impl Moment {
         };
         Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign })
     }
-}
-
-/// Returns whether an expression may be a literal that is a moment: most are not, and their types cost time.
-fn is_literal(expr: &Expr) -> bool {
-    literal_of(expr).is_some()
 }
 
 /// Returns the value of a literal, and the type that it is cast to.

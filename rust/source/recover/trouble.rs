@@ -138,9 +138,12 @@ fn of_client(kind: HttpErrorKind) -> Kind {
     }
 }
 
-/// Returns whether the same would happen again: a certificate stays as it is, and so does a URL that is none.
+/// Returns whether the same would happen again: a certificate stays as it is, and so does a URL or a setting that is none.
 fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
-    is_of_certificates(cause) || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
+    let is_setting = matches!(cause.downcast_ref(), Some(crate::error::Error::Setting { .. }));
+    is_setting
+        || is_of_certificates(cause)
+        || cause.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_builder)
 }
 
 /// Returns whether a server is nobody that is trusted.

@@ -27,6 +27,15 @@ pub const LOCAL_GAP_BYTES: u64 = 16 << 10;
 /// A larger range is split, because one connection does not fill a network.
 pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
+/// No range is split into parts below this size.
+pub const LEAST_REQUEST_BYTES: u64 = 1 << 20;
+
+/// The body of such a smaller request takes this part of the time until its answer.
+pub const BODY_SHARE: u64 = 4;
+
+/// Requests to one store up to which large ranges are split into smaller ones, so that more connections bring them.
+pub const FEW_REQUESTS_IN_FLIGHT: usize = 32;
+
 /// Requests to one store at the same time, before it has shown how many are best.
 pub const REQUESTS_IN_FLIGHT: usize = 64;
 

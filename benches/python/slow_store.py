@@ -2,7 +2,8 @@
 
 It answers what readers of S3 ask for, GET with ranges, HEAD and ListObjectsV2, below `/bucket/`, and sleeps before each
 answer. Bytes go from the page cache to the socket by sendfile, at more than a gigabyte per second and 0.2 seconds of
-CPU for each, so the store is not what is measured. Signatures are not checked. The log has one line for each
+CPU for each, so the store is not what is measured. `tcp_nopush` stays off: on the loopback interface the last segment
+of some answers then waits 40 ms for an acknowledgement. Signatures are not checked. The log has one line for each
 request, from which `Traffic` is counted.
 Needs nginx with its Lua module: `apt-get install nginx-light libnginx-mod-http-lua`.
 """
@@ -50,7 +51,6 @@ http {{
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
     sendfile on;
-    tcp_nopush on;
     tcp_nodelay on;
     keepalive_requests 1000000;
     keepalive_timeout 600;

@@ -18,7 +18,7 @@ use crate::datafusion::table_capsule;
 use crate::error::to_py;
 use crate::explain::explanation_dict;
 use crate::reader::PyReader;
-use crate::runtime::wait;
+use crate::runtime::{wait, wait_and};
 use crate::selection::PySelection;
 use crate::sql::{self, PyFunction, Recipe};
 use crate::weights::PyWeights;
@@ -86,7 +86,7 @@ impl PyDataset {
             let progress = Arc::clone(&progress);
             async move { Dataset::open(request, &progress).await }
         };
-        Ok(Self::plain(wait(py, &io, &progress, Some(&on_progress), opening)?))
+        Ok(Self::plain(wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?))
     }
 
     /// All splits of the sources with their names, in order; lists once.
@@ -104,7 +104,7 @@ impl PyDataset {
             let progress = Arc::clone(&progress);
             async move { Snapshot::open_splits(request, &progress).await }
         };
-        let splits = wait(py, &io, &progress, Some(&on_progress), opening)?;
+        let splits = wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 
@@ -128,7 +128,7 @@ impl PyDataset {
             let progress = Arc::clone(&progress);
             async move { Snapshot::open_files(request, &progress).await }
         };
-        let splits = wait(py, &io, &progress, Some(&on_progress), opening)?;
+        let splits = wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 

@@ -24,12 +24,25 @@ pub(crate) fn wait<T: Send + 'static>(
     on_progress: Option<&Py<PyAny>>,
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> PyResult<T> {
+    wait_and(py, io, progress, on_progress, future, || ())
+}
+
+/// As [`wait`], and does something `meanwhile`, with the GIL held, so that no fork finds it half done.
+pub(crate) fn wait_and<T: Send + 'static>(
+    py: Python<'_>,
+    io: &Arc<Io>,
+    progress: &Arc<Progress>,
+    on_progress: Option<&Py<PyAny>>,
+    future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    meanwhile: impl FnOnce(),
+) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);
     let receiver = Mutex::new(receiver);
     let task = io.spawn(async move {
         // The receiver is gone only when the caller was interrupted; then nobody wants the result.
         drop(sender.send(future.await));
     });
+    meanwhile();
     loop {
         match py.detach(|| lock(&receiver).recv_timeout(TICK)) {
             Ok(result) => {

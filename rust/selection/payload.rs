@@ -94,8 +94,13 @@ impl Payload {
                 let unlikely = 1.0 - open.chance(&extent.rows);
                 part(extent.bytes.end - extent.bytes.start, unlikely)
             });
-            left = left.checked_sub(in_vain.sum())?;
-            let ranges = self.ranges(open.row_group, &open.alive);
+            let in_vain: u64 = in_vain.sum();
+            left = left.checked_sub(in_vain)?;
+            // Pages that turn out to be needed do not wait for those that are not.
+            let ranges = match in_vain {
+                0 => self.ranges(open.row_group, &open.alive),
+                _ => extents.into_iter().map(|extent| extent.bytes).collect(),
+            };
             let Some(still) = room.checked_sub(num_bytes(&ranges)) else { break };
             room = still;
             likely.push((open.row_group, ranges));

@@ -36,7 +36,7 @@ struct State {
 }
 
 /// One range of a read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Held {
     end: u64,
     answer: Answer,
@@ -44,16 +44,8 @@ struct Held {
     place: usize,
 }
 
-impl Held {
-    /// Waits for the bytes, and returns those of `range`, which it holds, being the range that begins at `start`.
-    async fn get(self, start: u64, range: &Range<u64>) -> Option<Bytes> {
-        let answer = self.answer.await?;
-        let bytes = answer.get(self.place)?;
-        let from = usize::try_from(range.start - start).ok()?;
-        let until = usize::try_from(range.end - start).ok()?;
-        (until <= bytes.len()).then(|| bytes.slice(from..until))
-    }
-}
+/// What holds a range: what is held from each of these places on.
+type Holders = Vec<(u64, Held)>;
 
 impl Ahead {
     /// Returns one that asks for at most `max_bytes`, with requests that `metrics` counts.
@@ -72,7 +64,8 @@ impl Ahead {
         self.lock().room
     }
 
-    /// Starts to read `ranges`, unless they are more than may be asked for: then nothing is any more.
+    /// Starts to read `ranges`, unless they are more than may be asked for: then nothing is any more. Each is there as soon
+    /// as the request for it is answered, whatever becomes of the others.
     pub(crate) fn read(&self, connection: &Connection, object: &Object, ranges: &[Range<u64>]) {
         let num_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         let mut state = self.lock();
@@ -81,18 +74,19 @@ impl Ahead {
         if room.is_none() {
             return;
         }
-        let reading = {
-            let connection = connection.with_metrics(&self.metrics);
-            let (object, ranges) = (object.clone(), ranges.to_vec());
+        let connection = connection.with_metrics(&self.metrics);
+        let State { held, reads, .. } = &mut *state;
+        let held = held.entry(object.url.clone()).or_default();
+        for part in parts(ranges, connection.traffic.max_request_bytes(num_bytes)) {
+            let (connection, object, ranges) = (connection.clone(), object.clone(), part.clone());
+            let io = Arc::clone(&connection.io);
             // Who needs the bytes reads them again, and reports what goes wrong.
-            async move { fetch_ranges(&connection, &object, &ranges).await.ok() }
-        };
-        let reading = connection.io.spawn(reading);
-        state.reads.push(reading.abort_handle());
-        let answer = reading.map(|answer| answer.ok().flatten().map(Arc::from)).boxed().shared();
-        let held = state.held.entry(object.url.clone()).or_default();
-        for (place, range) in ranges.iter().enumerate() {
-            held.insert(range.start, Held { end: range.end, answer: answer.clone(), place });
+            let reading = io.spawn(async move { fetch_ranges(&connection, &object, &ranges).await.ok() });
+            reads.push(reading.abort_handle());
+            let answer = reading.map(|answer| answer.ok().flatten().map(Arc::from)).boxed().shared();
+            for (place, range) in part.into_iter().enumerate() {
+                held.insert(range.start, Held { end: range.end, answer: answer.clone(), place });
+            }
         }
     }
 
@@ -107,7 +101,7 @@ impl Ahead {
         let mut taken = Vec::with_capacity(ranges.len());
         for (range, found) in ranges.iter().zip(found) {
             taken.push(match found {
-                Some((start, held)) => held.get(start, range).await,
+                Some(holders) => cut_out(holders, range).await,
                 None => None,
             });
         }
@@ -125,25 +119,66 @@ impl Drop for Ahead {
     }
 }
 
-/// Returns what holds `range`, with its start; taken out if the range is all of it.
-fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<(u64, Held)> {
-    let (&start, found) = held.range(..=range.start).next_back()?;
-    if found.end < range.end {
+/// Divides ranges, by where they are, among reads that span no more than `max_bytes`, where a range does not alone.
+fn parts(ranges: &[Range<u64>], max_bytes: u64) -> Vec<Vec<Range<u64>>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
+    for range in sorted {
+        match parts.last_mut() {
+            Some(part) if part.first().is_some_and(|first| range.end - first.start <= max_bytes) => part.push(range),
+            _ => parts.push(vec![range]),
+        }
+    }
+    parts
+}
+
+/// Returns what holds `range`, if all of it is held. What lies in the range is taken out.
+fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
+    let (&first, _) = held.range(..=range.start).next_back()?;
+    let (mut end, mut starts) = (first, Vec::new());
+    for (&start, next) in held.range(first..) {
+        if start != end || end >= range.end {
+            break;
+        }
+        starts.push(start);
+        end = next.end;
+    }
+    if end < range.end {
         return None;
     }
-    if (start, found.end) == (range.start, range.end) {
-        return Some((start, held.remove(&start)?));
+    let take = |start: u64| {
+        let is_inside = range.start <= start && held.get(&start)?.end <= range.end;
+        Some((start, if is_inside { held.remove(&start)? } else { held.get(&start)?.clone() }))
+    };
+    starts.into_iter().map(take).collect()
+}
+
+/// Waits for the bytes of `range` from what holds it; copied where that is several things.
+async fn cut_out(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
+    let mut pieces = Vec::with_capacity(holders.len());
+    for (start, held) in holders {
+        let answer = held.answer.await?;
+        let bytes = answer.get(held.place)?;
+        let from = usize::try_from(range.start.saturating_sub(start)).ok()?;
+        let until = usize::try_from(range.end.min(held.end) - start).ok()?;
+        pieces.push((from <= until && until <= bytes.len()).then(|| bytes.slice(from..until))?);
     }
-    Some((start, Held { end: found.end, answer: found.answer.clone(), place: found.place }))
+    match pieces.as_slice() {
+        [piece] => Some(piece.clone()),
+        pieces => Some(pieces.concat().into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use object_store::path::Path;
+    use proptest::prelude::*;
 
     use super::super::recording::Recording;
     use super::super::{Store, read_ranges};
     use super::*;
+    use crate::config;
     use crate::io::Io;
 
     fn object(name: &str) -> Object {
@@ -172,6 +207,71 @@ mod tests {
             read_ranges(&reader, &object("x"), &[10..20, 20..30]).await.unwrap();
             assert_eq!(recording.take(), ["get 10..20 of x"]);
         });
+    }
+
+    #[test]
+    fn what_is_asked_for_far_apart_comes_and_fails_by_itself() {
+        with_store(async |connection, recording| {
+            let ahead = Arc::new(Ahead::new(1000, &connection.metrics));
+            let far = config::MAX_REQUEST_BYTES + 100;
+            ahead.read(&connection, &object("x"), &[far..far + 5, 20..30, 10..20]);
+            let taken = ahead.take(&object("x"), &[10..20, 20..30, far..far + 5]).await;
+            assert_eq!(taken.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
+            let mut asked = recording.take();
+            asked.sort_unstable();
+            assert_eq!(asked, ["get 10..30 of x".to_owned(), format!("get {far}..{} of x", far + 5)]);
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn parts_hold_all_ranges_and_span_no_more_than_allowed(
+            steps in prop::collection::vec((0u64..50, 1u64..60), 0..30), max_bytes in 1u64..200,
+        ) {
+            let mut end = 0;
+            let mut apart = |(gap, len)| {
+                end += gap + len;
+                end - len..end
+            };
+            let mut ranges: Vec<_> = steps.into_iter().map(&mut apart).collect();
+            ranges.reverse();
+            let parts = parts(&ranges, max_bytes);
+            for part in &parts {
+                let span = part.iter().map(|range| range.end).max().unwrap() - part[0].start;
+                prop_assert!(part.len() == 1 || span <= max_bytes);
+            }
+            let mut sorted = ranges.clone();
+            sorted.sort_unstable_by_key(|range| range.start);
+            prop_assert_eq!(parts.concat(), sorted);
+        }
+
+        #[test]
+        fn any_range_is_cut_out_of_what_holds_it(
+            lens in prop::collection::vec(0u64..9, 1..9), hole in 0usize..12, wanted in prop::collection::vec((0u64..60, 0u64..30), 1..6),
+        ) {
+            let mut held = BTreeMap::new();
+            let (mut start, mut is_held) = (5, [false; 200]);
+            for (place, len) in lens.into_iter().enumerate() {
+                let end = start + len;
+                let bytes: Bytes = (start..end).map(|byte| u8::try_from(byte).unwrap()).collect();
+                let answer = futures::future::ready(Some(Arc::from([bytes]))).boxed().shared();
+                if place != hole && len > 0 {
+                    held.insert(start, Held { end, answer, place: 0 });
+                    (start..end).for_each(|byte| is_held[usize::try_from(byte).unwrap()] = true);
+                }
+                start = end;
+            }
+            for (start, len) in wanted {
+                let range = start..start + len;
+                let is_whole = range.clone().all(|byte| is_held[usize::try_from(byte).unwrap()]);
+                let holders = find(&mut held.clone(), &range);
+                prop_assert!(holders.is_some() == is_whole || range.is_empty());
+                if let Some(holders) = holders {
+                    let bytes = Io::current().unwrap().block_on(cut_out(holders, &range)).unwrap();
+                    prop_assert_eq!(bytes, range.map(|byte| u8::try_from(byte).unwrap()).collect::<Vec<_>>());
+                }
+            }
+        }
     }
 
     #[test]

@@ -65,7 +65,9 @@ pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Resul
         StoreKey::Local => build(key, options, None, || Unconnected).map(drop),
         _ => {
             let settings = Settings::try_new(key, options)?;
-            settings.certificate.as_deref().map(settings::certificates).transpose()?;
+            // Those that the environment names are for all stores of a kind: read when this one turns out to need them.
+            let is_given = options.keys().any(|name| name.eq_ignore_ascii_case(settings::CA_CERTIFICATE));
+            settings.certificate.as_deref().filter(|_| is_given).map(settings::certificates).transpose()?;
             build(key, options, Some(&settings), || Unconnected).map(drop)
         }
     }

@@ -61,19 +61,21 @@ impl Measured {
         self.bytes_per_second.get()
     }
 
-    /// Returns how many bytes a connection would bring in the time that a further request takes to begin: the largest gap
-    /// that is better read than left out, within what `preset` allows.
-    pub(super) fn gap_bytes(&self, preset: &Preset) -> u64 {
-        let (Some(seconds), Some(rate)) = (self.first_byte_seconds.get(), self.bytes_per_second.get()) else {
-            return preset.gap_bytes;
-        };
+    /// Returns how many bytes a connection brings in the time until a request is answered, once both are known.
+    pub(super) fn round_trip_bytes(&self) -> Option<u64> {
+        let bytes = self.first_byte_seconds.get()? * self.bytes_per_second.get()?;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a float saturates, and is clamped"
+            reason = "a float saturates, and users clamp it"
         )]
-        let gap_bytes = (seconds * rate) as u64;
-        gap_bytes.clamp(preset.least_gap_bytes, preset.gap_bytes)
+        Some(bytes as u64)
+    }
+
+    /// Returns the largest gap that is better read than left out, within what `preset` allows: what comes in the time that a
+    /// further request takes to begin.
+    pub(super) fn gap_bytes(&self, preset: &Preset) -> u64 {
+        self.round_trip_bytes().map_or(preset.gap_bytes, |bytes| bytes.clamp(preset.least_gap_bytes, preset.gap_bytes))
     }
 }
 

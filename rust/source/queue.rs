@@ -66,6 +66,11 @@ impl<T> Queue<T> {
         !self.waiting.is_empty()
     }
 
+    /// Returns how many requests wait or are under way.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.num_under_way
+    }
+
     /// Returns how many requests are under way.
     pub(super) fn num_under_way(&self) -> usize {
         self.num_under_way

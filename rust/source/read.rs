@@ -61,7 +61,8 @@ pub(super) fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u6
 
 /// Reads one range, in several requests into one buffer if it is large and remote.
 async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
-    let parts = split(std::slice::from_ref(&range), connection.traffic.max_request_bytes());
+    let max_bytes = connection.traffic.max_request_bytes(range.end - range.start);
+    let parts = split(std::slice::from_ref(&range), max_bytes);
     if parts.len() == 1 && (connection.is_local || range.end - range.start < room::LEAST_BYTES) {
         return read_part(connection, object, range, BytesMut::new(), |result, _| collect(result)).await;
     }

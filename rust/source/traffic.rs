@@ -178,9 +178,17 @@ impl Traffic {
         Gap { least_bytes: self.preset.least_gap_bytes, most_bytes: self.known().gap_bytes }
     }
 
-    /// Returns above which size a range is split.
-    pub(super) fn max_request_bytes(&self) -> u64 {
-        self.preset.max_request_bytes
+    /// Returns above which size a range of `num_bytes` is split. As long as few requests are under way, more of them share
+    /// it, down to what a connection brings in a part of the time until it is answered.
+    pub(super) fn max_request_bytes(&self, num_bytes: u64) -> u64 {
+        let largest = self.preset.max_request_bytes;
+        let state = self.lock();
+        let Some(round_trip_bytes) = state.measured.round_trip_bytes().filter(|_| self.preset.is_measured()) else {
+            return largest;
+        };
+        let num_idle = config::FEW_REQUESTS_IN_FLIGHT.saturating_sub(state.queue.len()).max(1);
+        let share = num_bytes / num_idle as u64;
+        share.max(round_trip_bytes / config::BODY_SHARE).clamp(config::LEAST_REQUEST_BYTES.min(largest), largest)
     }
 
     /// Returns what is known of the store now.
@@ -327,6 +335,33 @@ mod tests {
         assert_eq!(window(200, 0.5), config::FETCH_WINDOW_BYTES, "slow");
         assert_eq!(window(10_000, 300.0), config::MAX_FETCH_WINDOW_BYTES, "frozen");
         assert_eq!(traffic(1).known().window_bytes(), config::FETCH_WINDOW_BYTES, "unknown");
+    }
+
+    #[test]
+    fn large_ranges_are_spread_over_idle_requests() {
+        const MIB: u64 = 1 << 20;
+        let traffic = Arc::new(Traffic::new(Preset::object_storage()));
+        assert_eq!(traffic.max_request_bytes(64 * MIB), 8 * MIB, "nothing is known");
+        let met = |megabytes_per_second: u64| {
+            for _ in 0..200 {
+                let body = Duration::from_micros(8 * MIB / megabytes_per_second);
+                traffic.lock().measured.note(8 * MIB, Duration::from_millis(100), body);
+            }
+        };
+        met(80);
+        assert_eq!(traffic.max_request_bytes(16 * MIB) / 10_000, 200, "what comes in 25 of 100 ms");
+        assert_eq!(traffic.max_request_bytes(5000) / 10_000, 200, "never less");
+        assert_eq!(traffic.max_request_bytes(128 * MIB), 4 * MIB, "a share of 32");
+        let busy: Vec<_> = (0..24).map(|_| traffic.slot(0, 1).now_or_never().unwrap().unwrap()).collect();
+        assert_eq!(traffic.max_request_bytes(32 * MIB), 4 * MIB, "a share of the 8 that are left");
+        assert_eq!(traffic.max_request_bytes(128 * MIB), 8 * MIB, "nothing larger");
+        drop(busy);
+        met(1000);
+        assert_eq!(traffic.max_request_bytes(64 * MIB), 8 * MIB, "one connection is as good");
+        met(5);
+        assert_eq!(traffic.max_request_bytes(16 * MIB), MIB, "nothing smaller");
+        let fixed = Traffic::new(Preset::local());
+        assert_eq!(fixed.max_request_bytes(64 * MIB), u64::MAX);
     }
 
     #[test]

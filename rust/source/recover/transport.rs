@@ -71,6 +71,7 @@ mod tests {
 
     use object_store::client::HttpRequestBody;
 
+    use super::super::trouble::{Sorted, sort};
     use super::*;
     use crate::io::Io;
 
@@ -97,9 +98,12 @@ mod tests {
         assert_eq!(io.block_on(ask(&missing, "http")).unwrap().status(), 204);
         assert!(missing.secure.get().is_none());
         server.join().unwrap();
-        let said =
-            causes(&io.block_on(ask(&missing, "https")).unwrap_err()).map(ToString::to_string).collect::<String>();
+        let failed = io.block_on(ask(&missing, "https")).unwrap_err();
+        let said = causes(&failed).map(ToString::to_string).collect::<String>();
         assert!(said.contains("cannot read `/no/such.pem`"), "{said}");
+        // Asked for again it would still be gone.
+        let failed = object_store::Error::Generic { store: "S3", source: Box::new(failed) };
+        assert_eq!(sort(&failed), Sorted::Final);
         // Nobody is there any more.
         assert!(io.block_on(ask(&without, "https")).is_err());
         assert!(without.secure.get().is_some());

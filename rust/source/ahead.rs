@@ -9,12 +9,13 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use tokio::task::AbortHandle;
 
-use super::read::fetch_ranges;
+use super::coalesce::{Gap, merge};
+use super::read::read_merged;
 use super::{Connection, Object};
 use crate::metrics::Metrics;
 
-/// A buffer for each range of a read; `None` where it failed.
-type Answer = Shared<BoxFuture<'static, Option<Arc<[Bytes]>>>>;
+/// The bytes of a read; `None` where it failed.
+type Answer = Shared<BoxFuture<'static, Option<Bytes>>>;
 
 /// Reads under way and done, for whoever [asks](Self::take) for their ranges next.
 ///
@@ -40,8 +41,8 @@ struct State {
 struct Held {
     end: u64,
     answer: Answer,
-    /// Which of the read's ranges it is.
-    place: usize,
+    /// Where the bytes of the read begin.
+    first: u64,
 }
 
 /// What holds a range: what is held from each of these places on.
@@ -77,15 +78,20 @@ impl Ahead {
         let connection = connection.with_metrics(&self.metrics);
         let State { held, reads, .. } = &mut *state;
         let held = held.entry(object.url.clone()).or_default();
-        for part in parts(ranges, connection.traffic.max_request_bytes(num_bytes)) {
-            let (connection, object, ranges) = (connection.clone(), object.clone(), part.clone());
-            let io = Arc::clone(&connection.io);
-            // Who needs the bytes reads them again, and reports what goes wrong.
-            let reading = io.spawn(async move { fetch_ranges(&connection, &object, &ranges).await.ok() });
+        let traffic = &connection.traffic;
+        for part in parts(ranges, traffic.gap(), traffic.max_request_bytes(num_bytes)) {
+            let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
+            let span = first.start..last.end;
+            let reading = {
+                let (connection, object, span) = (connection.clone(), object.clone(), span.clone());
+                // Who needs the bytes reads them again, and reports what goes wrong.
+                async move { read_merged(&connection, &object, span).await.ok() }
+            };
+            let reading = connection.io.spawn(reading);
             reads.push(reading.abort_handle());
-            let answer = reading.map(|answer| answer.ok().flatten().map(Arc::from)).boxed().shared();
-            for (place, range) in part.into_iter().enumerate() {
-                held.insert(range.start, Held { end: range.end, answer: answer.clone(), place });
+            let answer = reading.map(|answer| answer.ok().flatten()).boxed().shared();
+            for range in part {
+                held.insert(range.start, Held { end: range.end, answer: answer.clone(), first: span.start });
             }
         }
     }
@@ -119,14 +125,18 @@ impl Drop for Ahead {
     }
 }
 
-/// Divides ranges, by where they are, among reads that span no more than `max_bytes`, where a range does not alone.
-fn parts(ranges: &[Range<u64>], max_bytes: u64) -> Vec<Vec<Range<u64>>> {
-    let mut sorted = ranges.to_vec();
+/// Divides ranges, which do not overlap, among reads: those that are [merged](merge), where they span no more than
+/// `max_bytes`.
+fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>> {
+    let merged = merge(ranges, gap);
+    let holder = |range: &Range<u64>| merged.partition_point(|merged| merged.end <= range.start);
+    let mut sorted: Vec<_> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
     sorted.sort_unstable_by_key(|range| range.start);
     let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
     for range in sorted {
+        let fits = |first: &Range<u64>| range.end - first.start <= max_bytes && holder(first) == holder(&range);
         match parts.last_mut() {
-            Some(part) if part.first().is_some_and(|first| range.end - first.start <= max_bytes) => part.push(range),
+            Some(part) if part.first().is_some_and(fits) => part.push(range),
             _ => parts.push(vec![range]),
         }
     }
@@ -158,10 +168,9 @@ fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
 async fn cut_out(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
     let mut pieces = Vec::with_capacity(holders.len());
     for (start, held) in holders {
-        let answer = held.answer.await?;
-        let bytes = answer.get(held.place)?;
-        let from = usize::try_from(range.start.saturating_sub(start)).ok()?;
-        let until = usize::try_from(range.end.min(held.end) - start).ok()?;
+        let bytes = held.answer.await?;
+        let from = usize::try_from(range.start.max(start) - held.first).ok()?;
+        let until = usize::try_from(range.end.min(held.end) - held.first).ok()?;
         pieces.push((from <= until && until <= bytes.len()).then(|| bytes.slice(from..until))?);
     }
     match pieces.as_slice() {
@@ -226,8 +235,9 @@ mod tests {
     proptest! {
         #[test]
         fn parts_hold_all_ranges_and_span_no_more_than_allowed(
-            steps in prop::collection::vec((0u64..50, 1u64..60), 0..30), max_bytes in 1u64..200,
+            steps in prop::collection::vec((0u64..50, 1u64..60), 0..30), max_bytes in 1u64..200, most in 0u64..60,
         ) {
+            let gap = Gap { least_bytes: most / 8, most_bytes: most };
             let mut end = 0;
             let mut apart = |(gap, len)| {
                 end += gap + len;
@@ -235,11 +245,15 @@ mod tests {
             };
             let mut ranges: Vec<_> = steps.into_iter().map(&mut apart).collect();
             ranges.reverse();
-            let parts = parts(&ranges, max_bytes);
+            let parts = parts(&ranges, gap, max_bytes);
             for part in &parts {
-                let span = part.iter().map(|range| range.end).max().unwrap() - part[0].start;
+                let span = part[part.len() - 1].end - part[0].start;
                 prop_assert!(part.len() == 1 || span <= max_bytes);
             }
+            // Without a bound each is what is merged.
+            let whole = super::parts(&ranges, gap, u64::MAX);
+            let spans: Vec<_> = whole.iter().map(|part| part[0].start..part[part.len() - 1].end).collect();
+            prop_assert_eq!(spans, merge(&ranges, gap));
             let mut sorted = ranges.clone();
             sorted.sort_unstable_by_key(|range| range.start);
             prop_assert_eq!(parts.concat(), sorted);
@@ -254,9 +268,9 @@ mod tests {
             for (place, len) in lens.into_iter().enumerate() {
                 let end = start + len;
                 let bytes: Bytes = (start..end).map(|byte| u8::try_from(byte).unwrap()).collect();
-                let answer = futures::future::ready(Some(Arc::from([bytes]))).boxed().shared();
+                let answer = futures::future::ready(Some(bytes)).boxed().shared();
                 if place != hole && len > 0 {
-                    held.insert(start, Held { end, answer, place: 0 });
+                    held.insert(start, Held { end, answer, first: start });
                     (start..end).for_each(|byte| is_held[usize::try_from(byte).unwrap()] = true);
                 }
                 start = end;

@@ -39,11 +39,7 @@ pub(crate) async fn read_ranges(connection: &Connection, object: &Object, ranges
 }
 
 /// Returns the bytes of `ranges`, as [`read_ranges`] does, from the store.
-pub(super) async fn fetch_ranges(
-    connection: &Connection,
-    object: &Object,
-    ranges: &[Range<u64>],
-) -> Result<Vec<Bytes>> {
+async fn fetch_ranges(connection: &Connection, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let merged = merge(ranges, connection.traffic.gap());
     let answers = try_join_all(merged.iter().map(|range| read_merged(connection, object, range.clone()))).await?;
     Ok(ranges.iter().map(|range| cut_out(&merged, &answers, range)).collect())
@@ -60,7 +56,7 @@ pub(super) fn cut_out(merged: &[Range<u64>], answers: &[Bytes], range: &Range<u6
 }
 
 /// Reads one range, in several requests into one buffer if it is large and remote.
-async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
+pub(super) async fn read_merged(connection: &Connection, object: &Object, range: Range<u64>) -> Result<Bytes> {
     let max_bytes = connection.traffic.max_request_bytes(range.end - range.start);
     let parts = split(std::slice::from_ref(&range), max_bytes);
     if parts.len() == 1 && (connection.is_local || range.end - range.start < room::LEAST_BYTES) {

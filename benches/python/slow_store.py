@@ -2,9 +2,9 @@
 
 It answers what readers of S3 ask for, GET with ranges, HEAD and ListObjectsV2, below `/bucket/`, and sleeps before each
 answer. Bytes go from the page cache to the socket by sendfile, at more than a gigabyte per second and 0.2 seconds of
-CPU for each, so the store is not what is measured. `tcp_nopush` stays off: on the loopback interface the last segment
-of some answers then waits 40 ms for an acknowledgement. Signatures are not checked. The log has one line for each
-request, from which `Traffic` is counted.
+CPU for each, so the store is not what is measured. `tcp_nopush` stays off: with it the last segment of some answers
+waits 40 ms for an acknowledgement, on the loopback interface. Signatures are not checked. The log has one line for
+each request, from which `Traffic` is counted.
 Needs nginx with its Lua module: `apt-get install nginx-light libnginx-mod-http-lua`.
 """
 

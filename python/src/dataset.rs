@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Audience, Dataset, EpochReader, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings,
+    Answer, Audience, Dataset, EpochReader, Error, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings,
     Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, ipc,
 };
 use pyo3::prelude::*;
@@ -69,6 +69,18 @@ type QueryArguments = (BTreeMap<String, Py<PyAny>>, BTreeMap<String, Py<PyAny>>,
 /// Seed, shuffle bytes, and lanes and window rows where they are given.
 type ShuffleArguments = (u64, u64, Option<u32>, Option<u64>);
 
+/// Waits for an opening. What filters share is made while the store answers.
+fn opened<T: Send + 'static, F: Future<Output = Result<T, Error>> + Send + 'static>(
+    py: Python<'_>,
+    on_progress: &Py<PyAny>,
+    open: impl FnOnce(Arc<Progress>) -> F,
+) -> PyResult<T> {
+    let io = Io::current().map_err(|error| to_py(&error))?;
+    let progress = Arc::new(Progress::default());
+    let opening = open(Arc::clone(&progress));
+    wait_and(py, &io, &progress, Some(on_progress), opening, Dataset::prepare_filters)
+}
+
 #[pymethods]
 impl PyDataset {
     #[staticmethod]
@@ -80,13 +92,8 @@ impl PyDataset {
         on_progress: Py<PyAny>,
     ) -> PyResult<Self> {
         let request = OpenRequest { sources, split: Some(split), storage_options };
-        let io = Io::current().map_err(|error| to_py(&error))?;
-        let progress = Arc::new(Progress::default());
-        let opening = {
-            let progress = Arc::clone(&progress);
-            async move { Dataset::open(request, &progress).await }
-        };
-        Ok(Self::plain(wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?))
+        let opening = |progress: Arc<Progress>| async move { Dataset::open(request, &progress).await };
+        Ok(Self::plain(opened(py, &on_progress, opening)?))
     }
 
     /// All splits of the sources with their names, in order; lists once.
@@ -98,13 +105,8 @@ impl PyDataset {
         on_progress: Py<PyAny>,
     ) -> PyResult<Vec<(String, Self)>> {
         let request = OpenRequest { sources, split: None, storage_options };
-        let io = Io::current().map_err(|error| to_py(&error))?;
-        let progress = Arc::new(Progress::default());
-        let opening = {
-            let progress = Arc::clone(&progress);
-            async move { Snapshot::open_splits(request, &progress).await }
-        };
-        let splits = wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?;
+        let opening = |progress: Arc<Progress>| async move { Snapshot::open_splits(request, &progress).await };
+        let splits = opened(py, &on_progress, opening)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 
@@ -122,13 +124,8 @@ impl PyDataset {
         let part = |(name, files): SplitArguments| (name, files.into_iter().map(file).collect());
         let splits = splits.into_iter().map(|(name, parts)| (name, parts.into_iter().map(part).collect())).collect();
         let request = FilesRequest { splits, commit, storage_options };
-        let io = Io::current().map_err(|error| to_py(&error))?;
-        let progress = Arc::new(Progress::default());
-        let opening = {
-            let progress = Arc::clone(&progress);
-            async move { Snapshot::open_files(request, &progress).await }
-        };
-        let splits = wait_and(py, &io, &progress, Some(&on_progress), opening, Dataset::prepare_filters)?;
+        let opening = |progress: Arc<Progress>| async move { Snapshot::open_files(request, &progress).await };
+        let splits = opened(py, &on_progress, opening)?;
         Ok(splits.into_iter().map(|(name, of)| (name, Self::plain(Dataset::new(Arc::new(of))))).collect())
     }
 

@@ -96,7 +96,7 @@ impl Payload {
             });
             let in_vain: u64 = in_vain.sum();
             left = left.checked_sub(in_vain)?;
-            // Pages that turn out to be needed do not wait for those that are not.
+            // Whole columns, if all is likely to be needed; else pages, so that those that are do not wait for the others.
             let ranges = match in_vain {
                 0 => self.ranges(open.row_group, &open.alive),
                 _ => extents.into_iter().map(|extent| extent.bytes).collect(),

@@ -107,7 +107,7 @@ impl Ahead {
         let mut taken = Vec::with_capacity(ranges.len());
         for (range, found) in ranges.iter().zip(found) {
             taken.push(match found {
-                Some(holders) => cut_out(holders, range).await,
+                Some(holders) => piece_together(holders, range).await,
                 None => None,
             });
         }
@@ -165,7 +165,7 @@ fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
 }
 
 /// Waits for the bytes of `range` from what holds it; copied where that is several things.
-async fn cut_out(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
+async fn piece_together(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
     let mut pieces = Vec::with_capacity(holders.len());
     for (start, held) in holders {
         let bytes = held.answer.await?;
@@ -260,29 +260,33 @@ mod tests {
         }
 
         #[test]
-        fn any_range_is_cut_out_of_what_holds_it(
-            lens in prop::collection::vec(0u64..9, 1..9), hole in 0usize..12, wanted in prop::collection::vec((0u64..60, 0u64..30), 1..6),
+        fn any_range_is_pieced_together_of_what_holds_it(
+            lens in prop::collection::vec(0u64..9, 1..9), hole in 0usize..12, is_one_read in any::<bool>(),
+            wanted in prop::collection::vec((0u64..60, 0u64..30), 1..6),
         ) {
-            let mut held = BTreeMap::new();
-            let (mut start, mut is_held) = (5, [false; 200]);
+            const FIRST: u64 = 5;
+            let number = |byte: u64| u8::try_from(byte).unwrap();
+            let whole = FIRST..FIRST + lens.iter().sum::<u64>();
+            let (mut held, mut start, mut is_held) = (BTreeMap::new(), FIRST, [false; 200]);
             for (place, len) in lens.into_iter().enumerate() {
                 let end = start + len;
-                let bytes: Bytes = (start..end).map(|byte| u8::try_from(byte).unwrap()).collect();
-                let answer = futures::future::ready(Some(bytes)).boxed().shared();
                 if place != hole && len > 0 {
-                    held.insert(start, Held { end, answer, first: start });
-                    (start..end).for_each(|byte| is_held[usize::try_from(byte).unwrap()] = true);
+                    let read = if is_one_read { whole.clone() } else { start..end };
+                    let first = read.start;
+                    let answer = futures::future::ready(Some(read.map(number).collect())).boxed().shared();
+                    held.insert(start, Held { end, answer, first });
+                    (start..end).for_each(|byte| is_held[usize::from(number(byte))] = true);
                 }
                 start = end;
             }
             for (start, len) in wanted {
                 let range = start..start + len;
-                let is_whole = range.clone().all(|byte| is_held[usize::try_from(byte).unwrap()]);
+                let is_whole = range.clone().all(|byte| is_held[usize::from(number(byte))]);
                 let holders = find(&mut held.clone(), &range);
                 prop_assert!(holders.is_some() == is_whole || range.is_empty());
                 if let Some(holders) = holders {
-                    let bytes = Io::current().unwrap().block_on(cut_out(holders, &range)).unwrap();
-                    prop_assert_eq!(bytes, range.map(|byte| u8::try_from(byte).unwrap()).collect::<Vec<_>>());
+                    let bytes = Io::current().unwrap().block_on(piece_together(holders, &range)).unwrap();
+                    prop_assert_eq!(bytes, range.map(number).collect::<Vec<_>>());
                 }
             }
         }

@@ -35,7 +35,7 @@ enum State {
 impl OwnColumn {
     /// Returns the object's root column `root`, of which `fetched` holds what was planned.
     pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
-        let column = plan.open(&rows.set, fetched.bytes.clone(), rows.memory_bytes, scratch);
+        let column = plan.open(&rows.set, fetched.bodies.clone(), rows.memory_bytes, scratch);
         let state = State::Own(column);
         Self { root, plan, rows, fetched, num_read: 0, state }
     }
@@ -58,7 +58,7 @@ impl OwnColumn {
     /// Begins again with the first row.
     pub(super) fn rewind(&mut self) {
         let scratch = mem::replace(&mut self.state, State::Failed).into_scratch();
-        let column = self.plan.open(&self.rows.set, self.fetched.bytes.clone(), self.rows.memory_bytes, scratch);
+        let column = self.plan.open(&self.rows.set, self.fetched.bodies.clone(), self.rows.memory_bytes, scratch);
         (self.num_read, self.state) = (0, State::Own(column));
     }
 
@@ -111,7 +111,7 @@ impl OwnColumn {
     fn reopen(&self) -> Result<ParquetReader> {
         let rows = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
         let (columns, ranges) = ParquetColumns::try_new(&rows, vec![self.root])?;
-        let fetched = self.fetched.part(ranges);
+        let fetched = self.fetched.part(ranges)?;
         let fetched = fetched.ok_or_else(|| self.rows.error(None, damaged("it lists other pages than it has")))?;
         columns.open(rows, fetched)
     }

@@ -13,7 +13,7 @@ use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder
 use parquet::errors::ParquetError;
 
 use super::{RowGroupRef, Snapshot};
-use crate::decode::Claims;
+use crate::decode::{Body, Claims};
 use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
@@ -109,7 +109,7 @@ impl WantedRows {
         let mut unpacked_bytes = 0_u64;
         for &root in roots {
             for leaf in fragment.leaves(root) {
-                let fetched = fetched.ranges.iter().zip(&fetched.bytes);
+                let fetched = fetched.ranges.iter().zip(&fetched.bodies);
                 let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, self.memory_bytes);
                 let claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
                 unpacked_bytes = unpacked_bytes.saturating_add(claims.unpacked_bytes());
@@ -179,8 +179,9 @@ impl ParquetColumns {
             rows.batch_rows = usize::try_from(batch_rows).unwrap_or(usize::MAX).clamp(1, rows.batch_rows);
             decoder = Self::try_new(&rows, roots.clone())?.0.decoder;
         }
+        let bytes = fetched.bytes()?;
         let mut this = ParquetReader { rows, roots, fetched, reader: None };
-        let Fetched { ranges, bytes } = this.fetched.clone();
+        let ranges = this.fetched.ranges.clone();
         let opened =
             decoder.push_ranges(ranges, bytes).and_then(|()| caught(|| decoder.try_next_reader())).and_then(reader_of);
         this.reader = opened.map_err(|source| this.failed(source))?;
@@ -192,23 +193,39 @@ impl ParquetColumns {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fetched {
     pub(super) ranges: Vec<Range<u64>>,
-    pub(super) bytes: Vec<Bytes>,
+    pub(super) bodies: Vec<Body>,
 }
 
 impl Fetched {
     /// Returns a range of the bytes; `None` if it was not fetched in one piece.
-    fn get(&self, range: &Range<u64>) -> Option<Bytes> {
+    fn get(&self, range: &Range<u64>) -> Option<Result<Bytes>> {
         let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
-        let (have, bytes) = (&self.ranges[place], self.bytes.get(place)?);
+        let (have, body) = (&self.ranges[place], self.bodies.get(place)?);
         let start = usize::try_from(range.start - have.start).ok()?;
         let end = usize::try_from(range.end - have.start).ok()?;
-        (end <= bytes.len()).then(|| bytes.slice(start..end))
+        (end <= body.num_bytes()).then(|| body.part(start..end))
     }
 
     /// Returns the bytes of some ranges; `None` unless all are here.
-    pub(super) fn part(&self, ranges: Vec<Range<u64>>) -> Option<Self> {
-        let bytes = ranges.iter().map(|range| self.get(range)).collect::<Option<_>>()?;
-        Some(Self { ranges, bytes })
+    ///
+    /// # Errors
+    ///
+    /// Those of reading what is still in a file.
+    pub(super) fn part(&self, ranges: Vec<Range<u64>>) -> Result<Option<Self>> {
+        let Some(found) = ranges.iter().map(|range| self.get(range)).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let bodies = found.into_iter().map(|bytes| bytes.map(Body::Here)).collect::<Result<_>>()?;
+        Ok(Some(Self { ranges, bodies }))
+    }
+
+    /// Returns the bytes of all ranges.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading what is still in a file.
+    fn bytes(&self) -> Result<Vec<Bytes>> {
+        self.bodies.iter().map(|body| body.part(0..body.num_bytes())).collect()
     }
 }
 
@@ -277,8 +294,9 @@ impl ParquetReader {
         let decode = || {
             let mut decoder = self.rows.decoder(vec![root])?;
             if let DecodeResult::NeedsData(needed) = decoder.try_next_reader()? {
-                let Some(Fetched { ranges, bytes }) = self.fetched.part(needed) else { return Ok(()) };
-                decoder.push_ranges(ranges, bytes)?;
+                let Ok(Some(fetched)) = self.fetched.part(needed) else { return Ok(()) };
+                let Ok(bytes) = fetched.bytes() else { return Ok(()) };
+                decoder.push_ranges(fetched.ranges, bytes)?;
             }
             let mut missing = self.rows.num_rows;
             for batch in reader_of(decoder.try_next_reader()?)?.into_iter().flatten() {

@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use arrow_schema::DataType;
-use bytes::Bytes;
 
 use super::own_column::OwnColumn;
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
 use super::{RowGroupRef, Snapshot, schema};
-use crate::decode::{self, ColumnPlan, Scratch};
+use crate::decode::{self, Body, ColumnPlan, FilePages, Scratch};
 use crate::error::Result;
 use crate::panics;
 use crate::rows::RowSet;
+use crate::source::CachedFile;
 
 /// What pages may take, however small the memory limit is: it bounds what is held, and one page may be larger.
 const LEAST_MEMORY_BYTES: u64 = 16 << 20;
@@ -42,6 +42,8 @@ pub(crate) struct RowGroupRead {
     groups: Vec<ColumnGroup>,
     /// Those of all groups.
     ranges: Vec<Range<u64>>,
+    /// Which of them are of columns whose pages may be read one by one.
+    are_of_pages: Vec<bool>,
 }
 
 /// A column of a read, decoded as it is asked for.
@@ -226,7 +228,7 @@ impl RowGroupRead {
             Decoders::Parquet => None,
         };
         let mut planned = Vec::new();
-        let mut all_ranges = Vec::new();
+        let (mut all_ranges, mut are_of_pages) = (Vec::new(), Vec::new());
         for roots in groups.into_iter().filter(|roots| !roots.is_empty() && rows.num_rows > 0) {
             let (mut own, mut others, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
             for root in roots {
@@ -244,13 +246,15 @@ impl RowGroupRead {
                 columns
             });
             ranges.sort_by_key(|(range, _)| range.start);
-            let (ranges, owners): (Vec<_>, Vec<_>) = ranges.into_iter().unzip();
+            let (ranges, owners): (Vec<_>, Vec<usize>) = ranges.into_iter().unzip();
             rows.check_inside(&ranges)?;
+            are_of_pages
+                .extend(owners.iter().map(|&owner| own.get(owner).is_some_and(|(_, plan)| plan.may_read_pages())));
             all_ranges.extend(ranges);
             planned.push(ColumnGroup { own, parquet, owners });
         }
         let projection = Arc::clone(projection);
-        Ok(Self { projection, rows, groups: planned, ranges: all_ranges })
+        Ok(Self { projection, rows, groups: planned, ranges: all_ranges, are_of_pages })
     }
 
     /// Returns the read with a bound on what pages out of their compression take at once, and the values of a column: what
@@ -265,15 +269,23 @@ impl RowGroupRead {
         &self.ranges
     }
 
-    /// Returns the batches of the rows and columns asked for; `bytes` holds one buffer for each of [`Self::ranges`].
+    /// Returns the pages of one of [`Self::ranges`] in the file that the object is, if they are better read one by one as
+    /// they are decoded.
+    pub(crate) fn in_file(&self, range: usize, file: &Arc<CachedFile>) -> Option<Body> {
+        let is_of_pages = self.are_of_pages.get(range).is_some_and(|is| *is);
+        let range = self.ranges.get(range).filter(|_| is_of_pages)?;
+        FilePages::find(file, range).map(Body::InFile)
+    }
+
+    /// Returns the batches of the rows and columns asked for; `bodies` holds the bytes of each of [`Self::ranges`].
     ///
     /// # Errors
     ///
     /// [`Error::Decode`](crate::Error::Decode) on corrupt pages, [`Error::Cast`](crate::Error::Cast) on values that do not
     /// fit the dataset's type.
-    pub(crate) fn decode(mut self, bytes: Vec<Bytes>) -> Result<Batches> {
+    pub(crate) fn decode(mut self, bodies: Vec<impl Into<Body>>) -> Result<Batches> {
         debug_assert!(self.groups.len() <= 1, "columns in groups are decoded at once");
-        let fetched = std::mem::take(&mut self.ranges).into_iter().zip(bytes);
+        let fetched = std::mem::take(&mut self.ranges).into_iter().zip(bodies.into_iter().map(Into::into));
         let (own, parquet) = match self.groups.pop() {
             Some(group) => {
                 let (parts, of_parquet) = group.share(&self.rows, &mut fetched.into_iter())?;
@@ -292,9 +304,9 @@ impl RowGroupRead {
     /// # Errors
     ///
     /// As [`Self::decode_onto`].
-    pub(crate) fn decode_at_once(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
+    pub(crate) fn decode_at_once(self, bodies: Vec<impl Into<Body>>) -> Result<RecordBatch> {
         let rows = self.rows.clone();
-        let batch = self.decode_onto(bytes, &AsDecoded)?.pop();
+        let batch = self.decode_onto(bodies, &AsDecoded)?.pop();
         batch.ok_or_else(|| rows.error(None, damaged("nothing is left of what was decoded")))
     }
 
@@ -304,8 +316,12 @@ impl RowGroupRead {
     /// # Errors
     ///
     /// As [`Self::decode`].
-    pub(crate) fn decode_onto(mut self, bytes: Vec<Bytes>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
-        let mut fetched = std::mem::take(&mut self.ranges).into_iter().zip(bytes);
+    pub(crate) fn decode_onto(
+        mut self,
+        bodies: Vec<impl Into<Body>>,
+        storing: &dyn Storing,
+    ) -> Result<Vec<RecordBatch>> {
+        let mut fetched = std::mem::take(&mut self.ranges).into_iter().zip(bodies.into_iter().map(Into::into));
         let mut scratch = Scratch::default();
         let sizes = storing.batch_rows(self.rows.num_rows);
         let mut batches: Vec<Vec<(usize, ArrayRef)>> = vec![Vec::new(); sizes.len()];
@@ -369,12 +385,12 @@ impl ColumnGroup {
     fn share(
         &self,
         rows: &WantedRows,
-        fetched: &mut impl Iterator<Item = (Range<u64>, Bytes)>,
+        fetched: &mut impl Iterator<Item = (Range<u64>, Body)>,
     ) -> Result<(Vec<Fetched>, Fetched)> {
         let mut parts = vec![Fetched::default(); self.own.len() + 1];
-        for (&owner, (range, bytes)) in self.owners.iter().zip(fetched) {
+        for (&owner, (range, body)) in self.owners.iter().zip(fetched) {
             parts[owner].ranges.push(range);
-            parts[owner].bytes.push(bytes);
+            parts[owner].bodies.push(body);
         }
         let of_parquet = parts.pop().unwrap_or_default();
         for ((root, _), part) in self.own.iter().zip(&parts) {

@@ -12,7 +12,7 @@ use super::row_group::Storing;
 use super::row_group::{Decoders, RowGroupRead};
 use super::{RowGroupRef, Snapshot};
 #[cfg(any(test, fuzzing))]
-use crate::decode::{self, Misfit, Scratch};
+use crate::decode::{self, Body, Misfit, Scratch};
 use crate::error::{Error, Result};
 use crate::rows::RowSet;
 
@@ -96,8 +96,8 @@ impl Trial {
     pub(crate) fn misfit(&self, root: usize) -> Option<Misfit> {
         let WantedRows { row_group, set, num_rows, memory_bytes, .. } = &self.rows;
         let plan = decode::plan(self.rows.snapshot.fragment(*row_group), row_group.index, root, set)?;
-        let bytes = plan.ranges().iter().map(|range| self.slice(range)).collect::<Option<_>>()?;
-        plan.open(set, bytes, *memory_bytes, Scratch::default()).read(*num_rows).err()
+        let bodies = plan.ranges().iter().map(|range| self.slice(range).map(Body::Here)).collect::<Option<_>>()?;
+        plan.open(set, bodies, *memory_bytes, Scratch::default()).read(*num_rows).err()
     }
 
     fn slice(&self, range: &Range<u64>) -> Option<Bytes> {

@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 
+use super::body::Body;
 use super::codec::{self, Scratch};
 use super::delta;
 use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths};
@@ -18,6 +18,9 @@ use crate::dataset::Fragment;
 
 /// What a text takes beside its bytes while it is decoded from lengths: two of them.
 const LENGTH_BYTES: u64 = 8;
+
+const MALFORMED: &str = "the header of a page is malformed";
+const STRANGE: &str = "a page claims a strange number of values or bytes";
 
 /// What the pages of a leaf column claim.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl<'a> Claims<'a> {
         fragment: &'a Fragment,
         row_group: u32,
         leaf: usize,
-        fetched: impl Iterator<Item = (&'a Range<u64>, &'a Bytes)>,
+        fetched: impl Iterator<Item = (&'a Range<u64>, &'a Body)>,
         memory_bytes: u64,
     ) -> Result<Self, String> {
         let column = fragment.row_group(row_group).column(leaf);
@@ -71,13 +74,26 @@ impl<'a> Claims<'a> {
             scratch: Scratch::default(),
         };
         let mut starts = Vec::new();
-        for (range, bytes) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
-            let mut rest = &bytes[..];
-            claims.parts.push(rest);
+        for (range, body) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
             starts.clear();
-            while !rest.is_empty() {
-                starts.push(range.end - rest.len() as u64);
-                rest = claims.add(rest)?;
+            match body {
+                Body::Here(bytes) => {
+                    let mut rest = &bytes[..];
+                    claims.parts.push(rest);
+                    while !rest.is_empty() {
+                        starts.push(range.end - rest.len() as u64);
+                        rest = claims.add_first(rest)?;
+                    }
+                }
+                Body::InFile(pages) => {
+                    let mut start = range.start;
+                    for page in (0..).map_while(|place| pages.page(place)) {
+                        starts.push(start);
+                        start = page.range.end;
+                        let (fields, _) = Fields::parse(&page.header).ok_or(MALFORMED)?;
+                        claims.add(&fields, &[])?;
+                    }
+                }
             }
             // The `parquet` crate goes by the index.
             let offset = |place: usize| listed.get(place).and_then(|page| u64::try_from(page.offset).ok());
@@ -91,19 +107,25 @@ impl<'a> Claims<'a> {
     }
 
     /// Takes the page that `bytes` begin with; returns what follows it.
-    fn add(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], String> {
-        let (fields, header_bytes) = Fields::parse(bytes).ok_or("the header of a page is malformed")?;
-        let claimed = fields.stored_bytes().zip(fields.unpacked_bytes()).zip(fields.num_values());
-        let ((stored_bytes, unpacked_bytes), num_values) =
-            claimed.ok_or("a page claims a strange number of values or bytes")?;
+    fn add_first(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], String> {
+        let (fields, header_bytes) = Fields::parse(bytes).ok_or(MALFORMED)?;
+        let stored_bytes = fields.stored_bytes().ok_or(STRANGE)?;
         let body = &bytes[header_bytes..];
         let (stored, rest) = body
             .split_at_checked(stored_bytes)
             .ok_or_else(|| format!("a page claims {stored_bytes} bytes of {}", body.len()))?;
+        self.add(&fields, stored)?;
+        Ok(rest)
+    }
+
+    /// Takes a page; `stored` are its bytes, or none of those of a page in a file, which have nothing to look at.
+    fn add(&mut self, fields: &Fields, stored: &'a [u8]) -> Result<(), String> {
+        let claimed = fields.stored_bytes().zip(fields.unpacked_bytes()).zip(fields.num_values());
+        let ((stored_bytes, unpacked_bytes), num_values) = claimed.ok_or(STRANGE)?;
         // What is not compressed stays where it was fetched.
         let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
         let unpacked_bytes = if is_compressed { unpacked_bytes } else { stored_bytes };
-        if is_compressed && !self.is_as_claimed(&fields, stored, unpacked_bytes) {
+        if is_compressed && !self.is_as_claimed(fields, stored, unpacked_bytes) {
             return Err(format!("a page unpacks to more than the {unpacked_bytes} bytes that it claims"));
         }
         match fields.page_type() {
@@ -117,7 +139,7 @@ impl<'a> Claims<'a> {
                 if let Some(lengths) = fields.lengths() {
                     page_bytes = page_bytes.saturating_add(num_values as u64 * LENGTH_BYTES);
                     if page_bytes <= self.memory_bytes {
-                        self.check_lengths(lengths, &fields, stored, unpacked_bytes, num_values)?;
+                        self.check_lengths(lengths, fields, stored, unpacked_bytes, num_values)?;
                     }
                 }
                 self.largest_bytes = self.largest_bytes.max(page_bytes);
@@ -134,7 +156,7 @@ impl<'a> Claims<'a> {
             Some(INDEX_PAGE) if stored_bytes > 0 => return Err("a page is of indexes".to_owned()),
             _ => {}
         }
-        Ok(rest)
+        Ok(())
     }
 
     /// Looks at the lengths that a data page begins with. Whether it unpacks is seen by who decodes it.

@@ -64,6 +64,8 @@ impl Codec {
 /// What decoding a column needs beside its arrays: one page, and the state of the codec.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    /// A page as it was read from a file.
+    pub(super) stored: Vec<u8>,
     page: Vec<u8>,
     zstd: Option<Decompressor<'static>>,
 }

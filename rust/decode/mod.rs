@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! claims                    what pages say of themselves, before anybody believes it
+//! body                      a chunk, or pages that are read one by one
 //! header, pages, codec      a page out of its chunk and its compression
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary     values of a page into their slots
@@ -17,6 +18,7 @@
 
 mod binary;
 mod bits;
+mod body;
 mod claims;
 mod codec;
 mod delta;
@@ -40,6 +42,7 @@ use std::fmt;
 
 use arrow_array::ArrayRef;
 
+pub(crate) use self::body::{Body, FilePages};
 pub(crate) use self::claims::Claims;
 pub(crate) use self::codec::Scratch;
 pub(crate) use self::plan::{ColumnPlan, plan};

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::{Buf, Bytes};
 
+use super::body::{Body, FilePages};
 use super::codec::{Codec, Scratch};
 use super::header::{Kind, PageHeader};
 use super::{Fit, Misfit};
@@ -11,7 +12,7 @@ use super::{Fit, Misfit};
 /// Bytes of a chunk that were fetched in one piece: some pages.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) bytes: Bytes,
+    pub(crate) body: Body,
     /// The rows of its one page, where an index tells.
     pub(crate) rows: Option<Range<u32>>,
 }
@@ -21,7 +22,22 @@ pub(crate) struct Piece {
 pub(super) struct Page {
     pub(super) header: PageHeader,
     pub(super) rows: Option<Range<u32>>,
-    body: Bytes,
+    body: PageBody,
+}
+
+/// What follows the header of a page.
+#[derive(Debug)]
+enum PageBody {
+    Here(Bytes),
+    InFile(FilePages, Range<u64>),
+}
+
+/// What is left of a piece.
+#[derive(Debug)]
+enum Rest {
+    Here(Bytes),
+    /// The pages of a file from one on.
+    InFile(FilePages, usize),
 }
 
 /// Where a part of a page is.
@@ -36,29 +52,70 @@ struct Section {
 pub(super) struct Pages {
     pieces: std::vec::IntoIter<Piece>,
     /// What is left of the piece at hand, and its rows.
-    rest: Bytes,
+    rest: Rest,
     rows: Option<Range<u32>>,
     num_bytes: usize,
     is_indexed: bool,
     codec: Codec,
     scratch: Scratch,
-    body: Bytes,
+    /// The open page as it is stored; `None` where it was read from a file, into the scratch.
+    body: Option<Bytes>,
     reps: Section,
     defs: Section,
     values: Section,
 }
 
+impl From<Body> for Rest {
+    fn from(body: Body) -> Self {
+        match body {
+            Body::Here(bytes) => Self::Here(bytes),
+            Body::InFile(pages) => Self::InFile(pages, 0),
+        }
+    }
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Here(bytes) => bytes.is_empty(),
+            Self::InFile(pages, place) => pages.page(*place).is_none(),
+        }
+    }
+
+    /// Takes the next page.
+    fn next(&mut self) -> Fit<(PageHeader, PageBody)> {
+        const BEYOND: Misfit = Misfit("a page ends after its chunk");
+        match self {
+            Self::Here(bytes) => {
+                let (header, header_bytes) = PageHeader::parse(bytes)?;
+                bytes.advance(header_bytes);
+                if header.stored_bytes > bytes.len() {
+                    return Err(BEYOND);
+                }
+                Ok((header, PageBody::Here(bytes.split_to(header.stored_bytes))))
+            }
+            Self::InFile(pages, place) => {
+                let page = pages.page(*place).ok_or(BEYOND)?;
+                let body = PageBody::InFile(pages.clone(), page.range.clone());
+                let (header, _) = PageHeader::parse(&page.header)?;
+                *place += 1;
+                Ok((header, body))
+            }
+        }
+    }
+}
+
 impl Pages {
     pub(super) fn new(pieces: Vec<Piece>, is_indexed: bool, codec: Codec, scratch: Scratch) -> Self {
         Self {
-            num_bytes: pieces.iter().map(|piece| piece.bytes.len()).sum(),
+            num_bytes: pieces.iter().map(|piece| piece.body.num_bytes()).sum(),
             is_indexed,
             pieces: pieces.into_iter(),
-            rest: Bytes::new(),
+            rest: Rest::Here(Bytes::new()),
             rows: None,
             codec,
             scratch,
-            body: Bytes::new(),
+            body: None,
             reps: Section::default(),
             defs: Section::default(),
             values: Section::default(),
@@ -80,14 +137,9 @@ impl Pages {
         loop {
             if self.rest.is_empty() {
                 let Some(piece) = self.pieces.next() else { return Ok(None) };
-                (self.rest, self.rows) = (piece.bytes, piece.rows);
+                (self.rest, self.rows) = (piece.body.into(), piece.rows);
             }
-            let (header, header_bytes) = PageHeader::parse(&self.rest)?;
-            self.rest.advance(header_bytes);
-            if header.stored_bytes > self.rest.len() {
-                return Err(Misfit("a page ends after its chunk"));
-            }
-            let body = self.rest.split_to(header.stored_bytes);
+            let (header, body) = self.rest.next()?;
             let rows = self.rows.take();
             if rows.is_some() && !self.rest.is_empty() {
                 return Err(Misfit("a page ends before the index says so"));
@@ -101,10 +153,17 @@ impl Pages {
     /// Takes a page out of its compression and finds its parts.
     pub(super) fn open(&mut self, page: Page, has_reps: bool, has_defs: bool) -> Fit<()> {
         let Page { header, body, .. } = page;
-        if header.crc.is_some_and(|crc| crc32fast::hash(&body) != crc) {
+        self.body = match body {
+            PageBody::Here(bytes) => Some(bytes),
+            PageBody::InFile(pages, page) => {
+                // Who reads it once more says why it cannot be read.
+                pages.read(&page, &mut self.scratch.stored).map_err(|_| Misfit("a page cannot be read"))?;
+                None
+            }
+        };
+        if header.crc.is_some_and(|crc| crc32fast::hash(self.stored()) != crc) {
             return Err(Misfit("the checksum of a page is wrong"));
         }
-        self.body = body;
         if let Kind::V2 { rep_bytes, def_bytes, is_compressed, .. } = header.kind {
             return self.open_v2(&header, rep_bytes, def_bytes, is_compressed);
         }
@@ -133,14 +192,14 @@ impl Pages {
 
     fn open_v2(&mut self, header: &PageHeader, rep_bytes: usize, def_bytes: usize, is_compressed: bool) -> Fit<()> {
         let levels_bytes = rep_bytes + def_bytes;
-        if levels_bytes > self.body.len() || levels_bytes > header.unpacked_bytes {
+        if levels_bytes > self.stored().len() || levels_bytes > header.unpacked_bytes {
             return Err(Misfit("the levels of a page end after it"));
         }
         self.reps = Section { is_unpacked: false, range: 0..rep_bytes };
         self.defs = Section { is_unpacked: false, range: rep_bytes..levels_bytes };
         let unpacked_bytes = header.unpacked_bytes - levels_bytes;
         self.values = if !is_compressed || self.codec == Codec::Uncompressed {
-            Section { is_unpacked: false, range: levels_bytes..self.body.len() }
+            Section { is_unpacked: false, range: levels_bytes..self.stored().len() }
         } else if unpacked_bytes == 0 {
             // Nothing but NULL: there may be nothing to unpack.
             Section::default()
@@ -156,12 +215,25 @@ impl Pages {
         if self.codec == Codec::Uncompressed {
             return Ok(false);
         }
-        self.scratch.unpack(self.codec, &self.body[start..], unpacked_bytes)?;
+        match &self.body {
+            Some(body) => self.scratch.unpack(self.codec, &body[start..], unpacked_bytes)?,
+            None => {
+                let stored = std::mem::take(&mut self.scratch.stored);
+                let unpacked = self.scratch.unpack(self.codec, &stored[start..], unpacked_bytes);
+                self.scratch.stored = stored;
+                unpacked?;
+            }
+        }
         Ok(true)
     }
 
+    /// Returns the page at hand as it is stored.
+    fn stored(&self) -> &[u8] {
+        self.body.as_deref().unwrap_or(&self.scratch.stored)
+    }
+
     fn get(&self, section: &Section) -> &[u8] {
-        let bytes: &[u8] = if section.is_unpacked { self.scratch.page() } else { &self.body };
+        let bytes: &[u8] = if section.is_unpacked { self.scratch.page() } else { self.stored() };
         &bytes[section.range.start.min(bytes.len())..section.range.end.min(bytes.len())]
     }
 

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, TimeUnit as ArrowUnit};
-use bytes::Bytes;
 use parquet::basic::{ConvertedType, Encoding, LogicalType, TimeUnit, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
@@ -12,6 +11,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::Column;
 use super::binary::BinaryValues;
+use super::body::Body;
 use super::codec::{Codec, Scratch};
 use super::fixed::FixedValues;
 use super::flat::Flat;
@@ -202,17 +202,22 @@ impl ColumnPlan {
         &self.ranges
     }
 
-    /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bytes` holds one buffer for
+    /// Returns whether its pages may be read one by one. How long texts are is looked at beforehand, in all of them.
+    pub(crate) fn may_read_pages(&self) -> bool {
+        !matches!(self.width, Width::Any)
+    }
+
+    /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bodies` holds the bytes of
     /// each of [`Self::ranges`].
     pub(crate) fn open(
         &self,
         wanted: &Arc<RowSet>,
-        bytes: Vec<Bytes>,
+        bodies: Vec<Body>,
         memory_bytes: u64,
         scratch: Scratch,
     ) -> Box<dyn Column> {
         let pieces: Vec<_> =
-            bytes.into_iter().zip(&self.rows).map(|(bytes, rows)| Piece { bytes, rows: rows.clone() }).collect();
+            bodies.into_iter().zip(&self.rows).map(|(body, rows)| Piece { body, rows: rows.clone() }).collect();
         let values: Box<dyn Values> = match self.width {
             Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type.clone())),
             Width::Two => Box::new(FixedValues::<u16, 4>::new(self.value_type.clone())),

@@ -21,7 +21,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use proptest::prelude::*;
 
-use super::{Column, Fit, Misfit, Scratch, plan};
+use super::{Body, Column, Fit, Misfit, Scratch, plan};
 use crate::dataset::{Decoders, Snapshot, Trial};
 use crate::error::Error;
 use crate::io::Io;
@@ -275,7 +275,7 @@ fn open_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet) -> Opt
     let plan = plan(snapshot.fragment(snapshot.row_groups[0]), 0, root, set)?;
     let bytes = plan.ranges().iter().map(|range| {
         let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-        (range.end <= body.len() && range.start <= range.end).then(|| body.slice(range))
+        (range.end <= body.len() && range.start <= range.end).then(|| Body::Here(body.slice(range)))
     });
     let Some(bytes) = bytes.collect() else { return Some(Err(Misfit("ranges outside of the object"))) };
     Some(Ok(plan.open(&Arc::new(set.clone()), bytes, u64::MAX, Scratch::default())))

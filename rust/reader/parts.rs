@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema};
-use bytes::Bytes;
 
 use super::{EpochReader, OrderSettings};
 use crate::dataset::{Decoded, ReadCost, RowGroupRead, Storing, field_of};
+use crate::decode::Body;
 use crate::error::{Error, Result};
 use crate::outputs::Outputs;
 use crate::plan::{self, PieceId};
 use crate::rows::RowSet;
+use crate::source::CachedFile;
 
 /// A run of a piece's rows that is read at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,18 +47,24 @@ impl PartRead {
         self.read.ranges()
     }
 
+    /// Returns the pages of one of [`Self::ranges`] in the file that the object is, if they are better read one by one as
+    /// they are decoded.
+    pub(crate) fn in_file(&self, range: usize, file: &Arc<CachedFile>) -> Option<Body> {
+        self.read.in_file(range, file)
+    }
+
     /// Returns about the bytes of the rows once they are decoded.
     pub(crate) fn decoded_bytes(&self) -> u64 {
         self.decoded_bytes
     }
 
-    /// Returns the rows with the dataset's columns; `bytes` holds one buffer for each of [`Self::ranges`].
+    /// Returns the rows with the dataset's columns; `bodies` holds the bytes of each of [`Self::ranges`].
     ///
     /// # Errors
     ///
     /// Those of decoding, and [`Error::Evaluate`] where a column cannot be computed.
-    pub(crate) fn decode(self, bytes: Vec<Bytes>) -> Result<RecordBatch> {
-        let read = self.read.decode_at_once(bytes)?;
+    pub(crate) fn decode(self, bodies: Vec<Body>) -> Result<RecordBatch> {
+        let read = self.read.decode_at_once(bodies)?;
         match self.finish {
             None => Ok(read),
             Some(finish) => finish.apply(&read),
@@ -69,9 +76,9 @@ impl PartRead {
     /// # Errors
     ///
     /// As [`Self::decode`].
-    pub(crate) fn decode_onto(self, bytes: Vec<Bytes>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
-        let Some(finish) = self.finish else { return self.read.decode_onto(bytes, storing) };
-        let whole = finish.apply(&self.read.decode_at_once(bytes)?)?;
+    pub(crate) fn decode_onto(self, bodies: Vec<Body>, storing: &dyn Storing) -> Result<Vec<RecordBatch>> {
+        let Some(finish) = self.finish else { return self.read.decode_onto(bodies, storing) };
+        let whole = finish.apply(&self.read.decode_at_once(bodies)?)?;
         let (schema, columns, num_rows) = whole.into_parts();
         let sizes = storing.batch_rows(num_rows);
         let mut batches = vec![Vec::with_capacity(columns.len()); sizes.len()];

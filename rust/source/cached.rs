@@ -3,8 +3,10 @@
 //! To hand such a read to a thread that may block, and what came of it back, takes longer than to copy a megabyte. Linux
 //! (`RWF_NOWAIT` of `preadv2(2)`) says instead that it would have to wait: then others read, many at a time.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +14,9 @@ use futures::FutureExt;
 use object_store::{GetOptions, GetResultPayload, ObjectStore};
 
 use super::coalesce::{coalesce, merge};
-use super::read::{check_unchanged, cut_out};
-use super::{Connection, Object};
+use super::read::{changed, check_unchanged, cut_out, of_range};
+use super::{Connection, Object, error};
+use crate::error::Result;
 
 /// Why bytes are not there at once. What is wrong with an object is for [`read_ranges`](super::read_ranges) to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,15 +27,25 @@ pub(crate) enum Missed {
     Always,
 }
 
+/// A file of this machine that was in memory when it was opened, or most of it.
+#[derive(Debug)]
+pub(crate) struct CachedFile {
+    file: File,
+    object: Object,
+    /// As it was opened.
+    metadata: Metadata,
+}
+
 /// Returns the bytes of `ranges` as [`read_ranges`](super::read_ranges) does, if they are those of a file of this machine, and
-/// in memory.
+/// in memory. What `later` makes of one of them stands for its bytes: it reads the file when it needs them.
 ///
 /// For threads of no runtime, which may open files.
-pub(crate) fn read_cached(
+pub(crate) fn read_cached<B: From<Bytes>>(
     connection: &Connection,
     object: &Object,
     ranges: &[Range<u64>],
-) -> Result<Vec<Bytes>, Missed> {
+    mut later: impl FnMut(usize, &Arc<CachedFile>) -> Option<B>,
+) -> Result<Vec<B>, Missed> {
     if !connection.is_local {
         return Err(Missed::Always);
     }
@@ -48,14 +61,63 @@ pub(crate) fn read_cached(
     if !is_of_this_machine(&file) {
         return Err(Missed::Always);
     }
-    let merged = merge(ranges, connection.traffic.gap());
-    let bodies = merged.iter().map(|range| read_now(&file, range)).collect::<Option<Vec<_>>>().ok_or(Missed::Once)?;
-    metrics.want(place.stage, coalesce(ranges, 0).iter().map(|range| range.end - range.start).sum());
-    for body in &bodies {
+    let file = Arc::new(CachedFile::new(file, object).map_err(|_| Missed::Once)?);
+    let put_off: Vec<Option<B>> = (0..ranges.len()).map(|index| later(index, &file)).collect();
+    let is_now = |(range, put_off): (&Range<u64>, &Option<B>)| put_off.is_none().then(|| range.clone());
+    let now: Vec<_> = ranges.iter().zip(&put_off).filter_map(is_now).collect();
+    let merged = merge(&now, connection.traffic.gap());
+    let bodies = merged.iter().map(|range| file.read_now(range)).collect::<Option<Vec<_>>>().ok_or(Missed::Once)?;
+    let num_bytes = |range: &Range<u64>| range.end - range.start;
+    metrics.want(place.stage, coalesce(ranges, 0).iter().map(num_bytes).sum());
+    let of_later =
+        ranges.iter().zip(&put_off).filter(|(_, put_off)| put_off.is_some()).map(|(range, _)| num_bytes(range));
+    for num_bytes in bodies.iter().map(|body| body.len() as u64).chain(of_later) {
         metrics.ask(place);
-        metrics.answer(place.stage, body.len() as u64, Duration::ZERO);
+        metrics.answer(place.stage, num_bytes, Duration::ZERO);
     }
-    Ok(ranges.iter().map(|range| cut_out(&merged, &bodies, range)).collect())
+    let body =
+        |(range, put_off): (&Range<u64>, Option<B>)| put_off.unwrap_or_else(|| cut_out(&merged, &bodies, range).into());
+    Ok(ranges.iter().zip(put_off).map(body).collect())
+}
+
+impl CachedFile {
+    fn new(file: File, object: &Object) -> io::Result<Self> {
+        Ok(Self { metadata: file.metadata()?, file, object: object.clone() })
+    }
+
+    /// Returns a range, if all of it can be had without waiting.
+    pub(crate) fn read_now(&self, range: &Range<u64>) -> Option<Bytes> {
+        let mut body = Vec::new();
+        read_onto(&mut body, &self.file, range, Waits::Never).ok()?;
+        Some(body.into())
+    }
+
+    /// Reads a range into `body`, in place of what is there; waits for what is not in memory any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`](crate::Error::Read) where the system says why it cannot, and [`Error::ObjectChanged`](crate::Error::ObjectChanged) where the file is another than it was.
+    pub(crate) fn read_into(&self, body: &mut Vec<u8>, range: &Range<u64>) -> Result<()> {
+        body.clear();
+        let read = read_onto(body, &self.file, range, Waits::ForDisk).and_then(|()| self.file.metadata());
+        let is_same =
+            |now: &Metadata| now.len() == self.metadata.len() && now.modified().ok() == self.metadata.modified().ok();
+        match read {
+            Ok(now) if is_same(&now) => Ok(()),
+            Ok(_) => Err(changed(&self.object)),
+            Err(source) => {
+                let source = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(source) };
+                Err(of_range(error(&self.object.url, source), range))
+            }
+        }
+    }
+}
+
+/// Whether a read may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Never,
+    ForDisk,
 }
 
 /// Returns whether a file is on one of the usual file systems of disks and memory, not behind a network or a program.
@@ -84,33 +146,41 @@ fn is_of_this_machine(_: &File) -> bool {
     false
 }
 
-/// Returns a range of a file, if all of it can be had without waiting.
+/// Appends a range of a file to `body`.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "no crate reads into memory that nobody filled before without waiting")]
-fn read_now(file: &File, range: &Range<u64>) -> Option<Bytes> {
+fn read_onto(body: &mut Vec<u8>, file: &File, range: &Range<u64>, waits: Waits) -> io::Result<()> {
     use std::os::fd::AsRawFd;
 
-    let num_bytes = usize::try_from(range.end - range.start).ok()?;
-    let mut body: Vec<u8> = Vec::new();
-    body.try_reserve_exact(num_bytes).ok()?;
-    while body.len() < num_bytes {
-        let offset = libc::off_t::try_from(range.start + body.len() as u64).ok()?;
-        let left = num_bytes - body.len();
+    let flags = if waits == Waits::Never { libc::RWF_NOWAIT } else { 0 };
+    let num_bytes = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+    body.try_reserve_exact(num_bytes)?;
+    let before = body.len();
+    while body.len() < before + num_bytes {
+        let num_done = body.len() - before;
+        let offset = libc::off_t::try_from(range.start + num_done as u64).map_err(io::Error::other)?;
+        let left = num_bytes - num_done;
         let room = &mut body.spare_capacity_mut()[..left];
         let part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         // SAFETY: the file is open, and there is nothing in the room, which is as long as `part` says.
-        let num_read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
-        let num_read = usize::try_from(num_read).ok().filter(|&num_read| 0 < num_read && num_read <= left)?;
-        // SAFETY: the system has written so many bytes there, for which there is room.
-        unsafe { body.set_len(body.len() + num_read) };
+        let num_read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, flags) };
+        match usize::try_from(num_read) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // SAFETY: the system has written so many bytes there, for which there is room.
+            Ok(num_read) => unsafe { body.set_len(body.len() + num_read.min(left)) },
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
     }
-    Some(body.into())
+    Ok(())
 }
 
 /// Other systems cannot say whether they would wait.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn read_now(_: &File, _: &Range<u64>) -> Option<Bytes> {
-    None
+fn read_onto(_: &mut Vec<u8>, _: &File, _: &Range<u64>, _: Waits) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]
@@ -140,12 +210,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (connection, object) = (connection(), object(folder.path(), 300_000));
         let ranges = [100_000..290_000, 0..10, 7..7, 5..40, 299_999..300_000];
-        let found = match read_cached(&connection, &object, &ranges) {
+        let found = match read_cached::<Bytes>(&connection, &object, &ranges, |_, _| None) {
             Ok(found) => found,
             Err(_) => {
                 // A file system that has not learned it, or not Linux.
                 let file = File::open(folder.path().join("x")).unwrap();
-                assert!(!is_of_this_machine(&file) || read_now(&file, &(0..1)).is_none());
+                assert!(
+                    !is_of_this_machine(&file) || CachedFile::new(file, &object).unwrap().read_now(&(0..1)).is_none()
+                );
                 return;
             }
         };
@@ -161,7 +233,7 @@ mod tests {
     fn what_is_wrong_is_left_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let (connection, object) = (connection(), object(folder.path(), 1000));
-        let found = |object: &Object, range| read_cached(&connection, object, std::slice::from_ref(&range));
+        let found = |object: &Object, range| read_cached::<Bytes>(&connection, object, &[range], |_, _| None);
         assert!(found(&object, 990..1001).is_err());
         assert_eq!(found(&Object { size_bytes: Some(1001), ..object.clone() }, 0..10), Err(Missed::Once));
         assert_eq!(found(&Object { e_tag: Some("another".into()), ..object.clone() }, 0..10), Err(Missed::Once));
@@ -174,7 +246,7 @@ mod tests {
         crate::io::Io::current().unwrap().block_on(async {
             let store = Store::of_client(crate::source::recording::Recording::of([("x", vec![7; 10])]).await as _);
             let object = Object { path: "x".into(), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
-            let found = read_cached(&store.connect().unwrap(), &object, std::slice::from_ref(&(0..10)));
+            let found = read_cached::<Bytes>(&store.connect().unwrap(), &object, &[0..10], |_, _| None);
             assert_eq!(found, Err(Missed::Always));
         });
         #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -35,7 +35,7 @@ mod uri;
 mod whole;
 
 pub(crate) use self::ahead::Ahead;
-pub(crate) use self::cached::{Missed, read_cached};
+pub(crate) use self::cached::{CachedFile, Missed, read_cached};
 pub(crate) use self::coalesce::{coalesce, planned};
 pub use self::file_system::{
     FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, OpenFileSystem, set_file_systems,

@@ -111,7 +111,7 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
 }
 
 /// Says which range it was that the store failed for.
-fn of_range(failed: Error, range: &Range<u64>) -> Error {
+pub(super) fn of_range(failed: Error, range: &Range<u64>) -> Error {
     match failed {
         Error::Store { url, source } => Error::Read { url, range: range.clone(), source },
         Error::Impatient { url, range: None, limit, option, source } => {
@@ -226,10 +226,15 @@ pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()>
         matches!((&object.e_tag, &result.meta.e_tag), (Some(ours), Some(theirs)) if opaque(ours) != opaque(theirs));
     let is_other_size = object.size_bytes.is_some_and(|size| size != result.meta.size);
     if is_other_tag || is_other_size {
-        let expected = object.e_tag.clone().unwrap_or_else(|| format!("size {}", object.size_bytes.unwrap_or(0)));
-        return Err(Error::ObjectChanged { url: object.url.clone(), expected });
+        return Err(changed(object));
     }
     Ok(())
+}
+
+/// Returns the error for another version of the object.
+pub(super) fn changed(object: &Object) -> Error {
+    let expected = object.e_tag.clone().unwrap_or_else(|| format!("size {}", object.size_bytes.unwrap_or(0)));
+    Error::ObjectChanged { url: object.url.clone(), expected }
 }
 
 /// Reads the last `num_bytes` of an object, or all of a smaller one; fills in its size and e-tag.

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use super::held::Held;
 #[cfg(doc)]
 use super::scheduler::Scheduler;
+use crate::decode::Body;
 use crate::plan::{BatchSlice, PieceId};
 use crate::reader::{Part, PartRead};
 
@@ -42,7 +42,7 @@ pub(super) struct Fetched {
     pub(super) read: PartRead,
     /// The kept rows that are read, where these are all of the part.
     pub(super) kept: Option<Range<u32>>,
-    pub(super) bytes: Vec<Bytes>,
+    pub(super) bodies: Vec<Body>,
 }
 
 /// How far a piece has got.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
-use bytes::Bytes;
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
@@ -19,12 +18,13 @@ use super::scheduler::Scheduler;
 use super::shelves::Shelves;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
+use crate::decode::Body;
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
-use crate::source::{Connection, Missed, read_cached, read_ranges};
+use crate::source::{CachedFile, Connection, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -319,8 +319,8 @@ impl Shared {
             }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
-                let Fetched { read, kept, bytes } = *fetched;
-                let held = match self.decode(key, read, kept, bytes) {
+                let Fetched { read, kept, bodies } = *fetched;
+                let held = match self.decode(key, read, kept, bodies) {
                     Ok(held) => held,
                     Err(error) => {
                         self.lose(key, error);
@@ -370,7 +370,7 @@ impl Shared {
     }
 
     /// Turns bytes into arrays: all rows of a part, `kept`, as they leave, others as they are.
-    fn decode(&self, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, bytes: Vec<Bytes>) -> Result<Held> {
+    fn decode(&self, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, bodies: Vec<Body>) -> Result<Held> {
         let leaving = || self.leaving.get_or_init(|| Leaving::new(&self.plan));
         let shelves = kept.and_then(|kept| {
             let (num_bytes, num_rows) = (read.decoded_bytes(), kept.len());
@@ -379,9 +379,9 @@ impl Shared {
             Some(shelves.with_narrowing(&self.narrowing))
         });
         match shelves {
-            None => read.decode(bytes).map(|batch| Held::new(self.reader.schema(), batch)),
+            None => read.decode(bodies).map(|batch| Held::new(self.reader.schema(), batch)),
             Some(shelves) => {
-                let batches = read.decode_onto(bytes, &shelves)?;
+                let batches = read.decode_onto(bodies, &shelves)?;
                 Ok(Held::on_shelves(self.reader.schema(), shelves, batches))
             }
         }
@@ -392,9 +392,10 @@ impl Shared {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = &self.connections[fragment.store];
         if self.reads_at_once.load(Ordering::Relaxed) {
-            match read_cached(connection, &fragment.object, read.ranges()) {
+            let later = |range: usize, file: &Arc<CachedFile>| read.in_file(range, file);
+            match read_cached(connection, &fragment.object, read.ranges(), later) {
                 // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
-                Ok(bytes) => return self.lock().scheduler.found(key, Fetched { read, kept, bytes }),
+                Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, bodies }),
                 Err(Missed::Always) => self.reads_at_once.store(false, Ordering::Relaxed),
                 Err(Missed::Once) => {}
             }
@@ -407,7 +408,10 @@ impl Shared {
             let bytes = AssertUnwindSafe(read_ranges(&connection, &object, read.ranges())).catch_unwind().await;
             let Some(shared) = shared.upgrade() else { return };
             match bytes {
-                Ok(Ok(bytes)) => shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, bytes })),
+                Ok(Ok(bytes)) => {
+                    let bodies = bytes.into_iter().map(Body::Here).collect();
+                    shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, bodies }));
+                }
                 Ok(Err(error)) => shared.lose(key, error),
                 Err(panic) => shared.fail(Error::internal(panic.as_ref())),
             }

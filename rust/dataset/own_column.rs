@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
-use crate::decode::{Column, ColumnPlan, Misfit, Scratch};
+use crate::decode::{Column, ColumnPlan, Items, Misfit, Scratch};
 use crate::error::Result;
 use crate::panics;
 
@@ -98,13 +98,12 @@ impl OwnColumn {
         Ok(array)
     }
 
-    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each that lie one after another
-    /// as Arrow has them; returns how many, and their bytes.
-    pub(super) fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
+    /// Takes some of the next rows, as [`Column::take_items`] does.
+    pub(super) fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
         let State::Own(column) = &mut self.state else { return None };
-        let (num_taken, bytes) = column.take_stored(num_rows, row_len)?;
+        let (num_taken, items) = column.take_items(num_rows, row_len, width)?;
         self.num_read += num_taken;
-        Some((num_taken, bytes))
+        Some((num_taken, items))
     }
 
     /// Hands what is left of the column to the other decoder.

@@ -14,7 +14,7 @@ use arrow_schema::DataType;
 use super::own_column::OwnColumn;
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
 use super::{RowGroupRef, Snapshot, schema};
-use crate::decode::{self, Body, ColumnPlan, FilePages, Scratch};
+use crate::decode::{self, Body, ColumnPlan, FilePages, Items, Scratch};
 use crate::error::Result;
 use crate::panics;
 use crate::rows::RowSet;
@@ -61,9 +61,10 @@ pub(crate) trait ColumnReader {
     /// [`Error::Decode`](crate::Error::Decode) on corrupt pages.
     fn read(&mut self, num_rows: usize) -> Result<ArrayRef>;
 
-    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each that lie one after another
-    /// as Arrow has them; returns how many, and their bytes. `None` says nothing of the rows: [`Self::read`] returns them.
-    fn take_stored(&mut self, _num_rows: usize, _row_len: usize) -> Option<(usize, &[u8])> {
+    /// Takes some of the next rows, at most so many, if they are lists of `row_len` numbers each and that costs less than to
+    /// [read](Self::read) them; returns how many, and their items as Arrow has them. Integers may be of `width` bytes, where
+    /// these are enough for all. `None` says nothing of the rows: [`Self::read`] returns them.
+    fn take_items(&mut self, _num_rows: usize, _row_len: usize, _width: usize) -> Option<(usize, Items<'_>)> {
         None
     }
 
@@ -119,8 +120,8 @@ impl ColumnReader for OwnColumn {
         Self::read(self, num_rows)
     }
 
-    fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
-        Self::take_stored(self, num_rows, row_len)
+    fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
+        Self::take_items(self, num_rows, row_len, width)
     }
 
     fn rewind(&mut self) {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Range;
 
 use arrow_array::{ArrayRef, make_array};
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
 use super::header::Encoding;
-use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_bit, take_each_run};
+use super::values::{Items, NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_bit, take_each_run};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 /// The NULLs among 64 slots up to which copying runs of values is quicker.
@@ -22,6 +22,9 @@ const SPARSE: usize = 8;
 pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
     /// Returns the word that begins with the bytes as they are stored; what these have beyond it is its sign.
     fn of<const STORED: usize>(stored: &[u8; STORED]) -> Self;
+
+    /// Returns the word in two bytes, if these are enough.
+    fn half(self) -> Option<u16>;
 }
 
 macro_rules! impl_word {
@@ -30,6 +33,10 @@ macro_rules! impl_word {
             #[inline]
             fn of<const STORED: usize>(stored: &[u8; STORED]) -> Self {
                 stored.first_chunk().map_or(0, |bytes| Self::from_le_bytes(*bytes))
+            }
+
+            fn half(self) -> Option<u16> {
+                u16::try_from(self).ok()
             }
         }
     )*};
@@ -51,11 +58,22 @@ pub(super) struct FixedValues<T, const STORED: usize> {
     words: Vec<T>,
     /// Values between their page and their slots.
     dense: Vec<T>,
+    /// The dictionary in two bytes each, once it is asked for; `None` within where these are not enough.
+    halves: Option<Option<Vec<u16>>>,
+    dense_halves: Vec<u16>,
 }
 
 impl<T: Word, const STORED: usize> FixedValues<T, STORED> {
     pub(super) fn new(data_type: DataType) -> Self {
-        Self { data_type, dictionary: Vec::new(), place: Place::Plain(0), words: Vec::new(), dense: Vec::new() }
+        Self {
+            data_type,
+            dictionary: Vec::new(),
+            place: Place::Plain(0),
+            words: Vec::new(),
+            dense: Vec::new(),
+            halves: None,
+            dense_halves: Vec::new(),
+        }
     }
 }
 
@@ -169,6 +187,7 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
         let stored = num_values.checked_mul(STORED).and_then(|len| bytes.get(..len));
         self.dictionary.clear();
+        self.halves = None;
         extend::<T, STORED>(
             &mut self.dictionary,
             stored.ok_or(Misfit("a dictionary has fewer values than it claims"))?,
@@ -196,16 +215,41 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         read::<T, STORED>(&mut self.place, bytes, &self.dictionary, num_values, &mut self.words)
     }
 
-    fn take_stored(&mut self, bytes: &[u8], num_passed: usize, num_values: usize) -> Option<Range<usize>> {
-        let Place::Plain(at) = &mut self.place else { return None };
-        let is_as_stored = STORED == size_of::<T>() && cfg!(target_endian = "little");
-        let start = num_passed.checked_mul(STORED)?.checked_add(*at)?;
-        let end = num_values.checked_mul(STORED)?.checked_add(start)?;
-        if !is_as_stored || end > bytes.len() {
-            return None;
-        }
-        *at = end;
-        Some(start..end)
+    fn take_items<'a>(
+        &'a mut self,
+        bytes: &'a [u8],
+        num_passed: usize,
+        num_values: usize,
+        width: usize,
+    ) -> Option<Items<'a>> {
+        // Where this fails, who reads the values finds them where they were, and why.
+        let mut place = self.place;
+        let items = match &mut place {
+            Place::Plain(at) => {
+                let is_as_stored = STORED == size_of::<T>() && cfg!(target_endian = "little");
+                let start = num_passed.checked_mul(STORED)?.checked_add(*at)?;
+                let end = num_values.checked_mul(STORED)?.checked_add(start)?;
+                *at = end;
+                Items { bytes: bytes.get(start..end).filter(|_| is_as_stored)?, width: STORED }
+            }
+            Place::Numbers(numbers) => {
+                numbers.skip(bytes, num_passed).ok()?;
+                if width == size_of::<u16>() && width < size_of::<T>() {
+                    let halves =
+                        self.halves.get_or_insert_with(|| self.dictionary.iter().map(|word| word.half()).collect());
+                    self.dense_halves.clear();
+                    let dictionary = halves.as_deref()?;
+                    read::<u16, STORED>(&mut place, bytes, dictionary, num_values, &mut self.dense_halves).ok()?;
+                    Items { bytes: self.dense_halves.to_byte_slice(), width }
+                } else {
+                    self.dense.clear();
+                    read::<T, STORED>(&mut place, bytes, &self.dictionary, num_values, &mut self.dense).ok()?;
+                    Items { bytes: self.dense.to_byte_slice(), width: size_of::<T>() }
+                }
+            }
+        };
+        self.place = place;
+        Some(items)
     }
 
     fn take_runs(&mut self, bytes: &[u8], at: usize, slots: &[Range<usize>]) -> Fit<()> {

@@ -15,7 +15,7 @@ use super::codec::Scratch;
 use super::header::Kind;
 use super::pages::{Page, Pages};
 use super::rows::Rows;
-use super::values::Leaf;
+use super::values::{Items, Leaf};
 use super::{Column, Fit, Misfit, levels};
 
 const TOO_LONG: Misfit = Misfit("lists have more values than offsets can count");
@@ -314,7 +314,7 @@ impl Column for List {
         }
     }
 
-    fn take_stored(&mut self, num_rows: usize, row_len: usize) -> Option<(usize, &[u8])> {
+    fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
         if self.is_open || self.present.is_some() {
             return None;
         }
@@ -327,9 +327,9 @@ impl Column for List {
             return None;
         }
         let slots = *starts.first()? as usize..*starts.last()? as usize;
-        let place = self.leaf.take_stored(self.pages.values(), slots)?;
+        let items = self.leaf.take_items(self.pages.values(), slots, width)?;
         self.wanted.take(end_row, num_rows);
-        Some((rows.len(), self.pages.values().get(place)?))
+        Some((rows.len(), items))
     }
 
     fn into_scratch(self: Box<Self>) -> Scratch {

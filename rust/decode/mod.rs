@@ -46,6 +46,7 @@ pub(crate) use self::body::{Body, FilePages};
 pub(crate) use self::claims::Claims;
 pub(crate) use self::codec::Scratch;
 pub(crate) use self::plan::{ColumnPlan, plan};
+pub(crate) use self::values::Items;
 
 /// Bytes of values for which memory is taken in advance, for each byte that was fetched. Columns that are stored in still
 /// less are the exception, and grow.
@@ -82,10 +83,10 @@ pub(crate) trait Column: fmt::Debug + Send {
     /// [`Misfit`], after which the column is not used again.
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef>;
 
-    /// Takes some of the next wanted rows, at most so many, if they are lists of `row_len` numbers each that lie one after
-    /// another as Arrow has them; returns how many, and their bytes. `None` says nothing of the rows: [`Self::read`] takes
-    /// them.
-    fn take_stored(&mut self, _num_rows: usize, _row_len: usize) -> Option<(usize, &[u8])> {
+    /// Takes some of the next wanted rows, at most so many, if they are lists of `row_len` numbers each and that costs less than to
+    /// [read](Self::read) them; returns how many, and their items as Arrow has them. Integers may be of `width` bytes, where
+    /// these are enough for all. `None` says nothing of the rows: [`Self::read`] takes them.
+    fn take_items(&mut self, _num_rows: usize, _row_len: usize, _width: usize) -> Option<(usize, Items<'_>)> {
         None
     }
 

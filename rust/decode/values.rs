@@ -15,6 +15,14 @@ use super::{Fit, Misfit};
 /// Numbers that are unpacked together: as many as stay in the nearest cache.
 pub(super) const BLOCK: usize = 512;
 
+/// Values that lie one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Items<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// The bytes of each.
+    pub(crate) width: usize,
+}
+
 /// Collects the values of one type. `bytes` are always those of the page at hand.
 pub(super) trait Values: fmt::Debug + Send {
     /// Reads the values that pages number.
@@ -39,8 +47,15 @@ pub(super) trait Values: fmt::Debug + Send {
         take_each_bit(self, bytes, num_passed, bits)
     }
 
-    /// Passes over values, and then takes some if they are stored as Arrow has them; returns where they are.
-    fn take_stored(&mut self, _bytes: &[u8], _num_passed: usize, _num_values: usize) -> Option<Range<usize>> {
+    /// Passes over values, and then takes some as Arrow has them, if that costs less than to append them. Integers may be
+    /// of `width` bytes instead of their type's, where these are enough.
+    fn take_items<'a>(
+        &'a mut self,
+        _bytes: &'a [u8],
+        _num_passed: usize,
+        _num_values: usize,
+        _width: usize,
+    ) -> Option<Items<'a>> {
         None
     }
 
@@ -182,15 +197,19 @@ impl Leaf {
         Ok(())
     }
 
-    /// Takes the page's `slots`, which are not before those of the last call, if they are stored as Arrow has them; returns
-    /// where they are among the page's bytes.
-    pub(super) fn take_stored(&mut self, bytes: &[u8], slots: Range<usize>) -> Option<Range<usize>> {
+    /// Takes the page's `slots`, which are not before those of the last call, as [`Values::take_items`] does.
+    pub(super) fn take_items<'a>(
+        &'a mut self,
+        bytes: &'a [u8],
+        slots: Range<usize>,
+        width: usize,
+    ) -> Option<Items<'a>> {
         if self.page.is_some() || self.validity.is_some() {
             return None;
         }
-        let place = self.values.take_stored(bytes, slots.start.checked_sub(self.at)?, slots.len())?;
+        let items = self.values.take_items(bytes, slots.start.checked_sub(self.at)?, slots.len(), width)?;
         self.at = slots.end;
-        Some(place)
+        Some(items)
     }
 
     /// Returns all slots as an array, and begins anew.

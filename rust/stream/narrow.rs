@@ -76,14 +76,42 @@ where
     T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
     N: ArrowNativeType + PrimInt,
 {
-    room.clear();
-    let mut bits = T::zero();
-    room.extend(numbers.as_chunks().0.iter().map(|bytes| {
-        let number = T::from_ne_bytes(bytes);
-        bits = bits | number;
-        number.as_()
-    }));
-    bits <= N::max_value().into()
+    /// Compiled for each kind of processor.
+    #[inline(always)]
+    fn narrow_all<const W: usize, T, N>(numbers: &[[u8; W]], room: &mut [N]) -> T
+    where
+        T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N>,
+        N: ArrowNativeType,
+    {
+        let mut bits = T::zero();
+        for (bytes, narrow) in numbers.iter().zip(room) {
+            let number = T::from_ne_bytes(bytes);
+            bits = bits | number;
+            *narrow = number.as_();
+        }
+        bits
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn with_avx2<const W: usize, T, N>(numbers: &[[u8; W]], room: &mut [N]) -> T
+    where
+        T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N>,
+        N: ArrowNativeType,
+    {
+        narrow_all(numbers, room)
+    }
+
+    let numbers = numbers.as_chunks().0;
+    room.resize(numbers.len(), N::default());
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "it is compiled for some processors only")]
+        // SAFETY: this is one of them.
+        let bits: T = unsafe { with_avx2(numbers, room) };
+        return bits <= N::max_value().into();
+    }
+    narrow_all::<W, T, N>(numbers, room) <= N::max_value().into()
 }
 
 /// Returns what puts rows of numbers past the caches where fewer bytes are enough for each; it returns whether they were.

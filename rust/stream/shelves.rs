@@ -18,6 +18,7 @@ use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_array};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
 use crate::dataset::{ColumnReader, Storing};
+use crate::decode::Items;
 use crate::error::Result;
 use crate::reader::EpochReader;
 
@@ -227,20 +228,17 @@ impl Shelves {
 
     /// Puts lists where they belong as they are.
     fn fill_as_stored(&self, column: &mut dyn ColumnReader, lists: ArrayData, row_len: usize) -> Result<Filled> {
-        fn put<T: ArrowNativeType>(past: &PastCaches, row: &[u8], room: &mut [MaybeUninit<T>]) -> bool {
-            past.copy(row, room);
-            true
-        }
         match item_width(lists.data_type()) {
-            Some(1) => self.fill(column, lists, row_len, put::<u8>),
-            Some(2) => self.fill(column, lists, row_len, put::<u16>),
-            Some(4) => self.fill(column, lists, row_len, put::<u32>),
-            Some(8) => self.fill(column, lists, row_len, put::<u64>),
+            Some(1) => self.fill(column, lists, row_len, |_, _, _: &mut [MaybeUninit<u8>]| false),
+            Some(2) => self.fill(column, lists, row_len, |_, _, _: &mut [MaybeUninit<u16>]| false),
+            Some(4) => self.fill(column, lists, row_len, |_, _, _: &mut [MaybeUninit<u32>]| false),
+            Some(8) => self.fill(column, lists, row_len, |_, _, _: &mut [MaybeUninit<u64>]| false),
             _ => Ok(Filled::NoRoom(lists)),
         }
     }
 
-    /// Puts lists where they belong, row by row as `put` puts them; `lists` are the first of them.
+    /// Puts lists where they belong, row by row; `lists` are the first of them. Rows whose items have other bytes than they
+    /// are to have are left to `put`, which returns whether it could.
     fn fill<N: ArrowNativeType>(
         &self,
         column: &mut dyn ColumnReader,
@@ -249,30 +247,36 @@ impl Shelves {
         mut put: impl FnMut(&PastCaches, &[u8], &mut [MaybeUninit<N>]) -> bool,
     ) -> Result<Filled> {
         let Some(mut shelves) = self.room::<N>(row_len) else { return Ok(Filled::NoRoom(lists)) };
-        let row_bytes = row_len * item_width(lists.data_type()).unwrap_or(0);
+        let width = item_width(lists.data_type()).unwrap_or(0);
         let mut num_placed = 0;
-        let mut place = |rows: &[u8]| {
+        let mut place = |rows: Items<'_>| {
             PastCaches::with(|past| {
-                rows.chunks_exact(row_bytes).all(|row| {
+                rows.bytes.chunks_exact(row_len * rows.width).all(|row| {
                     let (shelf, place) = self.places.split(self.places.of_rows[num_placed]);
                     let start = place as usize * row_len;
                     num_placed += 1;
-                    put(past, row, &mut shelves[shelf].spare_capacity_mut()[start..start + row_len])
+                    let room = &mut shelves[shelf].spare_capacity_mut()[start..start + row_len];
+                    if rows.width == size_of::<N>() {
+                        past.copy(row, room);
+                        return true;
+                    }
+                    put(past, row, room)
                 })
             })
             .then(|| self.rows.len() - num_placed)
         };
-        let mut left = place(items(&lists, row_len));
+        let mut left = place(Items { bytes: items(&lists, row_len), width });
         while let Some(num_left @ 1..) = left {
-            if let Some((_, rows)) = column.take_stored(num_left, row_len) {
+            let num_next = (DECODED_BYTES / (row_len * width)).clamp(1, num_left);
+            if let Some((_, rows)) = column.take_items(num_next, row_len, size_of::<N>()) {
                 left = place(rows);
                 continue;
             }
-            lists = column.read((DECODED_BYTES / row_bytes).clamp(1, num_left))?.to_data();
+            lists = column.read(num_next)?.to_data();
             if even_len(&lists) != Some(row_len) {
                 return Ok(Filled::Uneven);
             }
-            left = place(items(&lists, row_len));
+            left = place(Items { bytes: items(&lists, row_len), width });
         }
         if left.is_none() {
             return Ok(Filled::TooLarge);

@@ -86,6 +86,11 @@ impl FilePages {
         if range.end - range.start < LEAST_CHUNK_BYTES {
             return None;
         }
+        Self::walk(file, range, LEAST_PAGE_BYTES)
+    }
+
+    /// Goes from header to header, as long as pages have so many bytes on average.
+    fn walk(file: &Arc<CachedFile>, range: &Range<u64>, least_bytes: u64) -> Option<Self> {
         let (mut pages, mut at) = (Vec::new(), range.start);
         while at < range.end {
             let (start, num_pages) = (at, pages.len() as u64);
@@ -94,7 +99,7 @@ impl FilePages {
             let page = start + header_bytes as u64;
             at = page.checked_add(fields.stored_bytes()? as u64).filter(|end| *end <= range.end)?;
             // Those are looked at before they are decoded.
-            let is_small = num_pages.saturating_sub(SMALL_PAGES) * LEAST_PAGE_BYTES > at - range.start;
+            let is_small = num_pages.saturating_sub(SMALL_PAGES) * least_bytes > at - range.start;
             if is_small || fields.lengths().is_some() {
                 return None;
             }
@@ -111,5 +116,101 @@ impl FilePages {
     /// Reads a page into `body`, in place of what is there.
     pub(super) fn read(&self, page: &Range<u64>, body: &mut Vec<u8>) -> Result<()> {
         self.file.read_into(body, page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use arrow_array::{Array, ArrayRef};
+    use proptest::prelude::*;
+
+    use super::super::codec::Scratch;
+    use super::super::tests::{cuts, open, set_of, shapes};
+    use super::super::{Fit, plan};
+    use super::*;
+    use crate::source::Object;
+
+    /// Returns a file of these bytes, if the system says what it has in its memory.
+    fn file_of(bytes: &[u8]) -> Option<Arc<CachedFile>> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        let object = Object { path: "x".into(), url: "file:///x".into(), size_bytes: None, e_tag: None };
+        let cached = CachedFile::new(File::open(file.path()).unwrap(), &object).unwrap();
+        cached.read_now(&(0..1)).map(|_| Arc::new(cached))
+    }
+
+    /// Reads rows in steps of so many.
+    fn read(
+        plan: &crate::decode::ColumnPlan,
+        bodies: Vec<Body>,
+        rows: &Arc<crate::rows::RowSet>,
+        steps: &[usize],
+    ) -> Fit<Vec<ArrayRef>> {
+        let mut column = plan.open(rows, bodies, u64::MAX, Scratch::default());
+        steps.iter().map(|&num_rows| column.read(num_rows)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn pages_in_a_file_are_read_as_those_that_are_here(shape in shapes(), cuts in cuts(), step in 1_usize..200) {
+            let body = shape.write();
+            let Some(file) = file_of(&body) else { return Ok(()) };
+            let snapshot = open(&body).unwrap();
+            let rows = Arc::new(set_of(&cuts, shape.num_rows));
+            let num_rows = rows.count(0..snapshot.row_groups[0].num_rows) as usize;
+            let steps: Vec<usize> = (0..num_rows).step_by(step).map(|start| step.min(num_rows - start)).collect();
+            for root in 0..snapshot.schema.fields().len() {
+                let Some(plan) = plan(snapshot.fragment(snapshot.row_groups[0]), 0, root, &rows) else { continue };
+                let here = plan.ranges().iter().map(|range| Body::Here(file.read_now(range).unwrap())).collect();
+                let in_file = plan.ranges().iter().map(|range| FilePages::walk(&file, range, 0).map(Body::InFile));
+                let in_file: Vec<Body> = in_file.collect::<Option<_>>().unwrap();
+                for (body, range) in in_file.iter().zip(plan.ranges()) {
+                    prop_assert_eq!(body.num_bytes() as u64, range.end - range.start);
+                    prop_assert_eq!(&body.part(0..body.num_bytes()).unwrap(), &file.read_now(range).unwrap());
+                }
+                let expected = read(&plan, here, &rows, &steps).unwrap();
+                let found = read(&plan, in_file, &rows, &steps).unwrap();
+                prop_assert!(expected.iter().zip(&found).all(|(a, b)| a.to_data() == b.to_data()), "column {root}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_chunks_small_pages_and_noise_are_read_at_once() {
+        // A page of so many bytes, of nothing but zeros: type, bytes in and out of compression, one value, plain.
+        let page = |num_bytes: u32| {
+            let length = |bytes: &mut Vec<u8>, mut zigzag: u32| {
+                while zigzag >= 128 {
+                    bytes.push(zigzag.to_le_bytes()[0] | 128);
+                    zigzag >>= 7;
+                }
+                bytes.push(zigzag.to_le_bytes()[0]);
+            };
+            let mut bytes = vec![0x15, 0];
+            for _ in 0..2 {
+                bytes.push(0x15);
+                length(&mut bytes, 2 * num_bytes);
+            }
+            bytes.extend([0x2c, 0x15, 2, 0x15, 0, 0x15, 6, 0x15, 6, 0, 0]);
+            bytes.resize(bytes.len() + num_bytes as usize, 0);
+            bytes
+        };
+        let found = |bytes: &[u8]| {
+            let file = file_of(bytes)?;
+            Some(FilePages::find(&file, &(0..bytes.len() as u64)).map(|pages| pages.pages.len()))
+        };
+        let Some(of_large) = found(&page(512 << 10).repeat(5)) else { return };
+        assert_eq!(of_large, Some(5));
+        assert_eq!(found(&page(512 << 10).repeat(3)), Some(None));
+        assert_eq!(found(&page(64 << 10).repeat(50)), Some(None));
+        let (small, large) = (page(100), page(1 << 20));
+        assert_eq!(found(&[&small[..], &large, &large, &large, &small].concat()), Some(Some(5)));
+        assert_eq!(found(&[&large[..], &large, &[0xff; 700]].concat()), Some(None));
+        assert_eq!(found(&page(3 << 20)[..(3 << 20) - 1]), Some(None));
     }
 }

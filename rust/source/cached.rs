@@ -81,7 +81,8 @@ pub(crate) fn read_cached<B: From<Bytes>>(
 }
 
 impl CachedFile {
-    fn new(file: File, object: &Object) -> io::Result<Self> {
+    /// Opens it, so to say: `file` is open, and `object` what it should be.
+    pub(crate) fn new(file: File, object: &Object) -> io::Result<Self> {
         Ok(Self { metadata: file.metadata()?, file, object: object.clone() })
     }
 
@@ -227,6 +228,30 @@ mod tests {
         let twice = connection.metrics.snapshot();
         let numbers = |of: &crate::metrics::Counted| [of.requests, of.bytes_wanted, of.bytes_fetched];
         assert_eq!(numbers(&twice), numbers(&counted).map(|number| 2 * number));
+    }
+
+    #[test]
+    fn what_is_put_off_is_read_as_long_as_the_file_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (connection, object) = (connection(), object(folder.path(), 300_000));
+        let mut kept = None;
+        let later = |range: usize, file: &Arc<CachedFile>| {
+            kept = Some(Arc::clone(file));
+            (range == 1).then(|| Bytes::from_static(b"later"))
+        };
+        let ranges = [0..10, 100_000..290_000, 20..30];
+        let Ok(found) = read_cached(&connection, &object, &ranges, later) else { return };
+        let lengths: Vec<usize> = found.iter().map(Bytes::len).collect();
+        assert_eq!((lengths, &found[1][..]), (vec![10, 5, 10], &b"later"[..]));
+        let counted = connection.metrics.snapshot();
+        assert_eq!([counted.bytes_wanted, counted.bytes_fetched - 10], [190_020, 190_020]);
+        let (file, mut body) = (kept.unwrap(), vec![7; 9]);
+        file.read_into(&mut body, &ranges[1]).unwrap();
+        assert_eq!(body, std::fs::read(folder.path().join("x")).unwrap()[100_000..290_000]);
+        let beyond = file.read_into(&mut body, &(299_000..300_001));
+        assert!(matches!(beyond, Err(crate::Error::Read { range, .. }) if range == (299_000..300_001)));
+        File::options().write(true).open(folder.path().join("x")).unwrap().set_len(299_999).unwrap();
+        assert!(matches!(file.read_into(&mut body, &ranges[1]), Err(crate::Error::ObjectChanged { .. })));
     }
 
     #[test]

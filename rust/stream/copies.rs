@@ -27,7 +27,10 @@ pub(super) fn copy_fixed<'a>(values: impl Iterator<Item = &'a [u8]>, rows: &[Sou
         16 => copy_words::<16>(&values, rows),
         _ => {
             let mut out = MutableBuffer::with_capacity(rows.len() * width);
-            for &(source, row) in rows {
+            for (place, &(source, row)) in rows.iter().enumerate() {
+                if let Some(&(source, row)) = rows.get(place + RANGES_AHEAD) {
+                    prefetch(values[source as usize], row as usize * width);
+                }
                 let start = row as usize * width;
                 out.extend_from_slice(&values[source as usize][start..start + width]);
             }

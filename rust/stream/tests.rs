@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
-use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::types::{Float32Type, Int64Type};
+use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field};
 use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
 use super::holes::Holes;
@@ -196,6 +198,51 @@ fn what_lies_at_hand_is_decoded_as_far_ahead_as_a_burst_needs() {
     let num_rows: usize = stream.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
     assert_eq!(num_rows, 3200);
     assert!(stream.stats().bytes_decoded > 190 << 20);
+}
+
+#[test]
+fn rows_of_large_pages_of_a_file_are_those_that_were_written() {
+    const WIDTH: i32 = 256;
+    let folder = tempfile::tempdir().unwrap();
+    let num_rows = 6000;
+    let item = |number: i32| f32::from_bits(number.cast_unsigned());
+    let items = Float32Array::from_iter_values((0..num_rows * WIDTH).map(item));
+    let field = Arc::new(Field::new("item", DataType::Float32, true));
+    let rows: ArrayRef = Arc::new(FixedSizeListArray::try_new(field, WIDTH, Arc::new(items), None).unwrap());
+    for (compression, num_row_groups) in [(Compression::UNCOMPRESSED, 2), (Compression::SNAPPY, 1)] {
+        let batch = RecordBatch::try_from_iter([("x", Arc::clone(&rows))]).unwrap();
+        let properties = WriterProperties::builder()
+            .set_compression(compression)
+            .set_dictionary_enabled(false)
+            .set_max_row_group_row_count(Some(usize::try_from(num_rows).unwrap() / num_row_groups))
+            .build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let dataset = open(folder.path(), &writer.into_inner().unwrap());
+        let answer = dataset.known_answer().unwrap();
+        let settings = OrderSettings::Shuffled {
+            seed: 1,
+            shuffle_bytes: 64 << 20,
+            num_lanes: None,
+            window_rows: None,
+            weights: None,
+        };
+        let reader = Arc::new(EpochReader::try_new(&dataset, answer, settings, 1 << 30).unwrap());
+        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None };
+        let stream = BatchStream::start(&reader, 0, Share::whole(reader.num_rows(), 100), options).unwrap();
+        let mut seen = vec![false; usize::try_from(num_rows).unwrap()];
+        for batch in stream {
+            let batch = batch.unwrap();
+            let items = batch.column(0).as_fixed_size_list().values().as_primitive::<Float32Type>();
+            for row in items.values().chunks(usize::try_from(WIDTH).unwrap()) {
+                let bits: Vec<i32> = row.iter().map(|item| item.to_bits().cast_signed()).collect();
+                assert!(bits.iter().zip(bits[0]..).all(|(bits, expected)| *bits == expected));
+                let number = usize::try_from(bits[0] / WIDTH).unwrap();
+                assert!(!std::mem::replace(&mut seen[number], true), "row {number} comes twice");
+            }
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
 }
 
 #[test]

@@ -258,7 +258,9 @@ mod tests {
     fn what_is_wrong_is_left_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let (connection, object) = (connection(), object(folder.path(), 1000));
-        let found = |object: &Object, range| read_cached::<Bytes>(&connection, object, &[range], |_, _| None);
+        let found = |object: &Object, range| {
+            read_cached::<Bytes>(&connection, object, std::slice::from_ref(&range), |_, _| None)
+        };
         assert!(found(&object, 990..1001).is_err());
         assert_eq!(found(&Object { size_bytes: Some(1001), ..object.clone() }, 0..10), Err(Missed::Once));
         assert_eq!(found(&Object { e_tag: Some("another".into()), ..object.clone() }, 0..10), Err(Missed::Once));
@@ -271,7 +273,8 @@ mod tests {
         crate::io::Io::current().unwrap().block_on(async {
             let store = Store::of_client(crate::source::recording::Recording::of([("x", vec![7; 10])]).await as _);
             let object = Object { path: "x".into(), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
-            let found = read_cached::<Bytes>(&store.connect().unwrap(), &object, &[0..10], |_, _| None);
+            let found =
+                read_cached::<Bytes>(&store.connect().unwrap(), &object, std::slice::from_ref(&(0..10)), |_, _| None);
             assert_eq!(found, Err(Missed::Always));
         });
         #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -81,7 +81,7 @@ pub(crate) fn read_cached<B: From<Bytes>>(
 }
 
 impl CachedFile {
-    /// Opens it, so to say: `file` is open, and `object` what it should be.
+    /// Returns the file of an object, as it is now.
     pub(crate) fn new(file: File, object: &Object) -> io::Result<Self> {
         Ok(Self { metadata: file.metadata()?, file, object: object.clone() })
     }

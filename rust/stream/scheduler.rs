@@ -12,6 +12,8 @@
 //! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes that wait to be decoded are memory that the
 //! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
 //! most a window, which grows by what arrives while nothing is being decoded, as TCP's does at its start (RFC 5681, 3.1).
+//! What is asked for at once shares the network, and arrives at once. So what only later batches need waits until most of
+//! the first batch has come.
 //!
 //! **How far ahead they are decoded.** From a store as far as the memory goes, which outlasts a stall. What lies at hand no
 //! further than a loop may take batches in a burst, and than keeps all threads busy: what is decoded earlier is memory that
@@ -52,6 +54,12 @@ const MIN_READY_BATCHES: usize = 2;
 
 /// Batches gathered ahead of the consumer at most: more would only grow cold.
 const MAX_READY_BATCHES: usize = 8;
+
+/// Others wait while more parts of the first batch than these are on their way: so few may be late without holding up all.
+const FEW_PARTS: usize = 4;
+
+/// And while these are more bytes: less is no burden to a network.
+const FEW_BYTES: u64 = 16 << 20;
 
 /// How much a stream held and read again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -408,6 +416,11 @@ impl Scheduler {
         if self.undecoded_bytes > 0 && self.undecoded_bytes.saturating_add(cost.fetched) > self.fetch_window {
             return Ok(Step::Wait);
         }
+        let first_needed = resident.waiting.first().copied();
+        if first_needed.is_some_and(|first| first > 0) && self.awaits_first_batch() {
+            return Ok(Step::Wait);
+        }
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(Step::Again) };
         if self.block > 0 && !resident.wanted.is_empty() {
             resident.keep = wanted_rows(&mut resident.wanted, num_rows as usize);
         }
@@ -444,9 +457,23 @@ impl Scheduler {
         if self.block > 0 {
             self.num_evicted_rows += (num_rows as usize - num_read) as u64;
         }
-        let num_ahead = resident.waiting.first().map_or(0, |first| first.saturating_sub(self.num_delivered));
+        let num_ahead = first_needed.map_or(0, |first| first.saturating_sub(self.num_delivered));
         let (kept, wanted) = (resident.part.kept.clone(), resident.keep.clone());
         Ok(Step::Do(Task::Fetch { key, kept, wanted, num_ahead }))
+    }
+
+    /// Returns whether the network has enough to do with what the stream's first batch needs.
+    fn awaits_first_batch(&self) -> bool {
+        let is_first = |batch: &&PlannedBatch| self.num_delivered == 0 && batch.is_missing_pieces();
+        let Some(first) = self.batches.front().filter(is_first) else { return false };
+        let (mut num_parts, mut num_bytes) = (0, 0_u64);
+        for resident in first.pieces.iter().filter_map(|key| self.residents.get(key)) {
+            if matches!(resident.stage, Stage::Fetching) {
+                num_parts += 1;
+                num_bytes = num_bytes.saturating_add(resident.part.cost.fetched);
+            }
+        }
+        num_parts > FEW_PARTS && num_bytes > FEW_BYTES
     }
 
     /// Returns whether nothing happens any more unless something is given up.

@@ -1,5 +1,6 @@
 //! Streams of an order that was given, over many row groups and in little memory; what is asked for at first.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
 use super::holes::Holes;
-use super::piece::Task;
+use super::piece::{PieceKey, Task};
 use super::scheduler::Scheduler;
 use super::{BatchStream, Cause, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
-use crate::plan::{EpochPlan, Order, Remainder, Share, Span};
+use crate::plan::{EpochPlan, Hole, Order, Remainder, Share, Span};
 use crate::reader::Part;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
@@ -150,19 +151,46 @@ fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     let cost = ReadCost { fetched: PART_BYTES, decoded: PART_BYTES, ..ReadCost::default() };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
-    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, Holes::default(), cut)
+    let holes = Holes::new(Vec::new(), Some(u64::MAX));
+    Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, holes, cut)
+}
+
+/// Takes all that is to be done now, which is to ask for parts.
+fn asked(scheduler: &mut Scheduler) -> Vec<PieceKey> {
+    let tasks = std::iter::from_fn(|| scheduler.next_task().unwrap());
+    let key = |task| match task {
+        Task::Fetch { key, .. } => key,
+        other => panic!("nothing has come yet: {other:?}"),
+    };
+    tasks.map(key).collect()
 }
 
 #[test]
 fn no_more_is_asked_for_at_first_than_a_window() {
     let mut scheduler = scheduler(10, 4 << 30);
-    let mut num_asked = 0;
-    while let Some(task) = scheduler.next_task().unwrap() {
-        assert!(matches!(task, Task::Fetch { .. }), "nothing has come yet: {task:?}");
-        num_asked += 1;
-    }
-    assert_eq!(num_asked, config::FETCH_WINDOW_BYTES / PART_BYTES);
+    assert_eq!(asked(&mut scheduler).len() as u64, config::FETCH_WINDOW_BYTES / PART_BYTES);
     assert_eq!(scheduler.awaited(), Cause::Store);
+}
+
+#[test]
+fn what_later_batches_need_does_not_delay_the_first() {
+    const NUM_IN_WINDOW: usize = 20;
+    let mut scheduler = scheduler(100, 4 << 30).with_fetch_window(NUM_IN_WINDOW as u64 * PART_BYTES);
+    let of_first = asked(&mut scheduler);
+    assert_eq!(of_first.len(), 10);
+    let mut num_asked_later = 0;
+    for (num_come, key) in (1..).zip(of_first.into_iter().take(9)) {
+        let failed = Error::ShortRead { url: String::new(), range: 0..1, got: 0 };
+        let hole = |kept: &Range<u32>, cause| {
+            let &Range { start, end } = kept;
+            Hole { span: key.piece.span, start, end, object: String::new(), row_group: 0, cause }
+        };
+        scheduler.lost(key, hole, failed).unwrap();
+        num_asked_later += asked(&mut scheduler).len();
+        let num_waited_for = 10 - num_come;
+        let is_most_here = num_waited_for <= 4;
+        assert_eq!(num_asked_later, if is_most_here { NUM_IN_WINDOW - num_waited_for } else { 0 }, "{num_come} came");
+    }
 }
 
 /// Writes and opens a file of 200 row groups of 16 texts, 64 KiB each, that take no room in it: 200 MiB of rows.

@@ -11,7 +11,7 @@ use super::trouble;
 use crate::source::recover::{Impatient, Kind, Limit, Stopwatch, Trouble, after, retry_after};
 
 /// Requests to one Hub at the same time.
-const MAX_ASKING: usize = 32;
+const MAX_ASKING: usize = 64;
 
 /// After a refusal that does not say how long to wait, and after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);

@@ -38,6 +38,6 @@ def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -
         raise SettingError(f"num_samples: expected at most {(1 << 32) - 1}, got {num_draws}, the number of rows")
     assert options.weights is not None, "asked for where there are weights"  # noqa: S101
     assert options.weighed is not None, "set beside them"  # noqa: S101
-    weighed = options.weighed if options.weighed is native else options.weighed.select(native.selection())
+    weighed = options.weighed if options.weighed is native else options.weighed.select_rows_of(native)
     batches = Dataset(weighing(weighed, options.weights)).batches(ROWS_PER_READ, rank=0, world_size=1)
     return _lib.Weights(list(batches), num_draws)

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_array::RecordBatch;
 use forebay::{
     Answer, Audience, Dataset, EpochReader, Error, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings,
-    Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, ipc,
+    Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -331,6 +331,12 @@ impl PyDataset {
     /// Only rows that are in the selection, too.
     fn select(&self, py: Python<'_>, selection: &PySelection) -> PyResult<Self> {
         self.restricted(py.detach(|| self.dataset.select(selection.subset())))
+    }
+
+    /// Only rows that are in `other`, too, of the same objects, whose selection is known.
+    fn select_rows_of(&self, other: &Self) -> PyResult<Self> {
+        let selection = other.dataset.known_selection().ok_or_else(unknown_selection)?;
+        self.restricted(self.dataset.select(&Subset::of_rows(other.dataset.snapshot(), selection)))
     }
 
     /// The rows at `indices`, in that order, of a dataset whose selection is known.

@@ -87,6 +87,10 @@ pub(crate) fn to_capsule(py: Python<'_>, mut tensor: Tensor, is_versioned: bool)
         Element::BFloat16 => (4, 16),
         Element::Bool => (6, 8),
     };
+    if !tensor.is_whole() {
+        // Never true; were it, the consumer would read memory that is not the tensor's.
+        return Err(PyBufferError::new_err("internal error: a tensor is larger than its buffer; please report it"));
+    }
     let data = tensor.values.as_ptr().cast_mut().cast();
     let ndim = i32::try_from(tensor.shape.len()).map_err(|_| PyBufferError::new_err("too many dimensions"))?;
     let (shape, strides) = (tensor.shape.as_mut_ptr(), tensor.strides.as_mut_ptr());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
@@ -22,7 +23,7 @@ use crate::dataset::PyDataset;
 use crate::error::to_py;
 use crate::exit::attached;
 use crate::runtime::TICK;
-use crate::stream::arrow_stream;
+use crate::stream::{Poll, arrow_stream};
 
 /// A table of a query, in memory.
 #[pyclass(name = "Table", module = "forebay._lib", frozen)]
@@ -188,6 +189,12 @@ pub(crate) struct PyRows {
     /// `None` once the rows were closed or handed over. A forked child may find it locked for ever.
     stream: OfProcess<Mutex<Option<QueryStream>>>,
     schema: SchemaRef,
+}
+
+impl Poll for QueryStream {
+    fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>> {
+        Self::poll(self, timeout)
+    }
 }
 
 impl PyRows {

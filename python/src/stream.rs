@@ -1,6 +1,7 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
@@ -8,7 +9,7 @@ use forebay::plan::Hole;
 use forebay::{
     BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use pyo3_arrow::error::PyArrowResult;
@@ -39,11 +40,14 @@ struct Running {
     _memory: Kept,
 }
 
-impl Iterator for Running {
-    type Item = forebay::Result<RecordBatch>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.stream.as_mut()?.next()
+impl Poll for Running {
+    fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>> {
+        let Some(stream) = &mut self.stream else { return Ok(Some(None)) };
+        Ok(match stream.poll(timeout, Most::ONE)? {
+            Polled::Batches(mut batches) => Some(batches.pop().map(|(batch, _)| batch)),
+            Polled::End => Some(None),
+            Polled::Pending => None,
+        })
     }
 }
 
@@ -199,14 +203,68 @@ impl PyStream {
     }
 }
 
+/// Batches that can be waited for a while.
+pub(crate) trait Poll {
+    /// Waits at most for `timeout`: `None` if there is nothing yet, `Some(None)` at the end.
+    fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>>;
+}
+
+/// The batches of a source, until Ctrl-C.
+struct Interruptible<S> {
+    source: S,
+    /// Python's, which runs the handlers of signals; where the stream was asked for on another, nobody waits on it here.
+    main_thread: Option<ThreadId>,
+}
+
+impl<S: Poll> Iterator for Interruptible<S> {
+    type Item = forebay::Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.source.poll(TICK) {
+                Ok(Some(batch)) => return batch.map(Ok),
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+            // Other threads may not wait for the GIL: its holder may be waiting for them.
+            if self.main_thread == Some(thread::current().id())
+                && let Some(Err(_)) = attached(check_signals)
+            {
+                return Some(Err(forebay::Error::Closed { reason: "it was interrupted" }));
+            }
+        }
+    }
+}
+
+/// Runs the handlers of signals that came. What they raise cannot pass through C: Ctrl-C is left for Python to find again
+/// once the consumer is back.
+fn check_signals(py: Python<'_>) -> PyResult<()> {
+    py.check_signals().inspect_err(|error| {
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            let interrupted = py.import("_thread").and_then(|module| module.call_method0("interrupt_main"));
+            interrupted.map_or_else(|error| error.write_unraisable(py, None), drop);
+        } else {
+            error.clone_ref(py).write_unraisable(py, None);
+        }
+    })
+}
+
+/// Returns this thread, if it is Python's main one.
+fn main_thread(py: Python<'_>) -> PyResult<Option<ThreadId>> {
+    let threading = py.import("threading")?;
+    let is_main = threading.call_method0("current_thread")?.is(&threading.call_method0("main_thread")?);
+    Ok(is_main.then(|| thread::current().id()))
+}
+
 /// Hands batches of `schema` over as an Arrow stream, converted as the consumer asked for.
 pub(crate) fn arrow_stream<'py>(
     py: Python<'py>,
     schema: &SchemaRef,
     conversion: Option<Conversion>,
-    batches: impl Iterator<Item = forebay::Result<RecordBatch>> + Send + 'static,
+    source: impl Poll + Send + 'static,
 ) -> PyArrowResult<Bound<'py, PyCapsule>> {
     let field = struct_field(conversion.as_ref().map_or(&**schema, |conversion| conversion.schema()));
+    let batches = Interruptible { source, main_thread: main_thread(py)? };
     let arrays = batches.map(move |batch| {
         let converted = batch.and_then(|batch| match &conversion {
             None => Ok(batch),

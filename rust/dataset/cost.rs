@@ -242,7 +242,8 @@ impl Fragment {
         };
         let dictionary = dictionary_bytes(column);
         // A dictionary of strings is copied out of its page.
-        let held = unpacked(dictionary).saturating_mul(2).saturating_add(codec_bytes(column.compression()));
+        let codec = codec_bytes(column.compression(), unsigned(column.uncompressed_size()));
+        let held = unpacked(dictionary).saturating_mul(2).saturating_add(codec);
         let descriptor = column.column_descr();
         let is_flat = descriptor.max_rep_level() == 0;
         let index = self.offset_index(row_group, leaf).filter(|_| is_indexed);
@@ -354,12 +355,13 @@ fn scale(all: u64, part: u64, of: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(of.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes of a decompressor's state; every column has one.
-fn codec_bytes(compression: Compression) -> u64 {
+/// Returns the bytes of a decompressor's state; every column has one, here of `num_bytes` without compression.
+fn codec_bytes(compression: Compression, num_bytes: u64) -> u64 {
     match compression {
         Compression::ZSTD(_) => 192 << 10,
         Compression::GZIP(_) => 48 << 10,
-        Compression::BROTLI(_) => 1 << 20,
+        // Its window is no longer than what is in it.
+        Compression::BROTLI(_) => (128 << 10) + num_bytes.min(1 << 20),
         _ => 0,
     }
 }

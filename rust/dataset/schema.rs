@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 ///
-/// [`Error::SchemaMismatch`], naming both objects, the column and both types.
+/// [`Error::SchemaMismatch`], naming both objects, the column and both types; [`Error::NotParquet`] for a name that cannot be
+/// handed to anybody.
 pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
     let Some(first) = fragments.first() else { return Ok(Schema::empty()) };
     let metadata = first.schema.metadata().clone();
@@ -54,11 +55,35 @@ pub(super) fn unify(fragments: &mut [Fragment]) -> Result<Schema> {
             }
         }
     }
+    for (field, of) in &fields {
+        if let Some(name) = unspeakable(field) {
+            let url = fragments[*of].object.url.clone();
+            let reason = format!(
+                "the name {name:?} of a column has a NUL character, which Arrow's interface ends at; rename it"
+            );
+            return Err(Error::NotParquet { url, reason });
+        }
+    }
     let names: HashSet<&str> = fields.iter().map(|(field, _)| field.name().as_str()).collect();
     let partitions = partition::columns(fragments, &names);
     fields.extend(partitions.into_iter().map(|field| (Arc::new(field), 0)));
     set_columns(fragments, &fields, &first_fields);
     Ok(Schema::new_with_metadata(fields.into_iter().map(|(field, _)| field).collect::<Fields>(), metadata))
+}
+
+/// Returns a name, of the field or in it, that is no C text.
+fn unspeakable(field: &Field) -> Option<&str> {
+    if field.name().contains('\0') {
+        return Some(field.name());
+    }
+    match field.data_type() {
+        DataType::Struct(fields) => fields.iter().find_map(|field| unspeakable(field)),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => unspeakable(item),
+        _ => None,
+    }
 }
 
 /// Sets each fragment's columns; those with the fields of the first share one list.

@@ -162,6 +162,16 @@ fn parts(array: &ArrayRef) -> Option<(Vec<usize>, ArrayRef)> {
     })
 }
 
+/// Returns the most items that a row of a column of lists has.
+pub(super) fn longest(array: &ArrayRef) -> usize {
+    match array.data_type() {
+        DataType::List(_) => array.as_list::<i32>().offsets().lengths().max().unwrap_or(0),
+        DataType::LargeList(_) => array.as_list::<i64>().offsets().lengths().max().unwrap_or(0),
+        DataType::FixedSizeList(_, size) => usize::try_from(*size).unwrap_or(0),
+        _ => 0,
+    }
+}
+
 fn rebased<O: arrow_array::OffsetSizeTrait>(offsets: &OffsetBuffer<O>, values: &ArrayRef) -> (Vec<usize>, ArrayRef) {
     let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
     (offsets.iter().map(|offset| offset.as_usize() - first).collect(), values.slice(first, last - first))

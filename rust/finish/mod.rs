@@ -163,6 +163,14 @@ impl Finish {
         self.images.iter().map(ImageColumn::row_bytes).sum()
     }
 
+    /// Returns the bytes that it takes to make of a batch what was asked for, as far as they follow from its values.
+    pub(crate) fn bytes_of(&self, batch: &RecordBatch) -> u64 {
+        match &self.lists {
+            Lists::Padded(padder) => padder.bytes_of(batch),
+            Lists::Untouched | Lists::Documents(_) => 0,
+        }
+    }
+
     /// Makes of a batch what was asked for.
     ///
     /// # Errors

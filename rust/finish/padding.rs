@@ -7,7 +7,7 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::lists::{Integers, Items, Lists};
+use super::lists::{Integers, Items, Lists, longest};
 use super::{Columns, Fault, index_of, made, unfit};
 use crate::error::{Error, Result};
 
@@ -97,12 +97,24 @@ impl Padder {
         self.mask.is_some()
     }
 
+    /// Returns the bytes that it takes to pad a batch.
+    pub(super) fn bytes_of(&self, batch: &RecordBatch) -> u64 {
+        // One row of padding more than there are rows.
+        let num_rows = batch.num_rows() as u64 + 1;
+        let of_column = |(place, (&index, (items, _))): (usize, (&usize, &(Items, Vec<u8>)))| {
+            let mask = self.mask.as_ref().filter(|(of, _)| *of == place).map_or(0, |(_, mask)| mask.width);
+            let length = self.length(longest(batch.column(index))) as u64;
+            num_rows.saturating_mul(length).saturating_mul((items.width + mask) as u64)
+        };
+        self.columns.iter().zip(&self.items).enumerate().map(of_column).fold(0, u64::saturating_add)
+    }
+
     pub(super) fn apply(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
         let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
         let mut mask = None;
         for (place, (&index, (items, pad))) in self.columns.iter().zip(&self.items).enumerate() {
             let lists = items.lists(batch.column(index))?;
-            let length = self.length(&lists);
+            let length = self.length(longest(batch.column(index)));
             let values = self.padded(&lists, length, items.width, pad);
             columns[index] = items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
             if let Some((of, mask_items)) = self.mask.as_ref().filter(|(of, _)| *of == place) {
@@ -116,12 +128,11 @@ impl Padder {
         made(&batch.schema(), columns, batch.num_rows()).map_err(|error| unfit(&error))
     }
 
-    /// Returns the length of the rows of a batch.
-    fn length(&self, lists: &Lists) -> usize {
-        let longest = lists.offsets.windows(2).map(|pair| self.kept(pair[1] - pair[0])).max().unwrap_or(0);
+    /// Returns the length of the rows of a batch, of which the longest has so many items.
+    fn length(&self, longest: usize) -> usize {
         let length = match self.padding.max_length {
             Some(max_length) if self.padding.is_fixed => max_length,
-            _ => longest,
+            _ => self.kept(longest),
         };
         length.next_multiple_of(self.padding.multiple_of.max(1))
     }

@@ -1,11 +1,12 @@
 //! Turns arrays into the parts that a form says.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Decimal128Type, Float32Type, Float64Type, Int64Type};
+use arrow_array::types::{Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType, Int64Type};
 use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait};
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, FieldRef};
 use serde::Deserialize;
 
@@ -71,14 +72,13 @@ fn part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<&NullBuf
     match form {
         Form::Masked(values) => {
             let nulls = NullBuffer::union(array.logical_nulls().as_ref(), absent);
-            let mask = Tensor::mask(nulls.as_ref(), vec![dimension(array.len())]);
+            let mask = Tensor::mask_of_rows(nulls.as_ref(), array.len());
             Ok(Part::Masked(Box::new(part(field, array, values, nulls.as_ref())?), mask))
         }
         Form::MaskedElements => {
             let nulls = NullBuffer::union(elements(array).as_ref(), expanded(absent, array).as_ref());
             let values = dense_where(field, array, nulls.as_ref())?;
-            let mask = Tensor::mask(nulls.as_ref(), physical_shape(array));
-            let mask = shaped(field, mask)?;
+            let mask = values.mask(nulls.as_ref());
             Ok(Part::Masked(Box::new(Part::Tensor(Arc::clone(field), values)), mask))
         }
         Form::Tensor => {
@@ -289,35 +289,11 @@ fn shaped(field: &Field, flat: Tensor) -> Result<Tensor> {
     Ok(Tensor { shape, strides, ..tensor })
 }
 
-/// Returns the extents of an array of fixed-size lists, rows first.
-fn physical_shape(array: &ArrayRef) -> Vec<i64> {
-    let mut shape = vec![dimension(array.len())];
-    let mut data_type = array.data_type();
-    loop {
-        match data_type {
-            DataType::FixedSizeList(item, len) => {
-                shape.push(i64::from(*len));
-                data_type = item.data_type();
-            }
-            DataType::FixedSizeBinary(width) => {
-                shape.push(i64::from(*width));
-                return shape;
-            }
-            _ => return shape,
-        }
-    }
-}
-
 /// Returns the nulls of each element of fixed-size lists, those of whole lists included.
 fn elements(array: &ArrayRef) -> Option<NullBuffer> {
-    let DataType::FixedSizeList(_, len) = array.data_type() else { return array.logical_nulls() };
-    let list = array.as_fixed_size_list();
-    let len = usize::try_from(*len).unwrap_or(0);
-    let items = elements(list.values());
-    // Items that are lists have several elements each.
-    let per_row = items.as_ref().map_or(len, |items| items.len() / list.len().max(1));
-    let rows = list.nulls().map(|nulls| nulls.expand(per_row));
-    NullBuffer::union(rows.as_ref(), items.as_ref())
+    let Some(list) = array.as_fixed_size_list_opt() else { return array.logical_nulls() };
+    let rows = list.nulls().map(|nulls| nulls.expand(elements_in_a_row(array.data_type())));
+    NullBuffer::union(rows.as_ref(), elements(list.values()).as_ref())
 }
 
 /// Returns the nulls of rows as those of their elements.
@@ -388,8 +364,8 @@ fn decimals(field: &Field, array: &ArrayRef, element: Element) -> Result<Buffer>
         arrow_cast::cast_with_options(array, to, &options).map_err(|error| no_tensor(field, error.to_string()))
     };
     Ok(match element {
-        Element::Float(32) => cast_to(&DataType::Float32)?.as_primitive::<Float32Type>().values().inner().clone(),
-        Element::Float(64) => cast_to(&DataType::Float64)?.as_primitive::<Float64Type>().values().inner().clone(),
+        Element::Float(32) => floats::<f32>(field, array)?,
+        Element::Float(64) => floats::<f64>(field, array)?,
         _ => {
             let scale = match array.data_type() {
                 DataType::Decimal32(_, scale)
@@ -409,6 +385,53 @@ fn decimals(field: &Field, array: &ArrayRef, element: Element) -> Result<Buffer>
     })
 }
 
+/// Converts decimals to the nearest floats; 0 for NULL.
+fn floats<F: Rounded>(field: &Field, array: &ArrayRef) -> Result<Buffer> {
+    match array.data_type() {
+        DataType::Decimal32(_, scale) => Ok(floats_of::<Decimal32Type, F>(array, *scale)),
+        DataType::Decimal64(_, scale) => Ok(floats_of::<Decimal64Type, F>(array, *scale)),
+        DataType::Decimal128(_, scale) => Ok(floats_of::<Decimal128Type, F>(array, *scale)),
+        DataType::Decimal256(_, scale) => Ok(floats_of::<Decimal256Type, F>(array, *scale)),
+        _ => Err(mismatch(field)),
+    }
+}
+
+fn floats_of<D: DecimalType, F: Rounded>(array: &ArrayRef, scale: i8) -> Buffer {
+    let array = array.as_primitive::<D>();
+    let text = |row| array.value_as_string(row).parse().unwrap_or_default();
+    let nearest = |row| {
+        if array.is_null(row) {
+            return F::default();
+        }
+        // A quotient of two floats that are exact is rounded once.
+        let exact = array.value(row).to_i64().and_then(|units| F::quotient(units, scale));
+        exact.unwrap_or_else(|| text(row))
+    };
+    (0..array.len()).map(nearest).collect::<MutableBuffer>().into()
+}
+
+/// A float that decimals are rounded to.
+trait Rounded: ArrowNativeType + FromStr {
+    /// Returns `units` over ten to the power of `scale`, if both are exact.
+    fn quotient(units: i64, scale: i8) -> Option<Self>;
+}
+
+impl Rounded for f64 {
+    #[expect(clippy::cast_precision_loss, reason = "up to 2^53 nothing is lost")]
+    fn quotient(units: i64, scale: i8) -> Option<Self> {
+        let is_exact = units.unsigned_abs() <= 1 << 53 && (0..=22).contains(&scale);
+        is_exact.then(|| units as Self / Self::powi(10.0, scale.into()))
+    }
+}
+
+impl Rounded for f32 {
+    #[expect(clippy::cast_precision_loss, reason = "up to 2^24 nothing is lost")]
+    fn quotient(units: i64, scale: i8) -> Option<Self> {
+        let is_exact = units.unsigned_abs() <= 1 << 24 && (0..=10).contains(&scale);
+        is_exact.then(|| units as Self / Self::powi(10.0, scale.into()))
+    }
+}
+
 /// Refuses nulls but where `absent` has them.
 fn check_present(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -> Result<()> {
     let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
@@ -424,8 +447,7 @@ fn check_present(field: &Field, array: &ArrayRef, absent: Option<&NullBuffer>) -
 }
 
 fn has_nulls(field: &Field, count: usize) -> Error {
-    let name = field.name();
-    no_tensor(field, format!("this batch has {count} nulls; filter with `{name} IS NOT NULL`, or use `batches()`"))
+    no_tensor(field, format!("this batch has {count} nulls where its footer counts none; use `batches()`"))
 }
 
 fn no_tensor(field: &Field, hint: impl Into<String>) -> Error {

@@ -1,6 +1,7 @@
 //! What footers and filters prove of a column before anything is read: no nulls here, lists of one length.
 //!
-//! A footer counts the values of a leaf that are not there, at whatever level; newer ones count by level.
+//! A footer counts the values of a leaf that are not there, at whatever level; newer ones count by level. An empty list counts
+//! as one of them.
 
 use std::ops::Range;
 
@@ -107,10 +108,13 @@ impl Dataset {
                 _ => last_node.insert((fragment, Node::of_column(field, fragment, column))),
             };
             evidence.see(node, fragment.row_group(row_group.index));
-            let num_items = fragment.num_leaf_values(column, row_group.index as usize).unwrap_or(0);
+            let num_leaf_values = fragment.num_leaf_values(column, row_group.index as usize).unwrap_or(0);
+            let num_empty = node.num_empty_lists(fragment.row_group(row_group.index));
+            let num_items = num_leaf_values.saturating_sub(num_empty);
             let num_rows = u64::from(row_group.num_rows);
             let here = num_items / num_rows;
-            if !num_items.is_multiple_of(num_rows) || *length.get_or_insert(here) != here {
+            let is_mixed = !num_items.is_multiple_of(num_rows) || (num_empty > 0 && num_items > 0);
+            if is_mixed || *length.get_or_insert(here) != here {
                 evidence.has_one_length = false;
                 evidence.has_other_lengths |= *selection.rows(index) == RowSet::All;
             }
@@ -194,16 +198,37 @@ impl Node {
         let Some(Place { is_nullable, level, leaves }) = &self.place else { return true };
         *is_nullable && !row_group.columns()[leaves.clone()].iter().any(|leaf| has_no_null(leaf, *level))
     }
+
+    /// Returns how many lists, of a column of lists, are known to have no items.
+    fn num_empty_lists(&self, row_group: &RowGroupMetaData) -> u64 {
+        let Some(Place { level, leaves, .. }) = &self.place else { return 0 };
+        let Some(leaf) = row_group.columns().get(leaves.start) else { return 0 };
+        match levels_of(leaf) {
+            Some(levels) => levels.get(*level).and_then(|count| u64::try_from(*count).ok()).unwrap_or(0),
+            // Those of NULL lists and NULL items, too; but then nothing is said of lengths.
+            None => null_count_of(leaf).unwrap_or(0),
+        }
+    }
 }
 
 /// Returns whether a leaf's footer proves that nothing is NULL where values have the definition level `level`.
 fn has_no_null(leaf: &ColumnChunkMetaData, level: usize) -> bool {
-    if leaf.statistics().and_then(|statistics| statistics.null_count_opt()) == Some(0) {
-        return true;
+    // Counts by level go first: there are writers that count no value of a dictionary below a NULL struct.
+    match levels_of(leaf) {
+        Some(levels) => level.checked_sub(1).and_then(|null| levels.get(null)) == Some(&0),
+        None => null_count_of(leaf) == Some(0),
     }
-    let histogram = leaf.definition_level_histogram().map_or(&[][..], |histogram| histogram.values());
-    let is_whole = histogram.len() == usize::try_from(leaf.column_descr().max_def_level()).unwrap_or(0) + 1;
-    is_whole && level.checked_sub(1).and_then(|null| histogram.get(null)) == Some(&0)
+}
+
+fn null_count_of(leaf: &ColumnChunkMetaData) -> Option<u64> {
+    leaf.statistics()?.null_count_opt()
+}
+
+/// Returns how many values of a leaf have each definition level, if its footer says so.
+fn levels_of(leaf: &ColumnChunkMetaData) -> Option<&[i64]> {
+    let levels = leaf.definition_level_histogram()?.values();
+    let num_levels = usize::try_from(leaf.column_descr().max_def_level()).unwrap_or(0) + 1;
+    (levels.len() == num_levels).then_some(levels)
 }
 
 /// Returns the fields of a struct, the item of a list, the entries of a map.

@@ -113,14 +113,29 @@ impl Tensor {
         Self::row_major(Element::Int(64), shape, values.collect::<MutableBuffer>().into())
     }
 
-    /// Returns a mask of `shape`: true where there is a value.
-    pub(super) fn mask(nulls: Option<&NullBuffer>, shape: Vec<i64>) -> Self {
-        let num_values = usize::try_from(shape.iter().product::<i64>()).unwrap_or(0);
-        let values = match nulls {
-            Some(nulls) => bytes_of(nulls.inner()),
-            None => bytes(std::iter::repeat_n(1, num_values)),
-        };
-        Self::row_major(Element::Bool, shape, values)
+    /// Returns a mask of rows: true where there is a value.
+    pub(super) fn mask_of_rows(nulls: Option<&NullBuffer>, num_rows: usize) -> Self {
+        Self::row_major(Element::Bool, vec![dimension(num_rows)], bytes_of_mask(nulls, num_rows))
+    }
+
+    /// Returns a mask in the shape of this tensor, true where there is a value; each of `nulls` is of as many of its elements,
+    /// which lie together.
+    pub(super) fn mask(&self, nulls: Option<&NullBuffer>) -> Self {
+        let num_values = usize::try_from(self.shape.iter().product::<i64>()).unwrap_or(0);
+        let each = |nulls: &NullBuffer| nulls.expand(num_values.checked_div(nulls.len()).unwrap_or(0));
+        let values = bytes_of_mask(nulls.map(each).as_ref(), num_values);
+        Self { element: Element::Bool, shape: self.shape.clone(), strides: self.strides.clone(), values }
+    }
+
+    /// Returns whether all elements lie in the buffer.
+    pub fn is_whole(&self) -> bool {
+        let furthest = self.shape.iter().zip(&self.strides).try_fold(0_i64, |furthest, (extent, stride)| {
+            furthest.checked_add(extent.checked_sub(1)?.max(0).checked_mul(*stride)?)
+        });
+        let num_elements =
+            if self.shape.contains(&0) { Some(0) } else { furthest.and_then(|last| last.checked_add(1)) };
+        let num_bytes = num_elements.and_then(|num| usize::try_from(num).ok()?.checked_mul(self.element.size_bytes()));
+        num_bytes.is_some_and(|num_bytes| num_bytes <= self.values.len())
     }
 
     /// Returns whether the elements begin where any library takes them as they are.
@@ -138,6 +153,14 @@ impl Tensor {
 /// Returns bytes in a buffer that is aligned for any library, which that of a vector is not.
 fn bytes(values: impl ExactSizeIterator<Item = u8>) -> Buffer {
     values.collect::<MutableBuffer>().into()
+}
+
+/// Returns a byte for each of `len` values: 1 where there is one.
+fn bytes_of_mask(nulls: Option<&NullBuffer>, len: usize) -> Buffer {
+    match nulls {
+        Some(nulls) => bytes_of(nulls.inner()),
+        None => bytes(std::iter::repeat_n(1, len)),
+    }
 }
 
 /// Returns bits as bytes, 0 or 1, eight at a time.

@@ -89,6 +89,11 @@ impl Subset {
         Self { fingerprint: snapshot.fingerprint.as_str().into(), sizes, query, part, selection }
     }
 
+    /// Returns the rows of `selection`, of `snapshot`, as a whole, however they were chosen.
+    pub fn of_rows(snapshot: &Snapshot, selection: Arc<Selection>) -> Self {
+        Self::of(snapshot, selection, None, None)
+    }
+
     /// Returns a subset, if a part keeps no rows of others.
     pub(super) fn try_new(
         fingerprint: String,

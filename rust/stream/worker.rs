@@ -46,6 +46,7 @@ pub(super) struct Shared {
     metrics: Arc<Metrics>,
     /// What is made of gathered batches.
     finish: Option<Arc<Finish>>,
+    memory_limit: u64,
     epoch: u64,
     num_skipped: AtomicU64,
     state: Mutex<State>,
@@ -127,6 +128,7 @@ impl Shared {
             connections,
             metrics,
             finish,
+            memory_limit: options.memory_limit,
             epoch,
             num_skipped: AtomicU64::new(0),
             state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
@@ -361,6 +363,12 @@ impl Shared {
 
     /// Makes of a gathered batch what was asked for.
     fn finished(&self, finish: &Finish, batch: RecordBatch, slice: BatchSlice) -> Result<RecordBatch> {
+        let finishing_bytes = finish.bytes_of(&batch);
+        if finishing_bytes > self.memory_limit {
+            let needed_bytes = finishing_bytes.saturating_add(batch.get_array_memory_size() as u64);
+            let (batch_rows, limit_bytes) = (batch.num_rows(), self.memory_limit);
+            return Err(Error::BatchMemory { batch_rows, limit_bytes, needed_bytes });
+        }
         let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
         let finished = finish.apply(batch, &rows).map_err(|Fault { row, column, reason }| {
             self.reader.value_error(&self.plan, rows.position(row), column, reason)

@@ -490,6 +490,37 @@ except KeyboardInterrupt:
         assert ending.seconds < SECONDS_TO_END
 
 
+@pytest.mark.parametrize("rows", ["dataset", "dataset.query('SELECT id + 1 AS n FROM dataset')"])
+def test_control_c_ends_the_wait_of_who_takes_an_arrow_stream(corpus: Path, tmp_path: Path, rows: str) -> None:
+    program = f"""
+import sys, time
+import pyarrow as pa
+import forebay as fb
+dataset = fb.load_dataset(sys.argv[1], split='train')
+rows = {rows}
+print("going", flush=True)
+try:
+    try:
+        pa.table(rows)
+    except pa.ArrowInvalid:
+        while True:
+            time.sleep(0.01)  # Python looks for signals between calls
+except KeyboardInterrupt:
+    print('interrupted')
+    sys.exit(7)
+"""
+    with StallingServer(corpus / "part-0.parquet") as server:
+
+        def interrupt(process: subprocess.Popen[str]) -> None:
+            assert server.is_stalled.wait(20)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+
+        ending = run_to_its_end(program, server.url, folder=tmp_path, then=interrupt)
+    check(ending, 7)
+    assert ending.out == ["interrupted"]
+
+
 LOADER = """
 import multiprocessing, os, sys, warnings
 import forebay as fb

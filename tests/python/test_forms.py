@@ -198,6 +198,45 @@ def test_newer_footers_tell_empty_lists_from_null_ones(tmp_path):
     assert shape_of(next(iter(ds.to_torch(8)))["x"]) == "Ragged(int32)"
 
 
+@pytest.mark.parametrize("rows", [[[1], [], [2]] * 5, [[], [1, 2, 3]] * 5, [[]] * 9 + [[7]]])
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_empty_lists_are_no_items_to_footers_that_tell(tmp_path, rows, is_nullable):
+    item = pa.field("item", pa.int32(), nullable=is_nullable)
+    schema = pa.schema([pa.field("x", pa.list_(item), nullable=is_nullable)])
+    ds = opened(tmp_path, pa.table({"x": rows}, schema))
+    for size in (1, len(rows)):
+        batches = list(ds.to_torch(size))
+        assert {shape_of(batch["x"]) for batch in batches} == {"Ragged(int32)"}
+        assert [row for batch in batches for row in values_of(batch["x"])] == rows
+
+
+def test_a_dictionary_below_null_structs_has_a_mask(tmp_path):
+    # The writer counts no NULL value of the dictionary, but one by level.
+    names = pa.array(["a", "b"]).dictionary_encode()
+    column = pa.StructArray.from_arrays([names], names=["a"], mask=pa.array([True, False]))
+    batch = next(iter(opened(tmp_path, {"x": column}).to_torch(2)))
+    assert batch["x"].mask.tolist() == [False, True]
+    assert batch["x"].values["a"][1] == "b"
+
+
+@pytest.mark.parametrize("width", [5, 1 << 16])
+def test_a_mask_of_fixed_size_binary_in_lists_has_the_shape_of_its_values(tmp_path, width):
+    item = b"v" * width
+    rows = [[item, None], [None, item], [item, item]]
+    batch = next(iter(opened(tmp_path, {"x": pa.array(rows, pa.list_(pa.binary(width), 2))}).to_torch(3)))
+    values, mask = batch["x"]
+    assert values.shape == mask.shape == (3, 2, width)
+    assert mask.all(dim=2).tolist() == mask.any(dim=2).tolist() == [[True, False], [False, True], [True, True]]
+    assert (values[mask] == ord("v")).all()
+
+
+def test_a_name_that_no_interface_carries_is_refused_at_opening(tmp_path):
+    for column in (pa.array([1]), pa.array([{"b\0c": 1}])):
+        pq.write_table(pa.table({"a" if pa.types.is_struct(column.type) else "a\0b": column}), tmp_path / "x.parquet")
+        with pytest.raises(fb.DataError, match=r"x\.parquet.*\\0.*NUL"):
+            fb.load_dataset(tmp_path, split="train")
+
+
 def test_older_footers_do_not_and_have_masks(tmp_path):
     # Polars writes null counts, but no histograms of levels.
     pl.DataFrame({"x": RAGGED}).write_parquet(tmp_path / "rows.parquet")

@@ -208,3 +208,15 @@ def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
 def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(fb.SettingError, match=said):
         fb.Pad(**options)
+
+
+def test_rows_too_long_for_the_memory_are_an_error(tmp_path: Path) -> None:
+    rows = [[1, 2, 3]] * 4095 + [list(range(1_000_000))]
+    pa.parquet.write_table(pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32()))}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    longest: list[Any] = [True, fb.Pad(to="max_length", max_length=2**31 - 1)]
+    for padding in longest:
+        with pytest.raises(fb.MemoryLimitError, match="a batch of 4096 rows needs .* smaller batch_size"):
+            next(iter(ds.to_torch(4096, padding=padding)))
+    batch = next(iter(ds.to_torch(4096, padding=fb.Pad(max_length=8))))
+    assert batch["input_ids"].shape == (4096, 8)

@@ -175,6 +175,17 @@ def test_the_columns_that_weigh_need_not_be_read(dataset: fb.Dataset) -> None:
         len(shuffled.sql("SELECT * FROM dataset ORDER BY label").batches(10))
 
 
+def test_a_shard_is_drawn_from_whatever_follows(dataset: fb.Dataset) -> None:
+    shard = dataset.shard(1, 3)
+    drawn = shard.shuffle(1, weights="id + 1", num_samples=200)
+    expected = ids_of(drawn.batches(10))
+    assert set(expected) <= set(ids_of(shard.batches(10)))
+    assert ids_of(drawn.select_columns("id").batches(10)) == expected
+    assert ids_of(dataset.shuffle(1, weights="id + 1", num_samples=200).shard(1, 3).batches(10)) == expected
+    kept = ids_of(drawn.filter("id % 2 = 0").batches(10))
+    assert kept == ids_of(shard.filter("id % 2 = 0").shuffle(1, weights="id + 1", num_samples=200).batches(10))
+
+
 def test_hugging_face_gets_what_was_drawn(dataset: fb.Dataset) -> None:
     shuffled = dataset.shuffle(1, num_lanes=6, window_rows=9, weights=BY_ID, num_samples=300)
     rows = shuffled.to_hf()

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use arrow_array::types::{Float32Type, Int32Type};
 use arrow_array::{
-    BinaryArray, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListArray, Int8Array, Int32Array, ListArray,
-    StringArray, StructArray,
+    BinaryArray, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray, Int8Array,
+    Int32Array, ListArray, StringArray, StructArray,
 };
 use arrow_schema::Fields;
 
@@ -91,6 +91,28 @@ fn elements_are_masked_where_they_or_their_list_are_null() {
 }
 
 #[test]
+fn a_mask_of_elements_has_the_shape_of_the_values() {
+    let masked = |array: FixedSizeListArray| {
+        let Part::Masked(part, mask) = parts(array, &Form::MaskedElements).unwrap() else { panic!() };
+        let Part::Tensor(_, tensor) = *part else { panic!() };
+        assert!(tensor.is_whole() && mask.is_whole(), "{tensor:?} {mask:?}");
+        assert_eq!((&tensor.shape, &tensor.strides), (&mask.shape, &mask.strides));
+        (mask.shape, mask.values.as_slice().to_vec())
+    };
+    let lists = |item: &ArrayRef, len, nulls| FixedSizeListArray::new(field(item), len, Arc::clone(item), nulls);
+    let bytes = [Some(*b"abc"), None, Some(*b"def"), Some(*b"ghi")];
+    let bytes: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(bytes.into_iter(), 3).unwrap());
+    let expected = [[1_u8; 3], [0; 3], [1; 3], [1; 3]].concat();
+    assert_eq!(masked(lists(&bytes, 2, None)), (vec![2, 2, 3], expected));
+    let numbers: ArrayRef = Arc::new(Int32Array::from_iter_values(0..12));
+    let inner: ArrayRef = Arc::new(lists(&numbers, 3, None));
+    let outer = lists(&inner, 2, Some(vec![true, false].into()));
+    assert_eq!(masked(outer.clone()), (vec![2, 2, 3], [[1; 6], [0; 6]].concat()));
+    assert_eq!(masked(outer.slice(1, 1)), (vec![1, 2, 3], vec![0; 6]));
+    assert_eq!(masked(outer.slice(1, 0)), (vec![0, 2, 3], vec![]));
+}
+
+#[test]
 fn ragged_lists_are_their_items_and_offsets_from_zero() {
     let lists = [Some(vec![Some(9)]), Some(vec![Some(1), Some(2)]), None, Some(vec![Some(3)])];
     let array = ListArray::from_iter_primitive::<Int32Type, _, _>(lists);
@@ -133,6 +155,20 @@ fn decimals_are_rounded_or_counted_or_refused() {
     assert_eq!(values(&floats), [19.99_f64, -0.05].map(f64::to_le_bytes).concat());
     let units = parts(array, &Form::Cast(Element::Int(64))).unwrap();
     assert_eq!(values(&units), [1999_i64, -5].map(i64::to_le_bytes).concat());
+    for (units, scale, nearest) in [
+        (84_378_669_429_136_025, 2, 843_786_694_291_360.25),
+        (123_456_789_012_345_678_901_234_567_890, 10, 12_345_678_901_234_567_890.123_456_789_f64),
+        (-7, 3, -0.007),
+        (12, -2, 1200.0),
+    ] {
+        let array = Decimal128Array::from(vec![units]).with_precision_and_scale(38, scale).unwrap();
+        let float = parts(array, &Form::Cast(Element::Float(64))).unwrap();
+        assert_eq!(values(&float), nearest.to_le_bytes(), "{nearest}");
+    }
+    // Halfway between two floats once it is a double.
+    let array = Decimal128Array::from(vec![16_777_217_000_000_001]).with_precision_and_scale(38, 9).unwrap();
+    let single = parts(array, &Form::Cast(Element::Float(32))).unwrap();
+    assert_eq!(values(&single), 16_777_218_f32.to_le_bytes());
     let huge = Decimal128Array::from(vec![i128::MAX / 2]).with_precision_and_scale(38, 0).unwrap();
     assert!(parts(huge, &Form::Cast(Element::Int(64))).is_err());
 }

@@ -6,7 +6,7 @@ takes them as they are. Arrays are those of the library the batch was made for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -112,22 +112,28 @@ def rows_of(column: Any, start: int, stop: int) -> Any:
 
 
 def length_of(column: Any) -> int | None:
-    """Returns the number of rows of a column in any form; None of what is no column."""
+    """Returns the number of rows of a column in any form; None of what is none, or has parts of different lengths."""
     if isinstance(column, Masked):
-        return length_of(column.mask)
+        return _common(column)
     if isinstance(column, Ragged):
         found = length_of(column.offsets)
         return None if found is None else found - 1
     if isinstance(column, DictionaryEncoded):
         return length_of(column.indices)
     if isinstance(column, Mapping):
-        return length_of(next(iter(column.values()))) if column else None
+        return _common(column.values())
     if isinstance(column, str | bytes | bytearray | set | frozenset):
         return None
     shape = getattr(column, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     return len(column) if hasattr(column, "__len__") else None
+
+
+def _common(parts: Iterable[Any]) -> int | None:
+    """Returns the number of rows that all parts of a column have, if it is the same."""
+    lengths = {length_of(part) for part in parts}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def nested(values: Any, offsets: Any) -> Any:

@@ -113,9 +113,11 @@ class PoolOptions:
     """How the workers of `Dataset.map` work. Never changes what comes of batches, or their order."""
 
     prefetch: int = 4
-    """Batches that each worker has in hand or done, 1 to 1024. They are beside the `memory_limit`."""
+    """Batches that each worker has in hand or done, 1 to 1024. They are beside the `memory_limit`, and each takes up to
+    two of the files that a process may have open."""
     timeout: float | None = None
-    """Seconds that the loop waits for a batch at most; without an end by default."""
+    """Seconds that the loop waits for a batch at most; without an end by default. They are counted from when the loop
+    waits and all workers have started, and anew with each batch that workers still finish for a loop that was left."""
     start_method: StartMethod = "spawn"
     """How processes start."""
     worker_init_fn: Callable[[int], Any] | None = None

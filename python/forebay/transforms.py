@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.carriers import split
-from forebay.columns import length_of, row_of
+from forebay.columns import Masked, length_of, row_of
 from forebay.exceptions import SettingError, TransformError
 
 if TYPE_CHECKING:
@@ -259,7 +259,9 @@ def _check_column(name: object, column: Any, num_rows: int) -> None:
         raise _WrongResultError(f"expected names of columns, got {name!r}")
     length = length_of(column)
     if length is None:
-        expected = f"a tensor, an array or a list of {num_rows} values"
+        has_parts = isinstance(column, Mapping | Masked)
+        where = "in each part" if has_parts else "in a tensor, an array or a list"
+        expected = f"{num_rows} values {where}"
         raise _WrongResultError(f"column `{name}`: expected {expected}, got {_kind(column)}")
     if length != num_rows:
         raise _WrongResultError(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from forebay.columns import Masked
+
 
 def doubled(batch):
     return {"double": [2 * value for value in batch["id"]]}
@@ -81,6 +83,14 @@ def failing(batch, indices, at=200, how="value"):
 
 def other_length(batch):
     return {"double": [1, 2, 3]}
+
+
+def other_field(batch):
+    return {"both": {"a": batch["id"], "b": [1, 2, 3]}}
+
+
+def other_mask(batch):
+    return {"both": Masked([1, 2, 3], np.ones(len(batch["id"]), bool))}
 
 
 def number(batch):

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,11 +25,21 @@ from programs import MODULES, run_python, run_to_its_end
 from rows import write_uneven
 
 import forebay as fb
+from forebay.mapped import MapStage, Workers
+from forebay.passes import Cursor
+from forebay.pool import ordered
+from forebay.pool.channel import Channel, LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
+from forebay.pool.ordered import Done, Ordered
 from forebay.pool.pickling import take_apart
+from forebay.stages import Item, Pass
+from forebay.transforms import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forebay.mapped import MappedDataset
+    from forebay.pool.ordered import Crew
 
 NUM_ROWS = 500
 
@@ -129,6 +140,48 @@ def test_a_worker_that_is_killed_from_outside_is_told(rows: fb.Dataset) -> None:
         list(batches)
 
 
+def test_a_signal_without_a_name_is_told_by_its_number(rows: fb.Dataset) -> None:
+    before = {child.pid for child in children()}
+    number = signal.SIGRTMIN + 2
+    stream = rows.map(lambda _: os.kill(os.getpid(), number), batched=True, num_proc=1).batches(32)
+    with pytest.raises(fb.WorkerDiedError, match=f"ended by signal {number} while it had .* 0 to 31"):
+        list(stream)
+    assert {child.pid for child in children()} <= before, "the other workers are ended"
+
+
+def test_a_killed_worker_is_told_where_processes_have_no_descriptors(
+    rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    with pytest.raises(fb.WorkerDiedError, match="SIGKILL"):
+        list(failing(rows, "killed").batches(32))
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_worker_that_dies_is_told_though_what_it_forked_lives(
+    rows: fb.Dataset, tmp_path: Path, start_method: Any
+) -> None:
+    def forking(_: Any, indices: list[int]) -> None:
+        if indices[0] == 96:
+            if not (pid := os.fork()):
+                time.sleep(10)
+                os._exit(0)
+            (tmp_path / "pid").write_text(str(pid))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    pool = fb.PoolOptions(start_method=start_method)
+    batches = iter(rows.map(forking, batched=True, with_indices=True, num_proc=1, pool=pool).batches(32))
+    assert [next(batches)["id"][0] for _ in range(3)] == [0, 32, 64], "what it had sent is delivered"
+    with pytest.raises(fb.WorkerDiedError, match=r"ended by SIGKILL, .* at positions 96 to 127"):
+        next(batches)
+    forked = psutil.Process(int((tmp_path / "pid").read_text()))
+    assert forked.status() != psutil.STATUS_ZOMBIE, "nobody waited for its end"
+    forked.kill()
+
+
 @pytest.mark.parametrize("workers", [{"num_threads": 2}, {"num_proc": 2}], ids=str)
 def test_a_function_that_hangs_is_given_up_after_its_time(rows: fb.Dataset, workers: dict[str, int]) -> None:
     before = {child.pid for child in children()}
@@ -153,7 +206,9 @@ def test_a_function_that_hangs_is_given_up_after_its_time(rows: fb.Dataset, work
     [
         (functions.other_length, "column `double`: expected 32 rows, as many as the batch has, got 3"),
         (functions.number, "expected a dict of columns, or None, got `int`"),
-        (functions.scalar, "column `double`: expected a tensor, an array or a list of 32 values, got `float`"),
+        (functions.other_field, "column `both`: expected 32 values in each part, got `dict`"),
+        (functions.other_mask, "column `both`: expected 32 values in each part, got `forebay.columns.Masked`"),
+        (functions.scalar, "column `double`: expected 32 values in a tensor, an array or a list, got `float`"),
     ],
 )
 def test_a_result_that_is_none_is_refused(rows: fb.Dataset, function: Any, words: str, num_proc: int) -> None:
@@ -215,6 +270,203 @@ def test_no_more_batches_are_under_way_than_was_said(rows: fb.Dataset) -> None:
         next(batches)
         time.sleep(0.005)
         assert stream.stats()["batches"] <= stream.state_dict()["position"] / 4 + 6
+
+
+def unchanged_by(kind: str, prefetch: int) -> Crew:
+    """Returns a crew of one whose program returns what it is given."""
+
+    def program(value: Any, rows: Rows, *, owns_process: bool = False) -> Any:  # noqa: ARG001 - what programs get
+        return value
+
+    made: Any = program
+    return MapStage(made, Workers(kind, 1, fb.PoolOptions(prefetch=prefetch)))._make_crew()
+
+
+@pytest.mark.parametrize(("num_batches", "num_columns"), [(1000, 1), (5, 10_000)], ids=["many", "wide"])
+def test_batches_that_fit_into_no_socket_come_back(num_batches: int, num_columns: int) -> None:
+    crew = unchanged_by("processes", num_batches)
+    # Each column has a buffer of its own, of which a message tells.
+    columns = [np.zeros(512, np.uint8) for _ in range(num_columns)]
+    numbers = [crew.give((number, columns), Rows(0, number, 1, 1)) for number in range(num_batches)]
+    found: list[Done] = []
+    while len(found) < num_batches:
+        found += crew.collect(1)
+    assert [done.number for done in found] == numbers
+    assert [done.value[0] for done in found] == list(range(num_batches))
+    assert all(len(done.value[1]) == num_columns for done in found)
+    crew.close()
+
+
+def test_an_end_that_does_not_wait_sends_everything_once_and_in_order(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    loop, worker = LoopChannel(ours), Channel(theirs)
+    abouts = [bytes([number]) * 300_000 for number in range(4)]
+    for number, about in enumerate(abouts):
+        (tmp_path / str(number)).write_bytes(about)
+        loop.send(Message("task", number, about=about), os.open(tmp_path / str(number), os.O_RDONLY))
+    assert loop.has_unsent, "more than a socket holds"
+    received = []
+    thread = threading.Thread(target=lambda: received.extend(worker.receive() for _ in abouts))
+    thread.start()
+    while loop.has_unsent:
+        loop.flush()
+    thread.join()
+    assert [message.about for message, _ in received] == abouts
+    files = [file for _, file in received]
+    assert [os.pread(file, 1 << 20, 0) for file in files] == abouts, "each with its own file"
+    for file in files:
+        os.close(file)
+    loop.send(Message("task", 4))
+    assert worker.receive() == (Message("task", 4), None)
+    loop.close()
+    assert worker.receive() is None
+    worker.close()
+
+
+def packed(message: Message) -> bytes:
+    """Returns what goes through the socket."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(ours).send(message)
+        return theirs.recv(1 << 16)
+
+
+def test_an_end_that_does_not_wait_takes_whole_messages_only(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    loop = LoopChannel(ours)
+    (tmp_path / "file").write_text("its own")
+    assert loop.receive() is None
+    message = Message("result", 1, about=bytes(1000))
+    sent = packed(message)
+    with (tmp_path / "file").open() as file:
+        socket.send_fds(theirs, [sent[:3]], [file.fileno()])
+    for part in (sent[3:4], sent[4:9], sent[9:]):
+        assert loop.receive() is None, "parts of it are not taken for the whole"
+        assert not loop.is_at_end
+        theirs.send(part)
+    received = loop.receive()
+    assert received is not None
+    assert received[0] == message
+    assert received[1] is not None
+    assert os.read(received[1], 100) == b"its own"
+    os.close(received[1])
+    # The last message was cut off.
+    theirs.send(sent[:9])
+    theirs.close()
+    assert loop.receive() is None
+    assert loop.is_at_end
+    with pytest.raises(BrokenPipeError):
+        loop.send(Message("task", 2), os.open(tmp_path / "file", os.O_RDONLY))
+    assert not loop.has_unsent, "nobody will take it"
+    loop.close()
+
+
+def test_workers_wait_whatever_the_time_limit_of_new_sockets(rows: fb.Dataset) -> None:
+    socket.setdefaulttimeout(10)
+    try:
+        assert len(list(rows.map(functions.doubled, batched=True, num_proc=1).batches(10))) == 50
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_crew_counts_what_it_did_for_nobody(kind: str) -> None:
+    crew = unchanged_by(kind, 4)
+    for epoch in range(2):
+        for number in range(3):
+            crew.give(number, Rows(epoch, number, 1, 1))
+        crew.abandon()
+    wanted = crew.give("wanted", Rows(2, 0, 1, 1))
+    found: list[Done] = []
+    while not found:
+        found += crew.collect(1)
+    assert found == [Done(wanted, "wanted", None)]
+    assert crew.num_skipped == 6
+    crew.close()
+
+
+class Clock:
+    """A time that goes by only where it is said to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Behind:
+    """A crew that takes two seconds for each batch, and has some to do that nobody wants any more."""
+
+    capacity = 4
+    is_usable = has_begun = is_short = True
+    num_skipped = 0
+
+    def __init__(self, clock: Clock, num_left: int) -> None:
+        self._clock = clock
+        self._num_left = num_left
+        self._given: list[Any] = []
+        self.is_closed = False
+
+    def give(self, value: Any, rows: Rows) -> int:
+        self._given.append(value)
+        return rows.first + 1
+
+    def collect(self, seconds: float) -> Iterator[Done]:
+        # As long as a batch takes, but no longer than is waited.
+        self._clock.now += min(seconds, 2)
+        if seconds < 2:
+            return
+        if self._num_left:
+            self._num_left -= 1
+            self.num_skipped += 1
+        elif self._given:
+            yield Done(1, self._given.pop(0), None)
+
+    def describe(self, number: int) -> str:
+        return f"worker {number}"
+
+    def abandon(self) -> None:
+        raise AssertionError("nobody leaves")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class One:
+    """A batch."""
+
+    is_over = False
+
+    def is_ready(self) -> bool:
+        return True
+
+    def __next__(self) -> Item:
+        if self.is_over:
+            raise StopIteration
+        self.is_over = True
+        return Item("wanted", 1, 0, Cursor(0, 1))
+
+    def close(self) -> None:
+        raise AssertionError("nobody leaves")
+
+
+@pytest.mark.parametrize(("timeout", "is_enough"), [(2.5, True), (1.5, False)])
+def test_a_timeout_does_not_count_what_workers_still_do_for_an_iteration_that_was_left(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, is_enough: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(ordered, "time", clock)
+    monkeypatch.setattr(ordered, "SECONDS_BETWEEN_LOOKS", 2)
+    monkeypatch.setattr(ordered, "SECONDS_TO_WAIT", 2)
+    crew = Behind(clock, num_left=4)
+    batches = Ordered(One(), crew, Pass(0, 0, 0, 1, is_alone=True), timeout)
+    if is_enough:
+        assert next(batches).value == "wanted"
+        assert clock.now == 10, "four for nobody, and this one"
+    else:
+        with pytest.raises(fb.TransformTimeoutError, match="within the timeout of 1.5 s, from worker 1"):
+            next(batches)
+        assert crew.is_closed
 
 
 def test_batches_that_are_kept_stay_what_they_are(rows: fb.Dataset) -> None:

@@ -35,6 +35,9 @@ class Crew(Protocol):
     capacity: int
     """Batches that it may have at a time, those included that are done and not delivered."""
 
+    num_skipped: int
+    """Batches that came back after they had been given up. Workers do these before those that they were given since."""
+
     @property
     def is_usable(self) -> bool:
         """Whether it takes batches."""
@@ -91,12 +94,13 @@ class Ordered:
         if not self._items:
             raise StopIteration
         number = next(iter(self._items))
-        started = time.monotonic()
+        started, num_skipped = time.monotonic(), self._crew.num_skipped
         while number not in self._done:
             seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT
             if self._timeout is not None:
-                if not self._crew.has_begun:
-                    started = time.monotonic()
+                if not self._crew.has_begun or self._crew.num_skipped > num_skipped:
+                    # What is waited for may have begun now, and not before.
+                    started, num_skipped = time.monotonic(), self._crew.num_skipped
                 left = started + self._timeout - time.monotonic()
                 if left <= 0:
                     self._give_up_waiting(number)

@@ -8,13 +8,14 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import TransformError, WorkerDiedError
-from forebay.pool.channel import Channel, Message
+from forebay.pool.channel import LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
 from forebay.pool.pickling import take_apart
@@ -41,6 +42,7 @@ class Processes:
         self._owner = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._num_given = self._num_abandoned = 0
+        self.num_skipped = 0
         self._workers: list[Worker] = []
         self._end = weakref.finalize(self, _end, self._workers, self._selector, self._owner)
         context = multiprocessing.get_context(start_method)
@@ -48,8 +50,9 @@ class Processes:
             worker = Worker(context, number, prefetch)
             self._workers.append(worker)
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+            self._selector.register(worker.ending, selectors.EVENT_READ, worker)
         for worker in self._workers:
-            worker.send(Message("job"), job)
+            self._send(worker, Message("job"), job)
 
     @property
     def is_usable(self) -> bool:
@@ -70,21 +73,36 @@ class Processes:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
-        worker.send(Message("task", self._num_given, about=tuple(rows)), value)
+        self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
         worker.tasks[self._num_given] = rows
         return self._num_given
 
+    def _send(self, worker: Worker, message: Message, value: object) -> None:
+        worker.send(message, value)
+        if worker.channel.has_unsent:
+            self._selector.modify(worker.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, worker)
+
     def collect(self, seconds: float) -> Iterator[Done]:
-        """Yields what is done; waits so long for the first.
+        """Yields what is done; waits so long for the first, or for a worker that takes what was kept for it.
 
         Raises:
             WorkerDiedError: a worker has ended.
             TransformError: a worker cannot load the program.
         """
-        for key, _ in self._selector.select(seconds):
+        # Of each worker, whether it has ended: looked at after a message, so that what it had sent is taken first.
+        found: dict[Worker, bool] = {}
+        for key, events in self._selector.select(seconds):
             worker: Worker = key.data
+            found[worker] = found.get(worker, False) or key.fileobj is not worker.channel
+            if events & selectors.EVENT_WRITE:
+                worker.flush()
+                if not worker.channel.has_unsent:
+                    self._selector.modify(worker.channel, selectors.EVENT_READ, worker)
+        for worker, has_ended in found.items():
             received = worker.channel.receive()
             if received is None:
+                if not has_ended and not worker.channel.is_at_end:
+                    continue
                 text = worker.obituary()
                 self.close()
                 raise WorkerDiedError(text)
@@ -95,6 +113,8 @@ class Processes:
             done = worker.take(*received, num_abandoned=self._num_abandoned)
             if done is not None:
                 yield done
+            elif received[0].kind != "ready":
+                self.num_skipped += 1
 
     def describe(self, number: int) -> str:
         """Says who works on a batch."""
@@ -120,15 +140,18 @@ class Worker:
         self._outbox = Outbox()
         self.has_begun = False
         ours, theirs = socket.socketpair()
+        # Whatever limit the program gives new sockets.
+        theirs.setblocking(True)
         with theirs:
             # A daemon: `multiprocessing` ends it too, should this process end in a way that it still notices.
             self.process = context.Process(target=main, args=(theirs, number), name=f"forebay-{number}", daemon=True)
             try:
                 self.process.start()
+                self.ending = _ending_of(self.process)
             except BaseException:
                 ours.close()
                 raise
-        self.channel = Channel(ours)
+        self.channel = LoopChannel(ours)
 
     def send(self, message: Message, value: object) -> None:
         """Sends a message about an object."""
@@ -138,6 +161,11 @@ class Worker:
         # One that is gone is noticed when its answer is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(message._replace(parcel=parcel, returned=returned, given_up=given_up), file)
+
+    def flush(self) -> None:
+        """Sends what did not fit before."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.flush()
 
     def is_refusal(self, message: Message) -> bool:
         """Whether the worker says why it cannot begin."""
@@ -180,11 +208,13 @@ class Worker:
 
     def obituary(self) -> str:
         """Says how the worker ended."""
-        self.process.join(1)
+        # What it forked holds up `join`, which waits until nobody has its end of a pipe.
+        if self.process.exitcode is None:
+            self.process.join(1)
         code = self.process.exitcode
         how = f"with exit status {code}"
         if code is not None and code < 0:
-            how = f"by {signal.Signals(-code).name}"
+            how = f"by {_name_of(-code)}"
             if -code == signal.SIGKILL:
                 how += ", which is how Linux ends processes where memory is short"
         if not self.has_begun:
@@ -196,6 +226,23 @@ class Worker:
         return f"map: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
 
 
+def _ending_of(process: Any) -> int:
+    """Returns what can be read once a process has ended, though what it forked lives and has all that it had open."""
+    if sys.platform == "linux":
+        # Older kernels and some sandboxes have none.
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(process.pid)
+    return os.dup(process.sentinel)
+
+
+def _name_of(number: int) -> str:
+    """Returns the name of a signal. Most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) -> None:
     """Ends the workers: idle ones by themselves, others at once."""
     if os.getpid() != owner:
@@ -203,6 +250,7 @@ def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) ->
     selector.close()
     for worker in workers:
         worker.channel.close()
+        os.close(worker.ending)
     deadline = time.monotonic() + SECONDS_TO_END
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))

@@ -25,6 +25,7 @@ class Threads:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._num_given = self._num_abandoned = 0
+        self.num_skipped = 0
         for number in range(num_workers):
             threading.Thread(
                 target=_work, args=(program, self._tasks, self._done), name=f"forebay-map-{number}", daemon=True
@@ -59,6 +60,8 @@ class Threads:
             while True:
                 if found.number > self._num_abandoned:
                     yield found
+                else:
+                    self.num_skipped += 1
                 found = self._done.get_nowait()
         except queue.Empty:
             return

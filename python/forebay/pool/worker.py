@@ -80,7 +80,7 @@ class Worker:
                     self._run(message)
                 elif not self._has_begun(message):
                     return
-        except BrokenPipeError:
+        except ConnectionError:
             # The process of the loop has ended, or ends this one.
             return
 

@@ -163,6 +163,7 @@ def main() -> None:
     print("\n2. Train until half of the epoch, save the state, stop\n")
     trainer = Trainer()
     first = trainer.train(loader, middle, middle * BATCH_SIZE, "epoch 0, first half")
+    arguments.state.parent.mkdir(parents=True, exist_ok=True)
     arguments.state.write_text(json.dumps(loader.state_dict(), indent=2))
     print(f"   {first}\n   state: {arguments.state.stat().st_size:,} bytes of JSON in {arguments.state}")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Compat = Literal["datasets"]
 """The library whose batches are reproduced."""
 
-NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError)
+NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError, OverflowError)
 """What the formatters of `datasets`, and decoders, raise for values that they have no form for."""
 
 
@@ -87,31 +87,20 @@ class DatasetsFormat:
         return self._formatter.features
 
     def _format(self, method: str, table: Any) -> Any:
-        make: Callable[[Any], Any] = getattr(self._formatter, method)
         try:
-            return make(table)
-        except (ImportError, *NO_FORM) as error:
+            return formatted(self._formatter, method, table, ", or read without `compat`")
+        except ImportError as error:
             for name in table.column_names:
-                self._blame(name, make, table.select([name]))
-            raise DataError(f"a batch has no form in `datasets`: {error}") from error
+                self._blame(name, method, table.select([name]))
+            raise SettingError(f"a batch cannot be decoded: {error}") from error
 
-    def _blame(self, name: str, make: Callable[[Any], Any], column: Any) -> None:
-        """Raises what a column alone fails for."""
-        from datasets.formatting import get_formatter
-
+    def _blame(self, name: str, method: str, column: Any) -> None:
+        """Raises what a column alone lacks a decoder for."""
         try:
-            make(column)
+            formatted(self._formatter, method, column)
         except ImportError as error:
             raise SettingError(
                 f"column `{name}` cannot be decoded: {error}; or read its bytes without `compat` and `decode`"
-            ) from error
-        except NO_FORM as error:
-            try:
-                get_formatter(None, features=self._formatter.features).format_batch(column)
-            except NO_FORM:
-                raise DataError(f"column `{name}` holds a value that cannot be decoded: {error}") from error
-            raise TensorError(
-                f"column `{name}` has no form of `datasets`: {error}; leave it out, or read without `compat`"
             ) from error
 
     def __repr__(self) -> str:
@@ -119,6 +108,46 @@ class DatasetsFormat:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DatasetsFormat, (self.name,)
+
+
+def formatted(formatter: Any, method: str, table: Any, instead: str = "") -> Any:
+    """Returns what a formatter of `datasets` makes of a table.
+
+    Raises:
+        DataError: a column holds a value that cannot be decoded, or that Python has no object for.
+        TensorError: a column has no form; beside leaving it out, `instead` says what helps.
+    """
+    make: Callable[[Any], Any] = getattr(formatter, method)
+    try:
+        return make(table)
+    except NO_FORM as error:
+        for name in table.column_names:
+            column = table.select([name])
+            try:
+                make(column)
+            except NO_FORM as cause:
+                raise _no_form(column, formatter, cause, instead) from cause
+        raise DataError(f"a batch has no form in `datasets`: {error}") from error
+
+
+def _no_form(column: Any, formatter: Any, error: Exception, instead: str) -> DataError | TensorError:
+    """Returns the exception for a column, a table of its own, that a formatter raised `error` for."""
+    from datasets.features.features import require_decoding
+    from datasets.formatting import PythonFormatter
+
+    (name,), features = column.column_names, formatter.features
+    is_decoded = features is not None and require_decoding(features[name])
+    broken = DataError(f"column `{name}` holds a value that cannot be decoded: {error}")
+    if isinstance(formatter, PythonFormatter):
+        what = f"column `{name}` of type `{column.schema.field(name).type}`"
+        missing = DataError(f"{what} holds a value that Python has no object for: {error}; leave it out")
+        return broken if is_decoded else missing
+    try:
+        if is_decoded:
+            PythonFormatter(features=features).format_batch(column)
+    except NO_FORM:
+        return broken
+    return TensorError(f"column `{name}` has no form of `datasets`: {error}; leave it out{instead}")
 
 
 def _quick_tensor(column: Any) -> Any:

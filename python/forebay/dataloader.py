@@ -30,6 +30,15 @@ REASONS = {
     ),
 }
 
+OF_BATCHES = {
+    "forms": "`ds.with_format('torch', forms=...)` chooses theirs",
+    "compat": "`ds.with_format('torch', compat='datasets')` chooses theirs",
+    "padding": "pad in `collate_fn`, or leave it out",
+    "pack": "leave `collate_fn` out",
+    "decode": "leave `collate_fn` out, and do its work by `ds.map(function, batched=True)`",
+}
+"""What `to_torch` makes of a batch, and `collate_fn` is not given, with what to do instead."""
+
 
 class DataLoader:
     """Batches of a dataset, with the arguments of `torch.utils.data.DataLoader` where they mean the same.
@@ -104,6 +113,8 @@ class DataLoader:
         if in_order is not True:
             raise SettingError("in_order: batches always come in their order, so that runs can be repeated and resumed")
         check_flag("persistent_workers", persistent_workers)
+        if collate_fn is not None and not callable(collate_fn):
+            raise SettingError(f"collate_fn: expected a function, got {collate_fn!r}")
         self.dataset = _shuffled(dataset, shuffle)
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -111,6 +122,13 @@ class DataLoader:
         self.num_workers = num_workers
         self.persistent_workers = persistent_workers
         self._workers = _workers(num_workers, prefetch_factor, timeout, multiprocessing_context, worker_init_fn)
+        if num_workers == 0:
+            _check_needless(
+                self.dataset,
+                prefetch_factor=prefetch_factor,
+                multiprocessing_context=multiprocessing_context,
+                persistent_workers=persistent_workers,
+            )
         if pin_memory or pin_memory_device:
             settings |= {"pin_memory": pin_memory, "device": pin_memory_device or None}
         self._stream = self._make_stream(drop_last=drop_last, **settings)
@@ -199,7 +217,12 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
     from forebay.mapped import Workers
 
     check_count("num_workers", num_workers, least=0, most=1024)
-    method = context if isinstance(context, str) or context is None else context.get_start_method()
+    find: Any = getattr(context, "get_start_method", None)
+    if context is not None and not isinstance(context, str) and not callable(find):
+        raise SettingError(
+            f"multiprocessing_context: expected 'spawn', 'forkserver' or a context of one of them, got {context!r}"
+        )
+    method = find() if callable(find) else context
     options = PoolOptions(
         prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
         timeout=timeout or None,
@@ -207,6 +230,18 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
         worker_init_fn=init,
     )
     return Workers("processes" if num_workers else "loop", num_workers, options)
+
+
+def _check_needless(dataset: Any, **of_workers: Any) -> None:
+    """Refuses what is about workers where none are asked for, as torch does."""
+    from forebay.mapped import MappedDataset
+
+    has_own = isinstance(dataset, MappedDataset) and dataset._workers.number > 0
+    for name, value in of_workers.items():
+        # Those of `map` persist in any case.
+        if value and not (has_own and name == "persistent_workers"):
+            instead = "; those of `map` have theirs there: `pool=fb.PoolOptions(...)`" if has_own else ""
+            raise SettingError(f"{name}: it is about workers, of which `num_workers=0` makes none{instead}")
 
 
 def _in_format(
@@ -220,6 +255,11 @@ def _in_format(
     **settings: Any,
 ) -> Stream[Any]:
     """Returns a stream in the dataset's own format, of which rows are made."""
+    for name, instead in OF_BATCHES.items():
+        if settings.pop(name, None) not in (None, False):
+            raise SettingError(
+                f"{name}: `collate_fn` is given rows of the dataset's format, not the batches of `to_torch`; {instead}"
+            )
     stream: Stream[Any] = dataset.batches(batch_size, drop_last=drop_last, remainder=remainder, **settings)
     if pin_memory or device is not None:
         from forebay.devices import make_stages

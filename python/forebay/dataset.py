@@ -36,6 +36,7 @@ from forebay.options import (
     check_names,
     check_text,
 )
+from forebay.passes import MOST_PASSES
 from forebay.progress import with_progress
 from forebay.python_values import to_python
 from forebay.replicas import share_of
@@ -375,7 +376,7 @@ class Dataset:
                 its passes.
 
         Raises:
-            SettingError: `num_times` is below 1.
+            SettingError: `num_times` is below 1, or the passes are more than 2^31 - 1 altogether.
 
         Example:
             >>> twice = ds.shuffle(seed=1).repeat(2).batches(100)
@@ -386,6 +387,10 @@ class Dataset:
             check_count("num_times", num_times)
         is_endless = num_times is None or self._num_passes is None
         num_passes = None if is_endless else (num_times or 1) * (self._num_passes or 1)
+        if num_passes is not None and num_passes > MOST_PASSES:
+            raise SettingError(
+                f"num_times: expected at most {MOST_PASSES} passes, got {num_passes}; leave it out for no end"
+            )
         return Dataset(self._native, self._shuffle, self._format, num_passes)
 
     def shard(self, index: int, num_shards: int) -> Dataset:

@@ -14,7 +14,7 @@ from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
 from forebay.exceptions import PerformanceWarning, SettingError, SkippedRowsWarning, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
-from forebay.passes import Cursor, Passes, Run, check_ends
+from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
 from forebay.stages import Alone, Pass, Read, Until
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Stream(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
-        check_count("epoch", epoch, least=0)
+        check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
             self._start = self._at = self._beginning(epoch)
             self._epoch = epoch
@@ -429,14 +429,18 @@ class Stream(Generic[T]):
 
     def _read_steps(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[int, int]:
         """Returns the epoch that a state is of, and how many of its steps were done."""
-        if self._passes.steps is None:
-            return self._passes.epoch_of(cursor.epoch), 0
-        steps = state.get("steps")
-        if steps is None:
-            raise StateError("this state is of a stream without `steps_per_epoch`, whose epochs are others")
-        epoch, done = (steps.get(name) if isinstance(steps, dict) else None for name in ("epoch", "done"))
-        if type(epoch) is not int or type(done) is not int or min(epoch, done) < 0:
-            raise StateError(f"not a Forebay state: steps: expected an epoch and the steps done, got {steps!r}")
+        most = self._passes.most_epoch
+        epoch: Any = self._passes.epoch_of(cursor.epoch)
+        done: Any = 0
+        if self._passes.steps is not None:
+            steps = state.get("steps")
+            if steps is None:
+                raise StateError("this state is of a stream without `steps_per_epoch`, whose epochs are others")
+            epoch, done = (steps.get(name) if isinstance(steps, dict) else None for name in ("epoch", "done"))
+            if type(epoch) is not int or type(done) is not int or min(epoch, done) < 0 or done > MOST_DONE:
+                raise StateError(f"not a Forebay state: steps: expected an epoch and the steps done, got {steps!r}")
+        if epoch > most or cursor.epoch > MOST_EPOCH:
+            raise StateError(f"not a Forebay state: epoch: expected 0 to {most}, got {max(epoch, cursor.epoch)}")
         return epoch, done
 
     @property

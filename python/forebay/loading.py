@@ -15,6 +15,7 @@ from forebay.manifests import save_manifest
 from forebay.options import check_names, check_text
 from forebay.progress import with_progress
 from forebay.sources import Opened, Request, open_sources, parse_sources
+from forebay.splits import parse
 
 Source = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -109,8 +110,9 @@ def load_dataset(
         data_dir: A folder of the dataset.
         revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
         token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
-        columns: Columns to keep; all by default.
-        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept.
+        columns: Columns to keep; by default those that the configuration's card names, else all.
+        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept. By default those
+            of the configuration's card.
         features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
             the dataset's card, if it has some.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
@@ -160,10 +162,20 @@ def load_dataset(
     opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
         warnings.warn(note, PerformanceWarning, stacklevel=2)
+    if filters is None and found.kept.filters is not None and _is_cut(split):
+        raise SettingError(
+            f"split: the card's filters choose the rows of a split, before `{split}` cuts them; choose rows of the "
+            "whole split: `load_dataset(..., split='train').select(range(100))`"
+        )
     for of, dataset in opened.items():
-        given = _of_card(dataset, found.info) if features is None else features
-        opened[of] = _wanted(dataset, columns, filters, given)
+        kept = found.kept.rows_of(dataset) if filters is None else dataset
+        given = _of_card(kept, found.info) if features is None else features
+        opened[of] = _wanted(kept, found.kept.columns_of(kept) if columns is None else columns, filters, given)
     return DatasetDict(opened) if split is None else next(iter(opened.values()))
+
+
+def _is_cut(split: Any) -> bool:
+    return split is not None and any(part.is_slice for part in parse(split))
 
 
 def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:

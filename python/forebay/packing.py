@@ -15,7 +15,7 @@ from torch.utils.dlpack import from_dlpack
 from forebay import _lib
 from forebay.exceptions import SettingError, StateError
 from forebay.loader import Stream
-from forebay.passes import Cursor
+from forebay.passes import MOST_DONE, Cursor
 from forebay.stages import Item
 
 if TYPE_CHECKING:
@@ -232,6 +232,6 @@ class PackedStream(Stream[dict[str, Any]]):
             hint = "; packed streams go on with the packing and on the rank of the state"
             raise StateError(f"this state does not belong to this stream: {'; '.join(differences)}{hint}")
         done = packed.get("done")
-        if isinstance(done, bool) or not isinstance(done, int) or done < 0:
+        if isinstance(done, bool) or not isinstance(done, int) or not 0 <= done <= MOST_DONE:
             raise StateError(f"not a Forebay state: pack.done: expected a number of 0 or more, got {done!r}")
         return done

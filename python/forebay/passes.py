@@ -12,6 +12,15 @@ from typing import Any, NamedTuple
 
 from forebay.exceptions import SettingError
 
+MOST_PASSES = (1 << 31) - 1
+"""Passes of an epoch that has an end."""
+
+MOST_EPOCH = (1 << 63) - 1
+"""The last number that an epoch, or a pass, may begin with."""
+
+MOST_DONE = (1 << 63) - 1
+"""Batches or tokens that a state may say were delivered."""
+
 
 class Cursor(NamedTuple):
     """Where a stream stands: the next batch not yet delivered."""
@@ -55,6 +64,11 @@ class Passes:
     def first(self, epoch: int) -> int:
         """Returns the pass that an epoch begins with, where it is not counted in steps."""
         return epoch * (self.number or 1)
+
+    @property
+    def most_epoch(self) -> int:
+        """The last epoch whose passes have numbers; each batch may be a pass."""
+        return (MOST_EPOCH + 1) // (self.steps or self.number or 1) - 1
 
     def last(self, epoch: int) -> int | None:
         """Returns the pass that an epoch ends with, if it ends with one."""

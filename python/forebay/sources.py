@@ -16,6 +16,7 @@ from forebay.hub import patterns, places, settings
 from forebay.hub.card import Card
 from forebay.hub.card import read as read_card
 from forebay.hub.client import PATIENCE, Client
+from forebay.hub.kept import Kept
 from forebay.hub.resolve import Chosen, Wanted, choose, resolve
 from forebay.options import check_options, check_text
 
@@ -46,14 +47,16 @@ class Opened:
 
     splits: dict[str, _lib.Dataset]
     info: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass
 class _Found:
-    """Files by split."""
+    """Files by split, and what a card says of them."""
 
     splits: dict[str, list[File]]
     info: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
     commit: str | None = None
 
 
@@ -96,7 +99,7 @@ def open_sources(request: Request) -> Opened:
         wanted = [("+".join(names), [(name, _once(found.splits[name], name, where)) for name in names])]
         parts = _of_all(parts, names)
     opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
-    return Opened(_cut(opened, parts, str(request.split)), found.info)
+    return Opened(_cut(opened, parts, str(request.split)), found.info, found.kept)
 
 
 def _open_listed(request: Request, parts: list[splits.Part] | None) -> Opened:
@@ -149,7 +152,8 @@ def _find(request: Request) -> _Found | None:
     place = places.parse(sources[0]) if len(sources) == 1 else None
     if place is not None:
         resolution = resolve(place.at(request.revision), wanted, _client(request))
-        return _Found(resolution.splits, resolution.chosen.info, resolution.commit)
+        chosen = resolution.chosen
+        return _Found(resolution.splits, chosen.info, chosen.kept, resolution.commit)
     if len(sources) == 1 or not any(map(_uri, sources)):
         if request.revision is not None and wanted.data_files is None:
             raise SettingError(
@@ -218,7 +222,7 @@ def _find_elsewhere(request: Request) -> _Found | None:
         return None
     folder = Path(source).expanduser()
     if "://" not in source and folder.is_dir():
-        card = _card(folder) if wanted.data_files is None or wanted.name is not None else Card()
+        card = _card(folder)
         if wanted == Wanted() and not card.configs:
             return None
         return _of_folder(folder, card, wanted)
@@ -244,7 +248,9 @@ def _find_elsewhere(request: Request) -> _Found | None:
 
 def _card(folder: Path) -> Card:
     texts = [folder / name for name in ("README.md", ".huggingface.yaml")]
-    readme, more = (path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None for path in texts)
+    readme, more = (
+        path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else None for path in texts
+    )
     # A text that is about something else is no card.
     is_card = any(text and _CONFIGS.search(text) for text in (readme, more))
     return read_card(readme, more, str(folder)) if is_card else Card()
@@ -258,6 +264,7 @@ def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
     return _Found(
         {split: [((root / path).as_posix(), None, None) for path in paths] for split, paths in chosen.splits.items()},
         chosen.info,
+        chosen.kept,
     )
 
 

@@ -10,6 +10,9 @@ from forebay.exceptions import StateError
 Hole = dict[str, Any]
 """Rows that could not be read, as a state lists them."""
 
+_OF_A_HOLE = ("span", "start", "end")
+"""What tells one from another."""
+
 
 def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Reduces the state of a `torchdata.StatefulDataLoader` to one cursor, valid for any number of workers.
@@ -27,14 +30,40 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
     states = list(_states_in(loader_state))
     if not states:
         raise StateError("no Forebay state inside; expected what `StatefulDataLoader.state_dict()` returned")
-    first = min(states, key=lambda state: (int(state["epoch"]), int(state["position"])))
+    for state in states:
+        _check(state)
+    first = min(states, key=lambda state: (state["epoch"], state["position"]))
     marks = [state["worker"] for state in states if "worker" in state]
-    if marks and {mark["index"] for mark in marks} != set(range(marks[0]["num_workers"])):
-        raise StateError(f"the state is of {len(marks)} workers, but there were {marks[0]['num_workers']}")
+    if marks:
+        num_workers = marks[0]["num_workers"]
+        found = {mark["index"] for mark in marks}
+        if len(found) != num_workers or max(found) >= num_workers:
+            raise StateError(f"the state is of {len(marks)} workers, but there were {num_workers}")
     reduced = {key: value for key, value in first.items() if key not in ("worker", "holes")}
-    found = (hole for state in states if state["epoch"] == first["epoch"] for hole in state.get("holes", ()))
-    holes = {(hole["span"], hole["start"], hole["end"]): hole for hole in found}
+    listed = (hole for state in states if state["epoch"] == first["epoch"] for hole in state.get("holes", ()))
+    holes = {tuple(hole[name] for name in _OF_A_HOLE): hole for hole in listed}
     return reduced | {"holes": list(holes.values())} if holes else reduced
+
+
+def _check(state: Mapping[str, Any]) -> None:
+    """Refuses a state whose parts that are looked at here are not what they were."""
+    _check_counts(state, ("epoch", "position"), "the state")
+    if "worker" in state:
+        _check_counts(state["worker"], ("index", "num_workers"), "worker")
+    holes = state.get("holes", ())
+    if not isinstance(holes, list | tuple):
+        raise StateError(f"not a Forebay state: holes: expected a list, got {holes!r}")
+    for hole in holes:
+        _check_counts(hole, _OF_A_HOLE, "holes")
+
+
+def _check_counts(part: object, names: Sequence[str], where: str) -> None:
+    if not isinstance(part, Mapping):
+        raise StateError(f"not a Forebay state: {where}: expected a dict, got {part!r}")
+    for name in names:
+        value = part.get(name)
+        if type(value) is not int or value < 0:
+            raise StateError(f"not a Forebay state: {where}: `{name}`: expected a number of 0 or more, got {value!r}")
 
 
 def _states_in(value: object) -> Iterator[Mapping[str, Any]]:

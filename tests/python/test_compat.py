@@ -127,6 +127,29 @@ def test_times_have_no_tensor(ds: fb.Dataset) -> None:
         next(iter(ds.select_columns(["int8", "timestamp"]).to_torch(4, compat="datasets")))
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, -(1 << 62)], pa.timestamp("us", "UTC")),
+        pa.array([0, (1 << 31) - 1], pa.int32()).cast(pa.date32()),
+        pa.array([0, 1 << 62], pa.duration("s")),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_values_that_python_has_no_object_for_are_errors_that_name_the_column(values: pa.Array, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1, 2], "at": values}), tmp_path / "train.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    with pytest.raises(fb.TensorError, match="column `at` has no form of `datasets`"):
+        next(iter(ds.to_torch(2, compat="datasets")))
+    with pytest.raises(fb.TensorError, match="column `at` has no form of `datasets`"):
+        next(iter(ds.to_hf().with_format("torch")))
+    message = "column `at` of type `.*` holds a value that Python has no object for"
+    for rows in (ds.decode(), ds.to_hf(), ds.to_hf().iter(2)):
+        with pytest.raises(fb.DataError, match=message) as raised:
+            list(rows)
+        assert isinstance(raised.value.__cause__, OverflowError)
+
+
 def test_images_are_decoded_where_that_is_asked_for(ds: fb.Dataset) -> None:
     alone = ds.select_columns(["image", "images"])
     assert set(alone[0]["image"]) == {"bytes", "path"}

@@ -160,6 +160,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prefetch_factor": 0}, "prefetch: expected 1 to 1024, got 0"),
     ({"shuffle": 1}, "shuffle: expected True or False, got 1"),
     ({"persistent_workers": 1}, "persistent_workers: expected True or False, got 1"),
+    ({"persistent_workers": True}, "persistent_workers: it is about workers, of which `num_workers=0` makes none"),
+    ({"prefetch_factor": 2}, "prefetch_factor: it is about workers, of which `num_workers=0` makes none"),
+    ({"multiprocessing_context": "spawn"}, "multiprocessing_context: it is about workers"),
+    ({"multiprocessing_context": 3}, "multiprocessing_context: expected 'spawn', 'forkserver' or a context"),
+    ({"collate_fn": 5}, "collate_fn: expected a function, got 5"),
+    ({"collate_fn": list, "forms": {"id": "list"}}, "forms: `collate_fn` is given rows of the dataset's format"),
+    ({"collate_fn": list, "compat": "datasets"}, "`ds.with_format('torch', compat='datasets')` chooses theirs"),
+    ({"collate_fn": list, "padding": True}, "padding: `collate_fn` is given rows"),
+    ({"collate_fn": list, "pack": fb.Pack(length=8)}, "pack: `collate_fn` is given rows"),
+    ({"collate_fn": list, "decode": {"image": fb.Image(size=8)}}, "decode: `collate_fn` is given rows"),
 ]
 
 
@@ -170,6 +180,18 @@ def test_arguments_that_cannot_work_are_refused_with_the_reason(
     with pytest.raises(fb.SettingError) as raised:
         fb.DataLoader(rows, **{"batch_size": 8} | settings)
     assert words in str(raised.value)
+
+
+def test_what_is_about_workers_goes_with_those_of_map_where_it_holds(rows: fb.Dataset) -> None:
+    ds = rows.map(functions.doubled, batched=True, num_threads=1)
+    assert len(list(fb.DataLoader(ds, 100, persistent_workers=True))) == 5
+    with pytest.raises(fb.SettingError, match=r"prefetch_factor: .*those of `map` have theirs there"):
+        fb.DataLoader(ds, 100, prefetch_factor=2)
+
+
+def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.Dataset) -> None:
+    nothing = dict.fromkeys(("forms", "compat", "padding", "pack", "decode"))
+    assert len(list(fb.DataLoader(rows, 100, collate_fn=list, **nothing))) == 5
 
 
 def test_what_is_no_dataset_of_ours_is_refused(rows: fb.Dataset) -> None:

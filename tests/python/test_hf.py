@@ -230,6 +230,9 @@ def test_a_shuffle_of_the_rows_alone_is_that_of_forebay(rows: fb.Dataset) -> Non
     expected = ids_of(rows.shuffle(5).batches(32))
     assert [row["id"] for row in rows.to_hf().shuffle(5)] == expected
     assert [row["id"] for row in rows.shuffle(1).to_hf().shuffle(seed=5)] == expected
+    lanes = {"num_lanes": 6, "window_rows": 4}
+    expected = ids_of(rows.shuffle(5, **lanes).batches(32))
+    assert [row["id"] for row in rows.shuffle(1, **lanes).to_hf().shuffle(5)] == expected
     drawn = [rows.to_hf().shuffle(generator=np.random.default_rng(seed)).to_list() for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     with pytest.raises(fb.SettingError, match="seed: expected 0 to"):

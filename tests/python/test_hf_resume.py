@@ -221,6 +221,65 @@ def test_a_state_of_other_rows_is_refused(rows: fb.Dataset) -> None:
         list(loaded(rows.shuffle(1).to_hf().shard(2, 0), state))
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        5,
+        [],
+        {},
+        {"a": 1},
+        {"epoch": 0},
+        {"epoch": 0, "examples_iterable": None},
+        {"epoch": "x", "examples_iterable": {}},
+        {"epoch": 1 << 70, "examples_iterable": {}},
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused(rows: fb.Dataset, state: Any) -> None:
+    with pytest.raises(fb.StateError, match="not a state of `to_hf`"):
+        rows.to_hf().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"rows": value} for value in (-3, 1.5, "x", None, True, 10**9, 1 << 70)),
+        *({"table_rows": value} for value in (-1, 0, "x", None, 10**12)),
+        *({"of": value} for value in (5, None, "x", "{}")),
+        {"part": 5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("step", ["rows", "mapped", "a node"])
+def test_a_state_with_a_damaged_part_is_refused(rows: fb.Dataset, step: str, damage: dict[str, Any]) -> None:
+    def damaged(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        changed = damage if part.get("of") is not None else {}
+        # Of a loop that was not stopped within a table.
+        changed |= {"previous_state": None} if "previous_state" in part else {}
+        return {name: damaged(value) for name, value in part.items()} | changed
+
+    _, state = stopped(STEPS[step](rows.to_hf()), 5)
+    with pytest.raises(fb.StateError):
+        list(loaded(STEPS[step](rows.to_hf()), damaged(state)))
+
+
+@pytest.mark.parametrize("name", ["rows", "table_rows", "part", "of", "type"])
+def test_a_state_that_lacks_a_part_is_refused(rows: fb.Dataset, name: str) -> None:
+    _, state = stopped(rows.to_hf(), 5)
+    del state["examples_iterable"][name]
+    with pytest.raises(fb.StateError, match="not a state of `to_hf`: expected .* of the rows"):
+        list(loaded(rows.to_hf(), state))
+
+
+def test_a_state_of_other_steps_is_refused(rows: fb.Dataset) -> None:
+    plain, mapped = (stopped(STEPS[step](rows.to_hf()), 5)[1] for step in ("rows", "mapped"))
+    for step, state in (("mapped", plain), ("rows", mapped)):
+        with pytest.raises(fb.StateError, match="not of the steps that were taken here"):
+            list(loaded(STEPS[step](rows.to_hf()), state))
+
+
 @pytest.mark.parametrize("step", ["rows", "mapped in batches"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("num_batches", [0, 1, 4, 9])

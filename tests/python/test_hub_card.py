@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import pyarrow as pa
 import pytest
 from hub import TOKEN, Hub
-from hub_data import ids_file
+from hub_data import ids_file, to_bytes
 
 import forebay as fb
 
@@ -107,6 +108,109 @@ def test_features_of_the_card_that_no_file_has_are_told(hub, extra):
     assert ours.take(1) == [{"id": 0, "square": 0}]
 
 
+KEPT = """---
+configs:
+- config_name: few
+  default: true
+  data_files: train.parquet
+  columns: [square, id]
+  filters: [[id, "<", 3]]
+- config_name: either
+  data_files: train.parquet
+  columns: [id]
+  filters: [[[text, not in, [a]], [id, "<", 4]], [[id, "==", 9]]]
+- config_name: all
+  data_files: train.parquet
+---
+"""
+"""Columns and rows of a file of the numbers to 9, their squares, and a text that is sometimes NULL."""
+
+
+def kept_files(card: str = KEPT, mark: str = "") -> dict[str, bytes]:
+    texts = ["abc"[i % 3] if i % 4 else None for i in range(10)]
+    table = pa.table({"text": texts, "id": range(10), "square": [i * i for i in range(10)]})
+    return {"train.parquet": to_bytes(table, 4), "README.md": (mark + card).encode()}
+
+
+def put(folder, files):
+    folder.mkdir(exist_ok=True)
+    for path, body in files.items():
+        (folder / path).write_bytes(body)
+    return str(folder)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "marked"])
+@pytest.mark.parametrize("place", ["hub", "folder"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"name": "either"},
+        {"name": "all"},
+        {"columns": ["text"]},
+        {"filters": [("id", ">", 7)]},
+        {"name": "either", "columns": ["square"], "filters": [("text", "==", "a")]},
+        {"data_files": "*.parquet"},
+    ],
+    ids=str,
+)
+def test_columns_and_filters_of_the_card_are_those_of_datasets(hub, tmp_path, place, mark, settings):
+    import datasets
+
+    source = put(tmp_path / "kept", kept_files(mark=mark)) if place == "folder" else "org/kept"
+    hub.create("org/kept", kept_files(mark=mark))
+    ours = fb.load_dataset(source, split="train", **settings)
+    theirs = datasets.load_dataset(source, split="train", streaming=True, **settings)
+    assert ours.take(20) == list(theirs)
+    assert ours.column_names == theirs.column_names
+    assert ours.num_rows == len(ours.take(20))
+
+
+@pytest.mark.parametrize("where", ["dataset_info", "configs"])
+def test_filters_of_the_card_see_the_values_of_the_files(tmp_path, where):
+    names = ", ".join(f"'{i}': n{i}" for i in range(10))
+    card = (
+        "---\nconfigs:\n- config_name: default\n  columns: [id]\n  filters: [[id, '==', 3]]\n"
+        + ("dataset_info:\n" if where == "dataset_info" else "")
+        + f"  features:\n  - name: id\n    dtype:\n      class_label:\n        names: {{{names}}}\n---\n"
+    )
+    ours = fb.load_dataset(put(tmp_path / "kept", kept_files(card)), split="train")
+    assert ours.take(9) == [{"id": 3}]
+    assert ours.features["id"].names[3] == "n3"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("columns: id", "columns: expected a list of names, got 'id'"),
+        ("columns: [1]", r"columns: expected a list of names, got \[1\]"),
+        ("columns: [idd]", "columns: no column `idd` in the files; they have id"),
+        ("filters: id < 3", "filters: expected a list of conditions"),
+        ("filters: []", "filters: expected"),
+        ("filters: [[id, '<']]", "filters: "),
+        ("filters: [[idd, '<', 3]]", "idd"),
+        ("filters: [[id, '<', x]]", "filters: "),
+    ],
+)
+def test_columns_and_filters_that_mean_nothing_are_refused(tmp_path, said, words):
+    card = f"---\nconfigs:\n- config_name: few\n  {said}\n---\n"
+    source = put(tmp_path / "kept", kept_files(card))
+    with pytest.raises(fb.DataError, match=f"kept`: of the config `few` in the card: .*{words}") as raised:
+        fb.load_dataset(source)
+    name = said.partition(":")[0]
+    assert str(raised.value).endswith(f"; `{name}` of the call take their place")
+    given = {"columns": ["id"]} if name == "columns" else {"filters": "id < 2"}
+    assert fb.load_dataset(source, split="train", **given).num_rows == (10 if name == "columns" else 2)
+
+
+def test_a_slice_of_rows_that_the_card_chooses_is_refused(tmp_path):
+    source = put(tmp_path / "kept", kept_files())
+    with pytest.raises(fb.SettingError, match=r"the card's filters choose the rows of a split, before `train\[:2\]`"):
+        fb.load_dataset(source, split="train[:2]")
+    assert fb.load_dataset(source, split="train[:2]", filters="id > 0").num_rows == 1
+    assert fb.load_dataset(source, "all", split="train[:2]").num_rows == 2
+
+
 def test_what_the_card_does_not_have_is_listed(hub):
     hub.create("org/cards", files())
     with pytest.raises(fb.SettingError, match=r"no config 'eng'.*did you mean `en`\? it has `en`, `de`"):
@@ -131,6 +235,7 @@ def test_a_card_that_is_broken_says_where(hub):
         "configs:\n- data_files: x": "needs a `config_name`",
         "configs:\n- config_name: a\n  data_files: 3": "`data_files` of the config `a` in the card: expected a path",
         "configs:\n- config_name: a\n  data_files:\n  - split: a-b\n    path: x": "'a-b' is no name of a split",
+        "configs:\n- config_name: a\n  data_files:\n  - split: [a]\n    path: x": r"\['a'\] is no name of a split",
         "dataset_info: 3": "`dataset_info` in the card is neither",
     }.items():
         hub.create("org/broken", files(f"---\n{said}\n---\n"))

@@ -261,8 +261,9 @@ def test_states_of_other_streams_are_refused(documents: fb.Dataset) -> None:
         plain.load_state_dict(state)
     with pytest.raises(fb.StateError, match="of a stream that does not pack"):
         stream_of(documents, pack).load_state_dict(plain.state_dict())
-    with pytest.raises(fb.StateError, match="done"):
-        stream_of(documents, pack).load_state_dict(state | {"pack": state["pack"] | {"done": -1}})
+    for done in (-1, 1 << 70, True, None):
+        with pytest.raises(fb.StateError, match="done"):
+            stream_of(documents, pack).load_state_dict(state | {"pack": state["pack"] | {"done": done}})
     of_two = stream_of(documents, pack, rank=1, world_size=2)
     with pytest.raises(fb.StateError, match="between the documents"):
         of_two.load_state_dict(of_two.state_dict() | {"position": 3})

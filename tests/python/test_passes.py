@@ -398,6 +398,10 @@ def test_documents_are_packed_pass_by_pass(shuffled: fb.Dataset) -> None:
     [
         (lambda ds: ds.repeat(0), "num_times: expected 1"),
         (lambda ds: ds.repeat("2"), "num_times: expected an integer"),
+        (lambda ds: ds.repeat(1 << 62), "num_times: expected at most 2147483647 passes"),
+        (lambda ds: ds.repeat(1 << 30).repeat(2), "got 2147483648; leave it out for no end"),
+        (lambda ds: ds.batches(8, steps_per_epoch=5).set_epoch(1 << 61), "epoch: expected 0 to 1844674407370955160"),
+        (lambda ds: ds.repeat(3).batches(8).set_epoch((1 << 63) - 1), "epoch: expected 0 to 3074457345618258601"),
         (lambda ds: ds.batches(8, steps_per_epoch=0), "steps_per_epoch: expected 1"),
         (lambda ds: ds.repeat(2).batches(8, steps_per_epoch=5), "leave `repeat` out"),
         (lambda ds: ds.batches(8, steps_per_epoch=5, remainder="keep", rank=0, world_size=2), "use 'drop' or 'pad'"),
@@ -413,7 +417,18 @@ def test_what_cannot_be_is_refused(shuffled: fb.Dataset, call: Any, words: str) 
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("steps", [None, 3, {}, {"epoch": 1}, {"epoch": 1, "done": -1}, {"epoch": True, "done": 1}])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        None,
+        3,
+        {},
+        {"epoch": 1},
+        {"epoch": 1, "done": -1},
+        {"epoch": True, "done": 1},
+        {"epoch": 1, "done": 1 << 63},
+    ],
+)
 def test_a_state_of_other_steps_is_refused(shuffled: fb.Dataset, steps: Any) -> None:
     stream = shuffled.batches(8, steps_per_epoch=5)
     before = stream.state_dict()
@@ -421,6 +436,27 @@ def test_a_state_of_other_steps_is_refused(shuffled: fb.Dataset, steps: Any) -> 
     with pytest.raises(fb.StateError, match="steps"):
         stream.load_state_dict(state if steps is None else state | {"steps": steps})
     assert stream.state_dict() == before
+
+
+def test_epochs_that_have_no_number_are_refused(shuffled: fb.Dataset) -> None:
+    stepped = shuffled.batches(8, steps_per_epoch=5)
+    state = stepped.state_dict()
+    for stream, changed in (
+        (stepped, {"steps": {"epoch": 1 << 64, "done": 0}}),
+        (stepped, {"epoch": 1 << 63}),
+        (shuffled.repeat().batches(8), {"epoch": 1 << 63}),
+        (shuffled.batches(8), {"epoch": 1 << 63}),
+    ):
+        own = state if stream is stepped else {key: value for key, value in state.items() if key != "steps"}
+        with pytest.raises(fb.StateError, match="epoch: expected 0 to"):
+            stream.load_state_dict(own | changed)
+        assert stream.epoch == 0
+    last = shuffled.repeat(2).batches(50)
+    last.set_epoch((1 << 62) - 1)
+    assert len(batches_of(last)) == len(last) == 6
+    stepped.set_epoch((1 << 63) // 5 - 1)
+    assert len(batches_of(stepped)) == 5
+    assert stepped.state_dict()["epoch"] < 1 << 63
 
 
 def test_a_repeated_dataset_stays_so(rows: fb.Dataset) -> None:

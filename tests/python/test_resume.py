@@ -426,6 +426,30 @@ def test_a_cursor_needs_the_states_of_all_workers(dataset: fb.Dataset) -> None:
         fb.cursor({"_snapshot": {}})
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"epoch": None},
+        {"epoch": -1},
+        {"position": 1.5},
+        {"worker": {}},
+        {"worker": 5},
+        {"worker": None},
+        {"worker": {"index": 0, "num_workers": "2"}},
+        {"worker": {"index": 3, "num_workers": 1}},
+        {"worker": {"index": 0, "num_workers": 1 << 70}},
+        {"holes": 5},
+        {"holes": [1]},
+        {"holes": [{"span": 0, "start": 1}]},
+    ],
+    ids=str,
+)
+def test_a_cursor_of_damaged_states_is_refused(dataset: fb.Dataset, damage: dict[str, Any]) -> None:
+    state = after(dataset.batches(10), 3)
+    with pytest.raises(fb.StateError, match=next(iter(damage))):
+        fb.cursor({"a": state | damage})
+
+
 def test_the_cursor_of_a_plain_state_is_that_state(dataset: fb.Dataset) -> None:
     state = after(dataset.batches(10), 3)
     assert fb.cursor(state) == state

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import data
+import pyarrow as pa
 import pytest
 import torch
 from programs import torchrun
@@ -148,6 +149,20 @@ def test_trl_fine_tunes_on_a_stream(tmp_path: Path) -> None:
     ds = tokens(tmp_path)
     Noting(LlamaForCausalLM(config), arguments, train_dataset=ds.to_hf(), processing_class=tokenizer).train()
     assert seen == [row["input_ids"][0] for row in ds]
+
+
+def test_the_demo_runs_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = data.corpus_table(4000)
+    column = table.schema.get_field_index("tokens")
+    small = pa.array([[token % 4096 for token in row] for row in table["tokens"].to_pylist()], pa.list_(pa.int32()))
+    data.write_fragments(tmp_path / "corpus", table.set_column(column, "tokens", small))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["demo.py", "corpus"])
+    runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
+    assert "FAILED" not in capsys.readouterr().out
+    assert Path(".cache/demo-state.json").is_file()
 
 
 class Stopped(Exception):  # noqa: N818 - it is none of the trainer's

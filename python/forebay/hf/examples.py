@@ -11,10 +11,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from forebay.compat import formatted
 from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
 from forebay.loader import warn_of_missing_index
 from forebay.options import ShuffleOptions
+from forebay.passes import MOST_EPOCH
 
 import_datasets("this module")
 
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
 ROWS_PER_TABLE = 1024
 """Rows of a table that goes to `datasets`, unless they are so large that the memory suggests fewer."""
 
+MOST_TABLE_ROWS = (1 << 31) - 1
+
 LEAST_MEMORY = 256 << 20
 """Bytes that a part may hold, however small it is, if the limit allows."""
-
-MOST_EPOCH = (1 << 63) - 1
 
 
 class Source:
@@ -90,7 +92,7 @@ class PythonRows:
 
     def __call__(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yields the rows of a table."""
-        yield from _batch_to_examples(self._formatter.format_batch(table))
+        yield from _batch_to_examples(formatted(self._formatter, "format_batch", table))
 
 
 class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # it has no types
@@ -216,18 +218,26 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         if not state:
             return 0, table_rows
         here, part = reader.state(self._epoch(), 0), str(self.part)
-        if state["of"] is not None:
+        rows, found, of = state["rows"], state["table_rows"], state["of"]
+        if of is None and rows != 0:
+            raise StateError(f"not a state of `to_hf`: it is at row {rows!r}, and does not say `of` what")
+        if of is not None:
+            if not isinstance(of, str):
+                raise StateError(f"not a state of `to_hf`: of: expected text, got {of!r}")
             # Says what differs of dataset, query and order.
-            reader.read_state(state["of"])
-            if json.loads(state["of"])["epoch"] != self._epoch():
+            reader.read_state(of)
+            if json.loads(of)["epoch"] != self._epoch():
                 raise StateError(f"this state is of another epoch than {self._epoch()}; call `set_epoch` before")
             if state["part"] != part:
                 raise StateError(
                     f"this state is of another share of the rows ({state['part']}) than this one ({part}); resume with "
                     "as many nodes, processes and workers, or read by `ds.to_torch()`, whose states know none of them"
                 )
-        state.update(of=here, part=part, table_rows=state["table_rows"] or table_rows)
-        return state["rows"], state["table_rows"]
+            _check("rows", rows, least=0, most=len(self.part.positions(reader.num_rows)))
+            _check("table_rows", found, least=1, most=MOST_TABLE_ROWS)
+            table_rows = found
+        state.update(of=here, part=part, table_rows=table_rows)
+        return int(rows), table_rows
 
     def _share(self, reader: _lib.Reader, start: int, table_rows: int) -> dict[str, Any]:
         """Returns the part from row `start` on, as a rank's share that ends where the part does."""
@@ -243,6 +253,12 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
             "worker": 0,
             "num_workers": 1,
         }
+
+
+def _check(name: str, value: object, *, least: int, most: int) -> None:
+    """Refuses a state's number that is none, or that cannot be."""
+    if type(value) is not int or not least <= value <= most:
+        raise StateError(f"not a state of `to_hf`: {name}: expected {least} to {most}, got {value!r}")
 
 
 def _epoch_of(generator: np.random.Generator) -> int:

@@ -55,8 +55,8 @@ class IterableDataset(ResumableDataset):
     ) -> Any:
         """Delivers the rows in Forebay's order of `seed`; see `forebay.Dataset.shuffle`.
 
-        It needs no buffer. Only where something else was done to the dataset, or a part of it taken, there is one as in
-        `datasets`.
+        Lanes, windows and weights of a dataset that was shuffled before stay as they are. It needs no buffer. Only
+        where something else was done to the dataset, or a part of it taken, there is one as in `datasets`.
         """
         plain = self._plain()
         if plain is None or not plain.part.is_whole:

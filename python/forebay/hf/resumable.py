@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
+from forebay.passes import MOST_EPOCH
 
 import_datasets("this module")
 
 import datasets  # noqa: E402 - once its version is known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 
 BY_ROWS = 0
 """The size of the batches of a loop over rows."""
+
+ROWS = {"rows", "table_rows", "part", "of", "type"}
+"""What a state says of our rows."""
 
 
 def _step(name: str) -> Callable[..., Any]:
@@ -84,16 +90,39 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         """Has the next loop go on from `state_dict`, in its epoch.
 
         Raises:
-            StateError: in that loop, when it is of other rows, of another order or of another share of them.
+            StateError: it is none; in that loop, when it is of other rows, steps or order, or of another share of them.
         """
+        said: object = state_dict
+        epoch, parts = (said.get("epoch"), said.get("examples_iterable")) if isinstance(said, Mapping) else (None, None)
+        if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCH or not isinstance(parts, Mapping):
+            raise StateError(f"not a state of `to_hf`: expected `examples_iterable` and an `epoch`, got {state_dict!r}")
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
-        self.set_epoch(int(state_dict["epoch"]))
+        self.set_epoch(epoch)
 
     def _prepare_ex_iterable_for_iteration(self, batch_size: int = BY_ROWS, drop_last_batch: bool = False) -> Any:
-        prepared = super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
+        state = self._starting_state_dict
+        try:
+            prepared = super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
+        except (KeyError, IndexError, TypeError) as error:
+            if state is None:
+                raise
+            raise StateError(f"this state is not of the steps that were taken here: no {error} in them") from error
+        if state is not None:
+            _check_parts(state["examples_iterable"], prepared._state_dict)
         # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
         return prepared
+
+
+def _check_parts(state: Any, loaded: Any) -> None:
+    """Refuses a state that lacks something of our rows: `datasets` would take what stands at their beginning."""
+    if not isinstance(loaded, dict):
+        return
+    said = state if isinstance(state, dict) else {}
+    if loaded.get("type") == "ForebayExamplesIterable" and said.keys() != ROWS:
+        raise StateError(f"not a state of `to_hf`: expected {', '.join(sorted(ROWS))} of the rows, got {state!r}")
+    for name, part in loaded.items():
+        _check_parts(said.get(name), part)
 
 
 def resumable(dataset: Any) -> Any:

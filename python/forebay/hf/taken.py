@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from forebay.exceptions import SettingError
+from forebay.exceptions import QueryError, SettingError
+from forebay.hf.filters import HINT, to_exact_sql
 from forebay.hf.versions import import_datasets
 from forebay.loading import DatasetDict, load_dataset
 
@@ -177,11 +178,20 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
         raise SettingError(f"data_files: the names of files of one split say {names}; load each of these as a split")
     (taken,) = opened.values()
     if config.filters is not None:
-        taken = taken.filter(config.filters)
+        taken = _filter(taken, config.filters)
     if config.columns is not None:
         # `datasets` keeps the order of the files.
         taken = taken.select_columns([name for name in taken.column_names if name in config.columns])
     return taken
+
+
+def _filter(taken: Dataset, filters: Any) -> Dataset:
+    """Keeps the rows that `datasets` keeps."""
+    text, params = to_exact_sql(filters, taken.schema)
+    try:
+        return taken.filter(text, params=params)
+    except QueryError as error:
+        raise SettingError(f"filters: {error}; {HINT}") from error
 
 
 def check_types(taken: Dataset, features: Any) -> None:

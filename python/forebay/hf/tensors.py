@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 from datasets.formatting import get_formatter
 from datasets.iterable_dataset import _batch_to_examples
 
+from forebay.compat import formatted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,10 +32,10 @@ class TorchRows:
     def __call__(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yields the rows of a table."""
         if all(map(_is_plain, table.columns)):
-            yield from _batch_to_examples(self._formatter.format_batch(table))
+            yield from _batch_to_examples(formatted(self._formatter, "format_batch", table))
             return
         for row in range(len(table)):
-            yield self._formatter.format_row(table.slice(row, 1))
+            yield formatted(self._formatter, "format_row", table.slice(row, 1))
 
 
 def _is_plain(column: pa.ChunkedArray) -> bool:

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.exceptions import DataError, SettingError, VersionError
+from forebay.hub.kept import Kept
 from forebay.hub.patterns import sanitized
 
 _FRONT = re.compile(r"^\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_MARK = "\ufeff"
+"""What some editors write before UTF-8."""
+
 _OURS = re.compile(r"^(configs|dataset_info)[ \t]*:", re.MULTILINE)
 
 
@@ -22,6 +26,8 @@ class Card:
     """What is said of each configuration."""
     infos: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`dataset_info` of each configuration."""
+    where: str = ""
+    """For messages."""
 
     @property
     def default(self) -> str | None:
@@ -42,8 +48,15 @@ class Card:
         return chosen[0] if chosen else None
 
     def info(self, config: str) -> dict[str, Any]:
-        """Returns `dataset_info` of a configuration, empty where the card says nothing."""
-        return self.infos.get(config, {})
+        """Returns `dataset_info` of a configuration, with features of its own over it; empty where nothing is said."""
+        features = self.configs.get(config, {}).get("features")
+        return self.infos.get(config, {}) | ({"features": features} if features else {})
+
+    def kept(self, config: str) -> Kept:
+        """Returns which rows and columns of its files a configuration has."""
+        said = self.configs.get(config, {})
+        what = f"`{self.where}`: of the config `{config}` in the card"
+        return Kept(said.get("columns"), said.get("filters"), what)
 
 
 def read(readme: str | None, more: str | None, where: str) -> Card:
@@ -54,13 +67,13 @@ def read(readme: str | None, more: str | None, where: str) -> Card:
         VersionError: PyYAML is missing, and it has configurations.
     """
     data: dict[str, Any] = {}
-    front = _FRONT.match(readme or "")
+    text = (readme or "").removeprefix(_MARK)
+    front = _FRONT.match(text)
     if front is not None:
-        first_line = (readme or "")[: front.start(1)].count("\n")
-        data |= _yaml(front[1], f"{where}/README.md", first_line)
+        data |= _yaml(front[1], f"{where}/README.md", text[: front.start(1)].count("\n"))
     if more is not None:
-        data |= _yaml(more, f"{where}/.huggingface.yaml", 0)
-    return Card(_configs(data.get("configs"), where), _infos(data.get("dataset_info"), where))
+        data |= _yaml(more.removeprefix(_MARK), f"{where}/.huggingface.yaml", 0)
+    return Card(_configs(data.get("configs"), where), _infos(data.get("dataset_info"), where), where)
 
 
 def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:

@@ -195,9 +195,10 @@ def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
         for item in items:
             if not isinstance(item, Mapping) or set(item) != {"split", "path"}:
                 raise SettingError(f"{where}: expected items of `split` and `path`, got {item!r}")
-            if item["split"] in found:
-                raise SettingError(f"{where}: the split `{item['split']}` is there twice")
-            found[_split(item["split"], where)] = _list(item["path"], where)
+            split = _split(item["split"], where)
+            if split in found:
+                raise SettingError(f"{where}: the split `{split}` is there twice")
+            found[split] = _list(item["path"], where)
         return found
     raise SettingError(
         f"{where}: expected a path, a pattern, a list of them, or those of each split; got {data_files!r}"

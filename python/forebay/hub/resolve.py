@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, Se
 from forebay.hub import globs, patterns
 from forebay.hub.card import Card
 from forebay.hub.formats import kind_of, only_parquet
+from forebay.hub.kept import Kept
 from forebay.hub.patterns import Listing
 from forebay.hub.repository import File, Repository, look_up
 
@@ -38,6 +39,8 @@ class Chosen:
     splits: dict[str, list[str]]
     info: Mapping[str, Any]
     """`dataset_info` of the configuration, as the card has it."""
+    kept: Kept = field(default_factory=Kept)
+    """Which rows and columns of the files are the configuration's."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
         files = _of_config(listing, card.configs[config], config, root)
     if not any(files.values()):
         raise NotFoundError(f"no data files of the config `{config}` in `{listing.root}`")
-    return Chosen(config, files, card.info(config))
+    return Chosen(config, files, card.info(config), card.kept(config))
 
 
 def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str) -> dict[str, list[str]]:

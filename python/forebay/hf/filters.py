@@ -1,0 +1,44 @@
+"""Filters of `datasets`, as SQL that keeps the rows that pyarrow keeps.
+
+`Dataset.filter` treats NULL in `not in`, and `NaN`, as SQL does. What comes from `datasets` must not change its rows:
+it goes by way of the expression that `datasets` would make of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay.exceptions import SettingError
+from forebay.filters import Values, alternatives, is_expression
+from forebay.substrait import translate
+
+HINT = "load it without `filters`, and filter what `fb.from_hf` returns"
+
+
+def to_exact_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
+    """Returns filters of `datasets` as SQL text and the values of its parameters.
+
+    Raises:
+        SettingError: they are none, or Forebay cannot be sure to keep the same rows.
+    """
+    values = Values()
+    if is_expression(filters):
+        return translate(filters, schema, values=values, is_exact=True, hint=HINT)
+    text = " OR ".join(
+        " AND ".join(_condition(condition, schema, values) for condition in conditions)
+        for conditions in alternatives(filters)
+    )
+    return text, values.named
+
+
+def _condition(condition: Any, schema: Any, values: Values) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        expression = pq.filters_to_expression([tuple(condition)])
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise SettingError(f"filters: `{condition!r}` is none of pyarrow: {error}; {HINT}") from error
+    # pyarrow compares integers with a fraction as floats. This condition has no other numbers that would be rounded.
+    integers = ("float64",) if isinstance(condition[2], float) else ("uint64", "int64")
+    return translate(expression, schema, values=values, integers=integers, is_exact=True, hint=HINT)[0]

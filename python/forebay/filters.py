@@ -5,6 +5,8 @@ Both become SQL text, in which each value is a parameter.
 
 from __future__ import annotations
 
+from ctypes import c_float
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
@@ -49,10 +51,9 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
 
         return translate(filters, schema)
     values = Values()
-    alternatives = _alternatives(filters)
     text = " OR ".join(
-        " AND ".join(_condition(condition, schema.names, values) for condition in conditions)
-        for conditions in alternatives
+        " AND ".join(_condition(condition, schema, values) for condition in conditions)
+        for conditions in alternatives(filters)
     )
     return text, values.named
 
@@ -70,7 +71,7 @@ class Values:
         return f"${name}"
 
 
-def _alternatives(filters: Any) -> list[list[Any]]:
+def alternatives(filters: Any) -> list[list[Any]]:
     """Returns the lists of conditions of which one must hold, none of them empty."""
     if not isinstance(filters, list | tuple) or not filters:
         raise SettingError(f"filters: expected SQL text, a list of conditions or a pyarrow expression, got {filters!r}")
@@ -85,13 +86,13 @@ def _alternatives(filters: Any) -> list[list[Any]]:
     return [list(filters)]
 
 
-def _condition(condition: Any, names: Sequence[str], values: Values) -> str:
+def _condition(condition: Any, schema: Any, values: Values) -> str:
     if not isinstance(condition, list | tuple) or len(condition) != 3:
         raise SettingError(f"filters: {FORM}, got {condition!r}")
     column, operator, value = condition
     if not isinstance(column, str) or operator not in OPERATORS:
         raise SettingError(f"filters: {FORM}, got {condition!r}")
-    said = OPERATORS[operator]
+    said, names = OPERATORS[operator], schema.names
     if not said.endswith("IN"):
         _check_value(condition, [value])
         return f"{column_text(column, names)} {said} {values.add(value)}"
@@ -101,7 +102,29 @@ def _condition(condition: Any, names: Sequence[str], values: Values) -> str:
     _check_value(condition, members)
     if not members:
         raise SettingError(f"filters: the list of values is empty in {condition!r}")
+    if any(_to_float32(member) != member for member in members) and _is_float32(column, schema):
+        members = [_to_float32(member) for member in members]
     return f"{column_text(column, names)} {said} ({', '.join(values.add(member) for member in members)})"
+
+
+def _is_float32(column: str, schema: Any) -> bool:
+    """Returns whether a column, or the field of a struct behind dots, holds numbers of 32 bits."""
+    name, *path = [column] if column in schema.names else column.split(".")
+    if name not in schema.names:
+        raise SettingError(
+            f"filters: `{column}` is not among the columns, and what fractions are in it depends on whether it has 32 "
+            "or 64 bits; filter before you select columns"
+        )
+    kind = schema.field(name).type
+    for part in path:
+        fields = {field.name: field.type for field in kind} if str(kind).startswith("struct<") else {}
+        kind = fields.get(part)
+    return str(kind) == "float"
+
+
+def _to_float32(value: Any) -> Any:
+    """Returns the number of 32 bits that pyarrow looks for in a list; `==` compares in 64 bits, there and here."""
+    return c_float(value).value if isinstance(value, float) and not isnan(value) else value
 
 
 def _check_value(condition: Any, values: Iterable[Any]) -> None:

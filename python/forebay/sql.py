@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib import resources
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -107,18 +108,43 @@ def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     import pyarrow as pa
 
     def make(name: str, value: Any) -> Any:
-        if hasattr(value, "to_pylist"):
-            value = value.to_pylist()
-        elif hasattr(value, "tolist"):
-            value = value.tolist()
-        elif isinstance(value, tuple):
-            value = list(value)
         try:
-            return pa.array([value])
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            return _one_value(_python_value(value))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SettingError(f"params: `{name}` has no SQL type: {error}") from error
 
     return {check_text("params", name): make(name, value) for name, value in parameters.items()}
+
+
+def _python_value(value: Any) -> Any:
+    """Returns values of arrays as those of Python, but for nanoseconds: `tolist` makes integers of them."""
+    if str(getattr(value, "dtype", ""))[-4:] in ("[ns]", "[ps]", "[fs]", "[as]"):
+        return [_python_value(part) for part in value] if value.ndim else value[()]
+    if hasattr(value, "to_pylist"):
+        return value.to_pylist()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _one_value(value: Any) -> Any:
+    """Returns an array of a value; integers that are too large for `int64` are of `uint64`, or decimals."""
+    import pyarrow as pa
+
+    try:
+        return pa.array([value])
+    except OverflowError:
+        try:
+            return pa.array([_with_integers(value, lambda integer: pa.scalar(integer, pa.uint64()))])
+        except (pa.ArrowInvalid, OverflowError):
+            return pa.array([_with_integers(value, Decimal)])
+
+
+def _with_integers(value: Any, make: Callable[[int], Any]) -> Any:
+    """Returns a value in which `make` makes other numbers of the integers, in lists too."""
+    if isinstance(value, list | tuple):
+        return [_with_integers(part, make) for part in value]
+    return make(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]) -> dict[str, Any]:

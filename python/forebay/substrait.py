@@ -1,24 +1,22 @@
 """Expressions of pyarrow as SQL, by way of Substrait: the form in which pyarrow hands them to other engines.
 
-Only what means the same in SQL is translated; everything else is refused by name. Messages are read here, since the
-few that matter do not need a library of Protocol Buffers.
+Only what means the same in SQL is translated; everything else is refused by name.
 """
 
 from __future__ import annotations
 
-import struct
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+import re
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
 from forebay.filters import Values, field_text
+from forebay.literals import UnknownError, read_literal, read_message, read_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-Message = dict[int, list[Any]]
-"""A message: values by the number of their field, in order."""
+    from forebay.literals import Message
 
 COMPARISONS = {"equal": "=", "not_equal": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
@@ -26,32 +24,96 @@ CONNECTIVES = {"and": " AND ", "or": " OR "}
 
 TESTS = {"is_null": "{} IS NULL", "is_not_null": "{} IS NOT NULL", "is_nan": "isnan({})", "not": "NOT {}"}
 
-EPOCH = datetime(1970, 1, 1)
-
 HINT = "write the filter in SQL, or as a list of conditions"
 
+LAYOUT = "where there is NaN or -0.0, what pyarrow keeps depends on the row groups"
+"""pyarrow passes over row groups by bounds that say nothing of `NaN`, so that it loses such rows of some row groups."""
 
-def translate(expression: Any, schema: Any) -> tuple[str, dict[str, Any]]:
+WIDE = {
+    **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16", "uint32"), "int64"),
+    "float": "float64",
+    **dict.fromkeys(("string", "string_view"), "large_string"),
+    **dict.fromkeys(("binary", "binary_view"), "large_binary"),
+    **dict.fromkeys(("time32[s]", "time32[ms]", "time64[us]"), "time64[ns]"),
+}
+"""What types of columns are said to be. pyarrow puts casts around columns that are narrower than a value, of a kind
+that Substrait has not; values of narrower types it casts themselves."""
+
+
+def translate(
+    expression: Any,
+    schema: Any,
+    *,
+    values: Values | None = None,
+    integers: Sequence[str] = ("uint64", "int64"),
+    is_exact: bool = False,
+    hint: str = HINT,
+) -> tuple[str, dict[str, Any]]:
     """Returns an expression of pyarrow as SQL text and the values of its parameters.
+
+    Args:
+        expression: A `pyarrow.compute.Expression`.
+        schema: Of pyarrow, with the columns that it may name.
+        values: Values that other texts have already.
+        integers: What `uint64` may be said to be, the first with which it works; all integers, if that is `float64`.
+        is_exact: Whether `NaN` is compared as in pyarrow, and not as in SQL. It is refused where what pyarrow keeps
+            depends on the row groups.
+        hint: What to do instead of what is refused.
 
     Raises:
         SettingError: it says what Substrait or SQL does not say, or names a column that is not there.
     """
     import pyarrow as pa
 
-    known = _known_columns(schema)
-    try:
-        plan = bytes(expression.to_substrait(known))
-    except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
-        said = str(error).partition("\n")[0]
-        raise SettingError(f"filters: `{expression}` cannot be translated: {said}; {HINT}") from error
-    return _Translation(plan, known).of(expression)
+    reason = ""
+    for wide in integers:
+        known = _known_columns(schema, wide)
+        try:
+            plan = bytes(expression.to_substrait(known))
+        except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+            reason = reason or _reason(str(error).partition("\n")[0], schema, known)
+            continue
+        translation = _Translation(plan, schema, known, values or Values(), is_exact=is_exact)
+        try:
+            return translation.text(), translation.values.named
+        except UnknownError as unknown:
+            reason = str(unknown)
+            break
+    raise SettingError(f"filters: `{expression}` cannot be translated: {reason}; {hint}")
 
 
-def _known_columns(schema: Any) -> Any:
-    """Returns the columns that Substrait has types for; dictionaries are their values."""
+def _reason(said: str, schema: Any, known: Any) -> str:
+    """Returns why pyarrow makes no Substrait of an expression, with the type that Substrait has not."""
+    for field in schema:
+        if field.name not in known.names and f"Name({field.name})" in said:
+            return f"column `{field.name}` is `{field.type}`, a type that Substrait has not"
+    if "unsafe casts" in said:
+        return "it compares with a value that is of another type than the column, or of one that Substrait has not"
+    _, is_literal, value = said.partition("Expression::Literal from ")
+    if is_literal:
+        is_fine = re.fullmatch(r"[\d-]+ [\d:]+\.\d{9}Z?", value)
+        kind = "`timestamp[ns]`, but of `timestamp[us]`" if is_fine else f"the type of `{value}`"
+        return f"Substrait has no values of {kind}"
+    return said
+
+
+def _known_columns(schema: Any, integers: str) -> Any:
+    """Returns the columns that Substrait has types for; dictionaries are their values, and numbers wide."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    def widen(kind: Any) -> Any:
+        if pa.types.is_dictionary(kind):
+            return widen(kind.value_type)
+        if pa.types.is_struct(kind):
+            return pa.struct([field.with_type(widen(field.type)) for field in kind])
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", kind.tz)
+        if pa.types.is_decimal(kind) and kind.precision <= 38:
+            return pa.decimal128(kind.precision, kind.scale)
+        if kind == pa.uint64() or (integers == "float64" and pa.types.is_integer(kind)):
+            return pa.type_for_alias(integers)
+        return pa.type_for_alias(WIDE[str(kind)]) if str(kind) in WIDE else kind
 
     def is_known(field: Any) -> bool:
         try:
@@ -60,156 +122,142 @@ def _known_columns(schema: Any) -> Any:
             return False
         return True
 
-    decoded = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
-    ]
-    return pa.schema([field for field in decoded if is_known(field)])
+    wide = [field.with_type(widen(field.type)) for field in schema]
+    return pa.schema([field for field in wide if is_known(field)])
 
 
 class _Translation:
     """One expression on its way to SQL."""
 
-    def __init__(self, plan: bytes, schema: Any) -> None:
+    def __init__(self, plan: bytes, schema: Any, known: Any, values: Values, *, is_exact: bool) -> None:
+        self.values = values
         self._message = read_message(plan)
         self._schema = schema
-        self._values = Values()
+        self._known = known
+        self._is_exact = is_exact
         self._functions: dict[int, str] = {}
+        self._types: dict[int, str] = {}
         for extension in self._message.get(2, []):
-            for function in read_message(extension).get(3, []):
-                fields = read_message(function)
-                self._functions[_number(fields, 2)] = fields[3][0].decode().split(":")[0]
+            declared = read_message(extension)
+            for field, names in ((1, self._types), (3, self._functions)):
+                for body in declared.get(field, []):
+                    fields = read_message(body)
+                    names[read_number(fields, 2)] = fields[3][0].decode().split(":")[0]
 
-    def of(self, expression: Any) -> tuple[str, dict[str, Any]]:
-        """Returns the text and its values."""
-        try:
-            referred = read_message(self._message[3][0])
-            return self._expression(referred[1][0]), self._values.named
-        except _UnknownError as unknown:
-            raise SettingError(f"filters: `{expression}` cannot be translated: {unknown}; {HINT}") from None
+    def text(self) -> str:
+        """Returns the SQL."""
+        referred = read_message(self._message[3][0])
+        return self._expression(referred[1][0], is_kept=True)
 
-    def _expression(self, body: bytes) -> str:
+    def _expression(self, body: bytes, *, is_kept: bool = False) -> str:
+        """Returns the SQL of an expression; `is_kept` says that a row is kept only if it is true."""
         message = read_message(body)
         if 1 in message:
-            return self._values.add(_literal(read_message(message[1][0])))
+            return self.values.add(self._literal(message))
         if 2 in message:
-            return self._reference(read_message(message[2][0]))
+            return self._reference(message)[0]
         if 3 in message:
-            return self._call(read_message(message[3][0]))
+            return self._call(read_message(message[3][0]), is_kept)
         if 8 in message:
-            return self._membership(read_message(message[8][0]))
-        raise _UnknownError("it has casts or conditions in it")
+            return self._membership(read_message(message[8][0]), is_kept)
+        raise UnknownError("it has casts or conditions in it")
 
-    def _reference(self, message: Message) -> str:
-        """Returns a column, or a field of structs, by their places."""
-        place = read_message(read_message(message[1][0])[2][0])
-        names, fields = [], self._schema
+    def _reference(self, message: Message) -> tuple[str, Any]:
+        """Returns a column, or a field of structs, by their places, and its type."""
+        place = read_message(read_message(read_message(message[2][0])[1][0])[2][0])
+        names, fields = [], self._known
         while True:
-            field = fields.field(_number(place, 1))
+            field = fields.field(read_number(place, 1))
             names.append(field.name)
             if 2 not in place:
                 break
             fields, place = field.type, read_message(read_message(place[2][0])[2][0])
-        return field_text(names[0], names[1:])
+        kind = self._schema.field(names[0]).type
+        for name in names[1:]:
+            kind = kind.field(name).type
+        return field_text(names[0], names[1:]), kind.value_type if str(kind).startswith("dictionary<") else kind
 
-    def _call(self, message: Message) -> str:
-        name = self._functions[_number(message, 1)]
+    def _literal(self, message: Message) -> Any:
+        return read_literal(message[1][0], self._types)
+
+    def _call(self, message: Message, is_kept: bool) -> str:
+        name = self._functions[read_number(message, 1)]
         if 5 in message or (name not in COMPARISONS and name not in CONNECTIVES and name not in TESTS):
-            raise _UnknownError(f"the function `{name}` has no equal here")
-        operands = [self._expression(read_message(argument)[3][0]) for argument in message.get(4, [])]
+            raise UnknownError(f"the function `{name}` has no equal here")
+        bodies = [read_message(argument)[3][0] for argument in message.get(4, [])]
+        operands = [self._expression(body, is_kept=is_kept and name in CONNECTIVES) for body in bodies]
         if name in TESTS:
+            if self._is_exact and name == "is_nan":
+                raise UnknownError(LAYOUT)
             return "(" + TESTS[name].format(*operands) + ")"
-        return "(" + CONNECTIVES.get(name, f" {COMPARISONS.get(name)} ").join(operands) + ")"
+        text = "(" + CONNECTIVES.get(name, f" {COMPARISONS.get(name)} ").join(operands) + ")"
+        if self._is_exact and name in COMPARISONS:
+            return self._without_nan(text, name, [read_message(body) for body in bodies], operands, is_kept)
+        return text
 
-    def _membership(self, message: Message) -> str:
+    def _without_nan(self, text: str, name: str, sides: list[Message], operands: list[str], is_kept: bool) -> str:
+        """Returns a comparison that is false for `NaN`, as in pyarrow, where in SQL it is the largest number."""
+        are_floats = [2 in side and self._is_float(side) for side in sides]
+        is_nan = any(1 in side and _is_nan(self._literal(side)) for side in sides)
+        if not any(are_floats) and not is_nan:
+            return text
+        if not is_kept or is_nan or name == "not_equal":
+            raise UnknownError(LAYOUT)
+        greater = 1 if name in ("lt", "lte") else 0
+        if not are_floats[greater] or (name == "equal" and not all(are_floats)):
+            return text
+        return f"({text} AND NOT isnan({operands[greater]}))"
+
+    def _is_float(self, side: Message) -> bool:
+        import pyarrow as pa
+
+        return bool(pa.types.is_floating(self._reference(side)[1]))
+
+    def _membership(self, message: Message, is_kept: bool) -> str:
         """Returns `is_in`, which is never NULL in pyarrow: a row without a value is in no list."""
-        operand = self._expression(message[1][0])
-        members = [self._expression(option) for option in message.get(2, [])]
+        import pyarrow as pa
+
+        operand = read_message(message[1][0])
+        if 2 not in operand:
+            raise UnknownError("something else than a column is looked up in a list")
+        column, kind = self._reference(operand)
+        members = [self._member(self._literal(read_message(option)), kind) for option in message.get(2, [])]
         if not members:
-            raise _UnknownError("the list of values is empty")
-        return f"({operand} IS NOT NULL AND {operand} IN ({', '.join(members)}))"
+            raise UnknownError("the list of values is empty")
+        if self._is_exact and pa.types.is_floating(kind) and not (is_kept and all(map(_is_ordinary, members))):
+            raise UnknownError(LAYOUT)
+        names = ", ".join(map(self.values.add, members))
+        return f"({column} IS NOT NULL AND {column} IN ({names}))"
 
+    def _member(self, value: Any, kind: Any) -> Any:
+        """Returns a value as pyarrow looks it up in a column: as the column's type, if that can hold it."""
+        import pyarrow as pa
 
-class _UnknownError(Exception):
-    """What has no SQL."""
-
-
-def read_message(body: bytes) -> Message:
-    """Returns the fields of a message of Protocol Buffers: numbers, and the bytes of what is longer."""
-    message: Message = {}
-    place = 0
-    while place < len(body):
-        tag, place = _varint(body, place)
-        field, wire = tag >> 3, tag & 7
-        found = message.setdefault(field, [])
-        if wire == 0:
-            value, place = _varint(body, place)
-            found.append(value)
+        given = pa.scalar(value) if not isinstance(value, pa.Scalar) else value
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+            try:
+                member = given.cast(kind).as_py()
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                member = value
+            # Bounds of row groups are compared with the value as it is, so that pyarrow passes over some that have it.
+            is_same = member == given.as_py() or _is_nan(member)
         else:
-            length, place = _varint(body, place) if wire == 2 else ({1: 8, 5: 4}[wire], place)
-            found.append(body[place : place + length])
-            place += length
-    return message
+            member, is_same = value, _family(given.type) == _family(kind)
+        if self._is_exact and not is_same:
+            raise UnknownError(f"it looks for `{value}` in a column of type `{kind}`, of which it is no value")
+        return member
 
 
-def _varint(body: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = body[place]
-        place += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, place
+def _family(kind: Any) -> str:
+    """Returns what types have in common whose values are the same in pyarrow and in SQL."""
+    name = str(kind).replace("large_", "").replace("_view", "")
+    return name.partition("[")[0] + ("UTC" if "tz=" in name else "")
 
 
-def _number(message: Message, field: int) -> int:
-    """Returns a number, which is not written where it is 0."""
-    value: int = message.get(field, [0])[0]
-    return value
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
 
 
-def _literal(message: Message) -> Any:
-    """Returns the value of a literal."""
-    for kind, value in _values(message):
-        if kind in _READERS:
-            return _READERS[kind](value)
-    raise _UnknownError("it compares with NULL, or with a value of a type that has no parameter")
-
-
-def _values(message: Message) -> Iterator[tuple[int, Any]]:
-    """Yields the fields of a literal but those that say what type it is."""
-    return ((kind, values[0]) for kind, values in message.items() if kind not in (50, 51))
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _decimal(body: bytes) -> Decimal:
-    message = read_message(body)
-    digits = int.from_bytes(message[1][0], "little", signed=True)
-    return Decimal(digits).scaleb(-_number(message, 3))
-
-
-def _instant(value: int) -> datetime:
-    return EPOCH + timedelta(microseconds=_signed(value))
-
-
-_READERS: dict[int, Any] = {
-    1: bool,
-    2: _signed,
-    3: _signed,
-    5: _signed,
-    7: _signed,
-    10: lambda body: struct.unpack("<f", body)[0],
-    11: lambda body: struct.unpack("<d", body)[0],
-    12: bytes.decode,
-    13: bytes,
-    14: _instant,
-    16: lambda days: date(1970, 1, 1) + timedelta(days=_signed(days)),
-    17: lambda micros: (EPOCH + timedelta(microseconds=micros)).time() if micros else time(),
-    23: bytes,
-    24: _decimal,
-    27: lambda micros: _instant(micros).replace(tzinfo=UTC),
-}
-"""How the kinds of literals are read, by their field."""
+def _is_ordinary(value: float) -> bool:
+    """Returns whether a value is in a list wherever it equals a member: pyarrow tells `0.0` from `-0.0` there."""
+    return value != 0 and not isnan(value)

@@ -160,11 +160,30 @@ def test_a_row_without_a_value_is_in_no_list_and_in_none_that_is_negated(ds: fb.
 
 
 def test_nan_compares_as_in_sql(tmp_path: Path) -> None:
-    """The other difference: NaN equals itself and is above every number."""
+    """The other difference: NaN equals itself and is above every number. In lists `0.0` is `-0.0`, too."""
     pq.write_table(pa.table({"row": [0, 1], "x": [1.0, math.nan]}), tmp_path / "x.parquet")
     ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
     assert kept(ds, [("x", ">", 0)]) == [0, 1]
     assert kept(ds, [("x", "==", math.nan)]) == [1]
+    pq.write_table(pa.table({"row": [0, 1], "x": [0.0, -0.0]}), tmp_path / "z.parquet")
+    assert kept(fb.load_dataset(tmp_path / "z.parquet", split="train"), [("x", "in", [0.0])]) == [0, 1]
+
+
+def test_fractions_in_a_list_are_of_32_bits_where_the_column_is(tmp_path: Path) -> None:
+    """As in pyarrow; `==` compares in 64 bits, in which a fraction of 32 is another one, there and here."""
+    table = pa.table({"row": [0, 1, 2], "f": pa.array([0.1, 0.5, 1.0], pa.float32()), "x": [0.1, 0.5, 1.0]})
+    table = table.append_column("m", pa.StructArray.from_arrays([table["f"].chunk(0)], ["f"]))
+    pq.write_table(table, tmp_path / "f.parquet")
+    ds = fb.load_dataset(tmp_path / "f.parquet", split="train")
+    for operator, value in (("in", [0.1]), ("not in", [0.1]), ("in", [0.1, 1]), ("==", 0.1), ("in", [1e300, 0.5])):
+        for column in ("f", "x"):
+            expression = pq.filters_to_expression([(column, operator, value)])
+            rows = table.filter(expression)["row"].to_pylist()
+            assert kept(ds, [(column, operator, value)]) == rows, (column, operator, value)
+    assert kept(ds, F("f").isin([0.1])) == kept(ds, [("m.f", "in", [0.1])]) == [0]
+    with pytest.raises(fb.SettingError, match="`f` is not among the columns.*filter before you select columns"):
+        ds.select_columns("row").filter([("f", "in", [0.1])])
+    assert ds.select_columns("row").filter([("f", "in", [0.5])]).num_rows == 1
 
 
 def test_conditions_may_name_columns_that_are_not_selected(ds: fb.Dataset) -> None:
@@ -227,6 +246,129 @@ def test_an_expression_keeps_what_pyarrow_keeps(expression: pc.Expression, ds: f
 def test_an_expression_without_an_equal_is_refused(expression: pc.Expression, ds: fb.Dataset) -> None:
     with pytest.raises(fb.SettingError, match="cannot be translated: .*; write the filter in SQL"):
         ds.filter(expression)
+
+
+TYPES = {
+    "u8": pa.array([7, 1, None], pa.uint8()),
+    "u16": pa.array([7, 1, None], pa.uint16()),
+    "u32": pa.array([7, 1, None], pa.uint32()),
+    "u64": pa.array([7, 1, None], pa.uint64()),
+    "hash": pa.array([2**64 - 1, 2**63, None], pa.uint64()),
+    "i8": pa.array([-7, 1, None], pa.int8()),
+    "f": pa.array([0.1, 0.5, None], pa.float32()),
+    "text": pa.array(["x", "", None]),
+    "large": pa.array(["x", "", None], pa.large_string()),
+    "bytes": pa.array([b"x", b"", None], pa.large_binary()),
+    "fixed": pa.array([b"xy", b"ab", None], pa.binary(2)),
+    "ns": pa.array([dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 2), None], pa.timestamp("ns")),
+    "ms": pa.array([dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 2), None], pa.timestamp("ms", "UTC")),
+    "t32": pa.array([dt.time(1), dt.time(0), None], pa.time32("ms")),
+    "t64": pa.array([dt.time(1), dt.time(0), None], pa.time64("ns")),
+    "small": pa.array([Decimal(1), Decimal(2), None], pa.decimal256(20, 2)),
+    "d256": pa.array([Decimal(1), Decimal(2), None], pa.decimal256(50, 2)),
+    "took": pa.array([1, 2, None], pa.duration("us")),
+}
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> tuple[fb.Dataset, Path]:
+    path = tmp_path_factory.mktemp("types") / "types.parquet"
+    pq.write_table(pa.table({"row": range(3), **TYPES}), path)
+    return fb.load_dataset(path, split="train"), path
+
+
+NEW_YEAR = dt.datetime(2026, 1, 1)
+TYPED = [
+    *(F(name) == pa.scalar(7, kind) for name, kind in [("u8", pa.uint8()), ("u16", pa.uint16()), ("u32", pa.uint32())]),
+    F("u64") == pa.scalar(7, pa.uint64()),
+    F("u64") == 7,
+    F("u8") == 7,
+    F("u8") > -1,
+    F("i8") > pa.scalar(-7, pa.int8()),
+    F("hash") == pa.scalar(2**64 - 1, pa.uint64()),
+    F("hash").isin(pa.array([2**63], pa.uint64())),
+    F("f") == pa.scalar(0.1, pa.float32()),
+    F("f") > 0.1,
+    F("f").isin([0.1]),
+    F("large") == pa.scalar("x", pa.large_string()),
+    F("large") == "",
+    F("text") == pa.scalar("x", pa.large_string()),
+    F("text").isin(pa.array(["x"], pa.large_string())),
+    F("bytes") == pa.scalar(b"x", pa.large_binary()),
+    F("fixed") == pa.scalar(b"xy", pa.binary(2)),
+    F("ns") == pa.scalar(NEW_YEAR, pa.timestamp("ns")),
+    F("ns") > NEW_YEAR,
+    F("ns").isin([NEW_YEAR]),
+    F("ms") == pa.scalar(NEW_YEAR, pa.timestamp("us", "UTC")),
+    F("t32") == dt.time(1),
+    F("t32") == pa.scalar(dt.time(0), pa.time32("s")),
+    F("t32").isin(pa.array([dt.time(1)], pa.time32("ms"))),
+    F("t64") == dt.time(0),
+    F("small") == Decimal(1),
+    F("u8") > F("i8"),
+]
+
+
+@pytest.mark.parametrize("expression", TYPED, ids=str)
+def test_values_of_every_type_of_column_are_translated(
+    expression: pc.Expression, typed: tuple[fb.Dataset, Path]
+) -> None:
+    ds, path = typed
+    assert kept(ds, expression) == pq.read_table(path, filters=expression)["row"].to_pylist() != []
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (F("d256") == Decimal(1), r"column `d256` is `decimal256\(50, 2\)`, a type that Substrait has not"),
+        (F("took").is_valid(), r"column `took` is `duration\[us\]`, a type that Substrait has not"),
+        (F("ns").isin(pa.array([NEW_YEAR], pa.timestamp("ns"))), r"no values of `timestamp\[ns\]`, but of"),
+        (F("ns") > pa.scalar(1, pa.timestamp("ns")), "of another type than the column, or of one that Substrait"),
+    ],
+    ids=str,
+)
+def test_types_that_substrait_has_not_are_named(
+    expression: pc.Expression, message: str, typed: tuple[fb.Dataset, Path]
+) -> None:
+    with pytest.raises(fb.SettingError, match=message):
+        typed[0].filter(expression)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "rows"),
+    [
+        ("hash = $v", 2**64 - 1, [0]),
+        ("hash = $v", np.uint64(2**64 - 1), [0]),
+        ("hash >= $v", 2**63, [0, 1]),
+        ("hash < $v", 2**64, [0, 1]),
+        ("hash > $v", -(2**70), [0, 1]),
+        ("u8 < $v", 10**45, [0, 1]),
+        ("array_has($v, hash)", [2**63, 1], [1]),
+        ("array_has($v, hash)", np.array([2**63, 1], np.uint64), [1]),
+        ("ns = $v", np.datetime64("2026-01-01", "ns"), [0]),
+        ("ns = $v", np.array("2026-01-01", "M8[ns]"), [0]),
+        ("array_has($v, ns)", np.array(["2026-01-02"], "M8[ns]"), [1]),
+        ("took = $v", np.timedelta64(2000, "ns"), [1]),
+    ],
+    ids=str,
+)
+def test_large_integers_and_nanoseconds_are_parameters(
+    text: str, value: Any, rows: list[int], typed: tuple[fb.Dataset, Path]
+) -> None:
+    ds, _ = typed
+    assert [row["row"] for row in ds.filter(text, params={"v": value}).iter()] == rows
+
+
+def test_large_integers_and_nanoseconds_are_values_of_conditions(typed: tuple[fb.Dataset, Path]) -> None:
+    ds, _ = typed
+    assert kept(ds, [("hash", "==", 2**64 - 1)]) == kept(ds, [("hash", "in", [2**64 - 1, 5, -1, 2**70])]) == [0]
+    assert kept(ds, [("ns", "in", np.array(["2026-01-02"], "M8[ns]"))]) == [1]
+
+
+@pytest.mark.parametrize("value", [10**80, np.datetime64(1, "ps")], ids=str)
+def test_values_that_no_type_of_sql_holds_are_refused(value: Any, typed: tuple[fb.Dataset, Path]) -> None:
+    with pytest.raises(fb.SettingError, match="params: `v` has no SQL type"):
+        typed[0].filter("hash = $v", params={"v": value})
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hf_data import shown, write_rows
 from torch.utils.data import DataLoader
@@ -117,6 +121,30 @@ def test_what_forebay_cannot_read_is_read_by_datasets_with_a_warning(folder: Pat
         ds = load(folder, on_bad_files="skip")
     assert not is_ours(ds)
     assert [row["id"] for row in ds] == list(range(120))
+
+
+def test_filters_keep_their_rows_and_are_left_to_datasets_where_that_is_not_sure(tmp_path: Path) -> None:
+    lang = ["de", None, "en", None, "fr", "de"]
+    table = pa.table({"id": range(6), "lang": lang, "s": [1.0, math.nan, 5.0, None, math.nan, 7.0]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    rows = {
+        "NULL": ([("lang", "not in", ["de"])], [1, 2, 3, 4]),
+        "NaN": ([("s", ">", 4.0)], [2, 5]),
+        "expression": (pc.field("s") > 4.0, [2, 5]),
+        "not": (~(pc.field("s") > 4.0), [0, 1, 4]),
+        "not in": ([("s", "not in", [5.0])], [0, 1, 3, 4, 5]),
+    }
+    fb.hf.enable()
+    for name, (filters, expected) in rows.items():
+        if name.startswith("not"):
+            with pytest.warns(
+                fb.PerformanceWarning, match=r"(?s)without Forebay: filters: .*depends on the row groups"
+            ):
+                ds = load(tmp_path, filters=filters)
+        else:
+            ds = load(tmp_path, filters=filters)
+            assert is_ours(ds)
+        assert [row["id"] for row in ds] == expected, name
 
 
 def test_other_formats_are_left_alone(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ class PoolOptions:
     two of the files that a process may have open."""
     timeout: float | None = None
     """Seconds that the loop waits for a batch at most; without an end by default. They are counted from when the loop
-    waits and all workers have started, and anew with each batch that workers still finish for a loop that was left."""
+    waits and all workers have started, and anew with each batch that workers still finish for a loop that was left.
+    An `async for` takes none of it; there is `asyncio.timeout`."""
     start_method: StartMethod = "spawn"
     """How processes start."""
     worker_init_fn: Callable[[int], Any] | None = None

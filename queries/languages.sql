@@ -5,4 +5,4 @@
 SELECT dataset.*
 FROM dataset
 JOIN mix ON dataset.language = mix.language
-QUALIFY row_number() OVER (PARTITION BY dataset.language ORDER BY size DESC, path) <= num_rows
+QUALIFY row_number() OVER (PARTITION BY dataset.language ORDER BY size DESC NULLS LAST, path) <= num_rows

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use datafusion::common::DFSchema;
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_plan::PhysicalExpr;
 
 use crate::dataset::Snapshot;
@@ -84,7 +84,9 @@ impl Computed {
             true => field.as_ref().clone().with_nullable(false),
             false => field.as_ref().clone(),
         });
-        self.evaluator.nullable(&Schema::new(fields.collect::<Vec<_>>())).unwrap_or(true)
+        // Functions of a compiled expression remember what the schema of `input` says.
+        let schema = DFSchema::try_from(Schema::new(fields.collect::<Vec<_>>()));
+        schema.and_then(|schema| self.expr.nullable(&schema)).unwrap_or(true)
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {

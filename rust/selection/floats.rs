@@ -1,137 +1,189 @@
 //! SQL's floats: one NaN, equal to itself and above every number, and one zero.
 //!
 //! Arrow compares floats by their bits, where `-0.0` is below `0.0` and a NaN is below or above everything by its
-//! sign. So every float gets one bit pattern for each SQL value before it is compared: columns as they are decoded,
-//! literals in the plan, and computed values by a function around them.
+//! sign. So a float gets one bit pattern for each SQL value where it comes into being: in columns as they are decoded,
+//! in literals, and by a function around arithmetic, functions and casts that make another one. Whatever compares,
+//! groups, joins or orders them then needs to know nothing, and a column that is compared stays bare, so that statistics
+//! decide it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{ArrowError, DataType};
+use arrow_array::ArrayRef;
+use arrow_schema::{ArrowError, DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result as PlanResult, utils::take_function_args};
+use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue, plan_err, utils::take_function_args};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility,
 };
 
-/// Puts [`Canonical`] around every computed float that `expr` compares.
+use super::canonical::{canonical, in_order};
+pub(crate) use super::canonical::{canonical_columns, has_floats};
+use super::numbers::null_as_arguments;
+
+/// Functions that hand on what they are given.
+const HANDING_ON: [&str; 8] =
+    ["array_element", "canonical_float", "coalesce", "get_field", "make_array", "named_struct", "nullif", "struct"];
+
+/// Puts the function of [`canonical_floats`] around everything in a type-checked expression that makes floats, and gives
+/// its literals their one bit pattern.
 ///
-/// Columns are left bare, so that statistics still decide them; [`canonical_columns`] is for those.
-pub(crate) fn canonical_comparisons(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
-    let wrapped = expr.transform_up(|node| {
-        Ok(match node {
-            Expr::BinaryExpr(mut binary) if is_comparison(binary.op) => {
-                wrap(&mut binary.left, schema)?;
-                wrap(&mut binary.right, schema)?;
-                Transformed::yes(Expr::BinaryExpr(binary))
+/// Arithmetic is made canonical as a whole: what it computes with need not be, unless it divides by it.
+pub(crate) fn with_canonical_floats(expr: Expr, schema: &DFSchema) -> PlanResult<Expr> {
+    let canonical = expr.transform_up(|node| {
+        let made = match node {
+            Expr::Literal(value, metadata) => {
+                let other = if has_floats(&value.data_type()) { canonical(&value.to_array()?)? } else { None };
+                let Some(array) = other else { return Ok(Transformed::no(Expr::Literal(value, metadata))) };
+                return Ok(Transformed::yes(Expr::Literal(ScalarValue::try_from_array(&array, 0)?, metadata)));
             }
-            Expr::Between(mut between) => {
-                wrap(&mut between.expr, schema)?;
-                wrap(&mut between.low, schema)?;
-                wrap(&mut between.high, schema)?;
-                Transformed::yes(Expr::Between(between))
+            Expr::Negative(operand) => Expr::Negative(Box::new(bare(*operand))),
+            Expr::BinaryExpr(mut binary) if is_arithmetic(binary.op) => {
+                *binary.left = bare(*binary.left);
+                if binary.op != Operator::Divide {
+                    *binary.right = bare(*binary.right);
+                }
+                Expr::BinaryExpr(binary)
             }
-            Expr::InList(mut list) => {
-                wrap(&mut list.expr, schema)?;
-                list.list.iter_mut().try_for_each(|item| wrap(item, schema))?;
-                Transformed::yes(Expr::InList(list))
-            }
-            Expr::WindowFunction(mut window) => {
-                window.params.partition_by.iter_mut().try_for_each(|key| canonical_key(key, schema))?;
-                window.params.order_by.iter_mut().try_for_each(|key| canonical_key(&mut key.expr, schema))?;
-                Transformed::yes(Expr::WindowFunction(window))
-            }
-            other => Transformed::no(other),
-        })
+            other if may_make_floats(&other, schema)? => other,
+            other => return Ok(Transformed::no(other)),
+        };
+        let has_floats = has_floats(&made.get_type(schema)?);
+        Ok(Transformed::yes(if has_floats { canonical_floats(made) } else { made }))
     })?;
-    Ok(wrapped.data)
+    Ok(canonical.data)
 }
 
-/// Puts [`Canonical`] around a key of an order, columns too: they may be computed below it.
-pub(crate) fn canonical_key(key: &mut Expr, schema: &DFSchema) -> PlanResult<()> {
-    if key.get_type(schema)?.is_floating() {
-        enclose(key);
-    }
-    Ok(())
+/// Returns an expression with one bit pattern for each value of its floats.
+pub(crate) fn canonical_floats(expr: Expr) -> Expr {
+    Form::Canonical.call(expr)
 }
 
-fn is_comparison(op: Operator) -> bool {
+/// Returns floats as integers of the same order, and such integers as the floats.
+pub(crate) fn order_of_floats(expr: Expr) -> Expr {
+    Form::Order.call(expr)
+}
+
+/// Returns whether an expression that is no arithmetic may make floats of its own.
+fn may_make_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
+    Ok(match expr {
+        Expr::Cast(cast) => {
+            let to = cast.field.data_type();
+            has_floats(to) && !keeps_floats(&cast.expr.get_type(schema)?, to)
+        }
+        Expr::TryCast(_) | Expr::HigherOrderFunction(_) => true,
+        // Those of checked numbers are of integers, or hand on.
+        Expr::ScalarFunction(call) => !call.name().starts_with("checked_") && !HANDING_ON.contains(&call.name()),
+        _ => false,
+    })
+}
+
+/// Returns whether `op` compares.
+pub(super) fn is_comparison(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-fn wrap(operand: &mut Expr, schema: &DFSchema) -> PlanResult<()> {
-    if !matches!(operand, Expr::Column(_)) && operand.get_type(schema)?.is_floating() {
-        enclose(operand);
+fn is_arithmetic(op: Operator) -> bool {
+    matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo)
+}
+
+/// Returns whether a cast that is given canonical floats makes no others: in fewer bits a number may become -0.0, and text may
+/// be any float.
+fn keeps_floats(from: &DataType, to: &DataType) -> bool {
+    if from.is_floating() && to.is_floating() {
+        return from.primitive_width() <= to.primitive_width();
     }
-    Ok(())
+    from == to || from.is_integer() && to.is_floating() || from.is_decimal() && *to == DataType::Float64
 }
 
-fn enclose(operand: &mut Expr) {
-    static CANONICAL: OnceLock<Arc<ScalarUDF>> = OnceLock::new();
-    let function = CANONICAL.get_or_init(|| Arc::new(Canonical::new().into()));
-    let bare = std::mem::take(operand);
-    *operand = Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(function), vec![bare]));
-}
-
-/// Gives the top-level float columns of `batch` one bit pattern per value.
-pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().map(canonical).collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(batch.schema(), columns, &options)
-}
-
-fn canonical(array: &ArrayRef) -> ArrayRef {
-    fn of<T: ArrowPrimitiveType>(array: &ArrayRef, canonical: impl Fn(T::Native) -> T::Native) -> ArrayRef {
-        Arc::new(array.as_primitive::<T>().unary::<_, T>(canonical))
-    }
-    match array.data_type() {
-        DataType::Float16 => {
-            type Half = <Float16Type as ArrowPrimitiveType>::Native;
-            of::<Float16Type>(array, |x| if x.is_nan() { Half::NAN } else { x + Half::ZERO })
+/// Takes the function off that [`canonical_floats`] puts around an expression.
+fn bare(expr: Expr) -> Expr {
+    match expr {
+        Expr::ScalarFunction(mut call) if call.name() == Form::Canonical.name() && call.args.len() == 1 => {
+            call.args.remove(0)
         }
-        DataType::Float32 => of::<Float32Type>(array, |x| if x.is_nan() { f32::NAN } else { x + 0.0 }),
-        DataType::Float64 => of::<Float64Type>(array, |x| if x.is_nan() { f64::NAN } else { x + 0.0 }),
-        _ => Arc::clone(array),
+        other => other,
     }
 }
 
-/// The function that gives a float its one bit pattern.
+/// What is done with floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    /// Gives them one bit pattern for each value.
+    Canonical,
+    /// Turns canonical ones into integers of the same order, and these back.
+    Order,
+}
+
+impl Form {
+    fn call(self, operand: Expr) -> Expr {
+        static FUNCTIONS: LazyLock<[Arc<ScalarUDF>; 2]> = LazyLock::new(|| {
+            [Form::Canonical, Form::Order].map(|form| {
+                let signature = Signature::any(1, Volatility::Immutable);
+                Arc::new(Formed { form, signature }.into())
+            })
+        });
+        Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&FUNCTIONS[self as usize]), vec![operand]))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Canonical => "canonical_float",
+            Self::Order => "float_order",
+        }
+    }
+
+    fn apply(self, array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+        match self {
+            Self::Canonical => Ok(canonical(array)?.unwrap_or_else(|| Arc::clone(array))),
+            Self::Order => in_order(array),
+        }
+    }
+}
+
+/// A [`Form`] as a function of the engine.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Canonical {
+struct Formed {
+    form: Form,
     signature: Signature,
 }
 
-impl Canonical {
-    fn new() -> Self {
-        let floats = vec![DataType::Float16, DataType::Float32, DataType::Float64];
-        Self { signature: Signature::uniform(1, floats, Volatility::Immutable) }
-    }
-}
-
-impl ScalarUDFImpl for Canonical {
+impl ScalarUDFImpl for Formed {
     fn name(&self) -> &'static str {
-        "canonical_float"
+        self.form.name()
     }
 
     fn signature(&self) -> &Signature {
         &self.signature
     }
 
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> PlanResult<FieldRef> {
+        null_as_arguments(self, &arguments)
+    }
+
     fn return_type(&self, arguments: &[DataType]) -> PlanResult<DataType> {
-        Ok(arguments.first().cloned().unwrap_or(DataType::Null))
+        let [of] = take_function_args(self.name(), arguments)?;
+        Ok(match (self.form, of) {
+            (Form::Canonical, of) => of.clone(),
+            (Form::Order, DataType::Float16) => DataType::Int16,
+            (Form::Order, DataType::Float32) => DataType::Int32,
+            (Form::Order, DataType::Float64) => DataType::Int64,
+            (Form::Order, DataType::Int16) => DataType::Float16,
+            (Form::Order, DataType::Int32) => DataType::Float32,
+            (Form::Order, DataType::Int64) => DataType::Float64,
+            (Form::Order, other) => return plan_err!("`{}` of {other}", self.name()),
+        })
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
         let [value] = take_function_args(self.name(), arguments.args)?;
         match value {
-            ColumnarValue::Array(array) => Ok(ColumnarValue::Array(canonical(&array))),
+            ColumnarValue::Array(array) => Ok(ColumnarValue::Array(self.form.apply(&array)?)),
             ColumnarValue::Scalar(scalar) => {
-                let array = canonical(&scalar.to_array()?);
-                Ok(ColumnarValue::Scalar(datafusion::common::ScalarValue::try_from_array(&array, 0)?))
+                let array = self.form.apply(&scalar.to_array()?)?;
+                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&array, 0)?))
             }
         }
     }
@@ -139,16 +191,34 @@ impl ScalarUDFImpl for Canonical {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::Float64Array;
+    use std::collections::BTreeMap;
 
+    use arrow_schema::{Field, Schema};
+
+    use super::super::sql;
     use super::*;
 
+    fn parsed(text: &str) -> String {
+        let fields =
+            [("x", DataType::Float64), ("h", DataType::Float32), ("i", DataType::Int64), ("t", DataType::Utf8)];
+        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
+        sql::parse(text, &schema, &BTreeMap::new()).unwrap().expr.to_string()
+    }
+
     #[test]
-    fn floats_get_one_bit_pattern_for_each_value() {
-        let nan = f64::from_bits(f64::NAN.to_bits() | (1 << 63));
-        let array: ArrayRef = Arc::new(Float64Array::from(vec![nan, f64::NAN, -0.0, 0.0, -1.5]));
-        let bits: Vec<u64> =
-            canonical(&array).as_primitive::<Float64Type>().values().iter().map(|x| x.to_bits()).collect();
-        assert_eq!(bits, [f64::NAN, f64::NAN, 0.0, 0.0, -1.5].map(f64::to_bits));
+    fn what_is_compared_as_it_is_read_stays_bare() {
+        for text in ["x > -0.5", "h < 0.1", "x = -0.0", "x IN (0.1, 0.2)", "i > x", "x = h", "coalesce(x, 1.5) < 2"] {
+            assert!(!parsed(text).contains("canonical_float"), "{}", parsed(text));
+        }
+        assert_eq!(parsed("x = -0.0"), parsed("x = 0.0"));
+        assert_eq!(parsed("x = CAST('-0.0' AS DOUBLE)"), parsed("x = 0.0"));
+    }
+
+    #[test]
+    fn what_is_computed_is_made_canonical_once() {
+        for text in ["-x > 0", "x * 2 + h / 3 > 1", "sqrt(x) = 1", "CAST(x AS REAL) < 1", "CAST(t AS DOUBLE) > 1"] {
+            assert_eq!(parsed(text).matches("canonical_float").count(), 1, "{}", parsed(text));
+        }
+        assert_eq!(parsed("1 / (x * 2) > 1").matches("canonical_float").count(), 2);
     }
 }

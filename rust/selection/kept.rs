@@ -17,8 +17,8 @@ use crate::io::Io;
 /// The folder of the cache.
 const KIND: &str = "selections";
 
-/// Changes when the layout of an entry does: counts of the report, then the rows.
-const LAYOUT: &str = "1";
+/// Changes when the layout of an entry does, counts of the report, then the rows; and when a filter comes to mean other rows.
+const LAYOUT: &str = "2";
 
 /// The place of one selection in the cache.
 #[derive(Debug, Clone)]

@@ -1,13 +1,15 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`sql`] turns text into a typed expression, [`parts`] takes it apart, [`prune`] decides row groups by statistics,
+//! [`parser`] and [`sql`] turn text into a typed expression, [`parts`] takes it apart, [`prune`] decides row groups by statistics,
 //! [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate
 //! columns of the rest for [`evaluate`], [`payload`] begins to read what is kept, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
 //! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
 
 mod algebra;
 mod bloom;
+mod canonical;
 mod codec;
+mod digits;
 mod evaluate;
 pub(crate) mod floats;
 #[cfg(any(test, fuzzing))]
@@ -15,9 +17,11 @@ pub(crate) mod fuzz;
 mod indexes;
 mod kept;
 mod likely;
+pub(crate) mod literals;
 pub(crate) mod numbers;
 mod open;
 mod pages;
+pub(crate) mod parser;
 mod parts;
 mod payload;
 mod prune;

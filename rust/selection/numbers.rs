@@ -1,7 +1,7 @@
 //! SQL's numbers: what does not fit is an error or, by `TRY_CAST`, NULL; never another number.
 //!
 //! The engine's arithmetic wraps around, in columns and in the constants that it folds. So `+`, `-` and `*` of
-//! integers, and the negation of one, become functions that fail instead. And its simplifier moves a cast from the
+//! integers, and the negation of one, become functions that fail instead; sums are computed in a wider type. And its simplifier moves a cast from the
 //! column to the literal it is compared with, which compares numbers that the cast would have refused or rounded; and its
 //! pruning casts the bounds of columns, which bound nothing where the cast does not keep the order. So casts that may do
 //! any of it are hidden from it, in a function that does nothing.
@@ -9,13 +9,15 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::{ArrayRef, Datum, make_array};
-use arrow_schema::{ArrowError, DataType};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use datafusion::arrow::compute::kernels::numeric;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::common::utils::take_function_args;
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility,
 };
 
 /// Replaces the integer arithmetic of a type-checked expression by [`Checked`], and puts it around casts that lose
@@ -156,6 +158,50 @@ impl Operation {
     }
 }
 
+/// Returns a sum that was computed in a wider type as one of `data_type`; it fails where that does not hold it.
+pub(crate) fn narrowed_sum(sum: Expr, data_type: DataType) -> Expr {
+    let function = Narrowed { data_type, signature: Signature::any(1, Volatility::Immutable) };
+    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(function.into()), vec![sum]))
+}
+
+/// Returns what comes of a function that is NULL where one of its arguments is, and nowhere else.
+pub(super) fn null_as_arguments(function: &impl ScalarUDFImpl, arguments: &ReturnFieldArgs) -> PlanResult<FieldRef> {
+    let types: Vec<_> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+    let is_nullable = arguments.arg_fields.iter().any(|field| field.is_nullable());
+    Ok(Arc::new(Field::new(function.name(), function.return_type(&types)?, is_nullable)))
+}
+
+/// The function of [`narrowed_sum`].
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Narrowed {
+    data_type: DataType,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Narrowed {
+    fn name(&self) -> &'static str {
+        "checked_sum"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> PlanResult<FieldRef> {
+        null_as_arguments(self, &arguments)
+    }
+
+    fn return_type(&self, _: &[DataType]) -> PlanResult<DataType> {
+        Ok(self.data_type.clone())
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
+        let [sum] = take_function_args(self.name(), arguments.args)?;
+        let narrowed = sum.cast_to(&self.data_type, None);
+        narrowed.map_err(|_| DataFusionError::Execution(format!("Overflow happened on: sum of {}", self.data_type)))
+    }
+}
+
 /// A function that computes with integers of one type, and fails where the type does not hold the result.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Checked {
@@ -185,6 +231,10 @@ impl ScalarUDFImpl for Checked {
         &self.signature
     }
 
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> PlanResult<FieldRef> {
+        null_as_arguments(self, &arguments)
+    }
+
     fn return_type(&self, arguments: &[DataType]) -> PlanResult<DataType> {
         Ok(arguments.first().cloned().unwrap_or(DataType::Null))
     }
@@ -192,7 +242,7 @@ impl ScalarUDFImpl for Checked {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
         let is_scalar = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let operands = arguments.args.into_iter().map(|argument| {
-            Ok::<Box<dyn Datum>, datafusion::error::DataFusionError>(match argument {
+            Ok::<Box<dyn Datum>, DataFusionError>(match argument {
                 ColumnarValue::Array(array) => Box::new(array),
                 ColumnarValue::Scalar(scalar) => Box::new(scalar.to_scalar()?),
             })

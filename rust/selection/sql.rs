@@ -26,7 +26,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-use super::{floats, numbers};
+use super::{floats, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, compared_in_their_unit};
 use crate::{features, panics};
@@ -101,13 +101,13 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     let state = session();
     let known = mentioned(sql, &features::spread(schema));
     let df_schema = DFSchema::try_from(known).map_err(|error| explain(sql, schema, &error))?;
-    let parsed = state.sql_to_expr_with_alias(sql, &state.config_options().sql_parser.dialect);
-    let parsed = parsed.map_err(|error| explain(sql, schema, &error))?;
+    let mut parsed = parser::expression(sql).map_err(|error| explain(sql, schema, &error))?;
     if let Some(name) = &parsed.alias {
         let reason = format!("a filter has no name; leave `AS {name}` out");
         return Err(Error::Sql { sql: shortened(sql), reason });
     }
     refuse_long_chain(sql, &parsed.expr)?;
+    literals::keep_digits(&mut parsed.expr);
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
     let expr = bind(sql, expr, parameters)?;
@@ -117,6 +117,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
         return Err(refused);
     }
     let expr = compared_in_their_unit(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
+    let expr = literals::compared_exactly(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
     refuse_unstable(sql, &expr)?;
     refuse_deep(sql, &expr)?;
     let context = SimplifyContext::builder()
@@ -133,7 +134,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     }
     let plan = || {
         let exact = numbers::checked_numbers(keep_cases(coerced)?, &df_schema)?;
-        simplifier.simplify(floats::canonical_comparisons(exact, &df_schema)?)
+        simplifier.simplify(floats::with_canonical_floats(exact, &df_schema)?)
     };
     let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
     refuse_deep(sql, &simple)?;
@@ -208,6 +209,7 @@ pub(crate) fn is_long_chain(mut expr: &ast::Expr) -> bool {
             {
                 expr = left;
             }
+            ast::Expr::IsDistinctFrom(left, _) | ast::Expr::IsNotDistinctFrom(left, _) => expr = left,
             _ => return false,
         }
     }
@@ -349,8 +351,12 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
                 unstable = Some(format!("`{node}` looks at more than one row; a filter decides row by row"));
                 return Ok(TreeNodeRecursion::Stop);
             }
-            Expr::Placeholder(_) => {
-                unstable = Some(format!("`{node}` has no value; write the value out, or pass it in `params`"));
+            Expr::Placeholder(placeholder) => {
+                unstable = Some(if placeholder.id.starts_with('$') {
+                    format!("`{node}` has no value; write the value out, or pass it in `params`")
+                } else {
+                    no_parameter(&placeholder.id)
+                });
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::Exists(_) => {
@@ -363,6 +369,11 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
     });
     walked.map_err(|error| Error::Sql { sql: shortened(sql), reason: reason(&error) })?;
     unstable.map_or(Ok(()), |reason| Err(Error::Sql { sql: shortened(sql), reason }))
+}
+
+/// Says what is wrong with a placeholder of another dialect.
+pub(crate) fn no_parameter(placeholder: &str) -> String {
+    format!("`{placeholder}` is no parameter; write `$name`, and pass its value as `params={{\"name\": ...}}`")
 }
 
 /// Turns DataFusion's planning error into one that names the column, the place and near names.

@@ -10,13 +10,17 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
-//! [`labels`] are names of classes. [`provider`] is a dataset as a table of somebody else's DataFusion.
+//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and [`windows`] orders that the engine refuses.
+//! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
+mod aggregates;
 mod carry;
 mod function;
+mod keys;
 mod labels;
 mod leaf;
 mod moments;
+mod operators;
 mod plan;
 mod provider;
 mod run;
@@ -25,6 +29,7 @@ mod scan;
 mod table;
 mod trace;
 mod vector;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

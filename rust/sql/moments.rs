@@ -6,6 +6,7 @@
 //! a literal becomes the last moment of the column's unit that is not after it, before types are checked, and the comparison
 //! one that has the same answer. A column of nanoseconds is compared as microseconds with what is so far away.
 //! Times of day are all near, but those of one unit are not compared with those of another: `TIME '12:30:00'` takes the column's.
+//! Dates are compared with moments as days: a day is before a moment unless it begins after it.
 
 use std::sync::Arc;
 
@@ -21,14 +22,20 @@ use crate::selection::sql::balance;
 pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
         let replaced = match &node {
-            Expr::BinaryExpr(BinaryExpr { left, op, right }) => compared(left, *op, right, schema)
-                .or_else(|| op.swap().and_then(|swapped| compared(right, swapped, left, schema))),
+            Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
             Expr::Between(between) => of_between(between, schema),
             Expr::InList(list) => of_list(list, schema),
             _ => None,
         };
         Ok(replaced.map_or_else(|| Transformed::no(node), Transformed::yes))
     })
+}
+
+/// Returns what says the same as a comparison, where the engine has none of the two types, or none for all their values.
+pub(super) fn of_two(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
+    compared(left, op, right, schema)
+        .or_else(|| op.swap().and_then(|swapped| compared(right, swapped, left, schema)))
+        .or_else(|| of_columns(left, op, right, schema))
 }
 
 /// The bounds are compared one by one.
@@ -73,8 +80,8 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     let of_column = column.get_type(schema).ok()?;
     let unit = unit_of(&of_column)?;
     let Moment { count, counted_in, of, is_foreign } = Moment::of(literal, &of_column)?;
-    let unit = unit.min(counted_in);
-    let parts = per_second(counted_in) / per_second(unit);
+    let unit = unit.min(Unit::Of(counted_in));
+    let parts = unit.nanoseconds() / Unit::Of(counted_in).nanoseconds();
     let is_exact = count.rem_euclid(parts) == 0;
     if is_exact && !is_foreign {
         return None;
@@ -99,6 +106,84 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
     })
 }
 
+/// Compares what is no literal: days with moments, or times of day of two units.
+fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
+    use DataType::{Date32, Date64, Time32, Time64, Timestamp};
+    if !is_comparison(op) || literal_of(left).is_some() || literal_of(right).is_some() {
+        return None;
+    }
+    let (of_left, of_right) = (left.get_type(schema).ok()?, right.get_type(schema).ok()?);
+    match (&of_left, &of_right) {
+        (Date32 | Date64, Timestamp(unit, _)) => of_day(left, op, right, *unit),
+        (Timestamp(unit, _), Date32 | Date64) => of_day(right, op.swap()?, left, *unit),
+        (Time32(left_unit) | Time64(left_unit), Time32(right_unit) | Time64(right_unit)) if left_unit != right_unit => {
+            let finer = if left_unit < right_unit { &of_right } else { &of_left };
+            let in_finer = |side: &Expr, of: &DataType| {
+                if of == finer { side.clone() } else { cast(side.clone(), finer.clone()) }
+            };
+            Some(binary_expr(in_finer(left, &of_left), op, in_finer(right, &of_right)))
+        }
+        _ => None,
+    }
+}
+
+/// Compares the beginning of a day with a moment: in UTC, where a zone is told, as the engine does.
+fn of_day(day: &Expr, op: Operator, moment: &Expr, unit: TimeUnit) -> Option<Expr> {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    if day.column_refs().is_empty() {
+        // The statistics of a column of moments decide what the engine makes of a day that is written.
+        return None;
+    }
+    let moment = cast(moment.clone(), DataType::Timestamp(unit, None));
+    let day = cast(day.clone(), DataType::Date32);
+    let its_day = cast(moment.clone(), DataType::Date32);
+    let midnight = lit(ScalarValue::Time64Nanosecond(Some(0)));
+    let begins_it = cast(moment.clone(), DataType::Time64(TimeUnit::Nanosecond)).eq(midnight);
+    // False, or NULL where one of them is.
+    let never = day.clone().lt(its_day.clone()).and(day.clone().gt(its_day.clone()));
+    let is_equal = day.clone().eq(its_day.clone()).and(begins_it.clone().or(never));
+    let is_after = day.clone().gt(its_day.clone());
+    let is_distinct = || {
+        let is_other = binary_expr(day.clone(), IsDistinctFrom, its_day.clone());
+        is_other.or(moment.clone().is_not_null().and(not(begins_it.clone())))
+    };
+    Some(match op {
+        Eq => is_equal,
+        NotEq => not(is_equal),
+        Gt => is_after,
+        LtEq => not(is_after),
+        GtEq => is_after.or(is_equal),
+        Lt => not(is_after.or(is_equal)),
+        IsDistinctFrom => is_distinct(),
+        IsNotDistinctFrom => not(is_distinct()),
+        _ => return None,
+    })
+}
+
+fn is_comparison(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// What a column counts; the coarser, the less.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Unit {
+    Day,
+    Of(TimeUnit),
+}
+
+impl Unit {
+    fn nanoseconds(self) -> i64 {
+        match self {
+            Self::Day => 86_400_000_000_000,
+            Self::Of(TimeUnit::Second) => 1_000_000_000,
+            Self::Of(TimeUnit::Millisecond) => 1_000_000,
+            Self::Of(TimeUnit::Microsecond) => 1000,
+            Self::Of(TimeUnit::Nanosecond) => 1,
+        }
+    }
+}
+
 /// What a literal says, as exactly as can be told.
 struct Moment {
     count: i64,
@@ -116,36 +201,45 @@ enum Clock {
 }
 
 impl Clock {
-    /// Returns a moment.
-    fn at(&self, count: i64, unit: TimeUnit) -> Option<ScalarValue> {
+    /// Returns a moment, or a day.
+    fn at(&self, count: i64, unit: Unit) -> Option<ScalarValue> {
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
         Some(match (self, unit) {
-            (Self::Epoch(zone), unit) => {
+            (Self::Epoch(zone), Unit::Of(unit)) => {
                 ScalarValue::Int64(Some(count)).cast_to(&DataType::Timestamp(unit, zone.clone())).ok()?
             }
-            (Self::Midnight, TimeUnit::Second) => ScalarValue::Time32Second(Some(count.try_into().ok()?)),
-            (Self::Midnight, TimeUnit::Millisecond) => ScalarValue::Time32Millisecond(Some(count.try_into().ok()?)),
-            (Self::Midnight, TimeUnit::Microsecond) => ScalarValue::Time64Microsecond(Some(count)),
-            (Self::Midnight, TimeUnit::Nanosecond) => ScalarValue::Time64Nanosecond(Some(count)),
+            (Self::Epoch(_), Unit::Day) => ScalarValue::Date32(Some(count.try_into().ok()?)),
+            (Self::Midnight, Unit::Of(Second)) => ScalarValue::Time32Second(Some(count.try_into().ok()?)),
+            (Self::Midnight, Unit::Of(Millisecond)) => ScalarValue::Time32Millisecond(Some(count.try_into().ok()?)),
+            (Self::Midnight, Unit::Of(Microsecond)) => ScalarValue::Time64Microsecond(Some(count)),
+            (Self::Midnight, Unit::Of(Nanosecond)) => ScalarValue::Time64Nanosecond(Some(count)),
+            (Self::Midnight, Unit::Day) => return None,
         })
     }
 }
 
 impl Moment {
     fn of(literal: &Expr, of_column: &DataType) -> Option<Self> {
-        let DataType::Timestamp(_, zone) = of_column else {
-            let value = time_of(literal)?;
-            let count = count(&value.cast_to(&DataType::Time64(TimeUnit::Nanosecond)).ok()?)?;
-            let is_foreign = !is_text(&value.data_type()) && value.data_type() != *of_column;
-            return Some(Self { count, counted_in: TimeUnit::Nanosecond, of: Clock::Midnight, is_foreign });
+        let (zone, is_day) = match of_column {
+            DataType::Timestamp(_, zone) => (zone.clone(), false),
+            // Text and dates are compared with dates as such.
+            DataType::Date32 | DataType::Date64 if is_moment(literal) => (None, true),
+            DataType::Time32(_) | DataType::Time64(_) => {
+                let value = time_of(literal)?;
+                let count = count(&value.cast_to(&DataType::Time64(TimeUnit::Nanosecond)).ok()?)?;
+                let is_foreign = !is_text(&value.data_type()) && value.data_type() != *of_column;
+                return Some(Self { count, counted_in: TimeUnit::Nanosecond, of: Clock::Midnight, is_foreign });
+            }
+            _ => return None,
         };
-        let (value, zone) = timestamp_of(literal, zone.clone())?;
+        let (value, zone) = timestamp_of(literal, zone)?;
         let counted =
             |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
-        let (count, counted_in, is_foreign) = match counted(TimeUnit::Nanosecond) {
+        let (count, counted_in, is_far) = match counted(TimeUnit::Nanosecond) {
             Some(count) => (count, TimeUnit::Nanosecond, false),
             None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
         };
-        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign })
+        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign: is_far || is_day })
     }
 }
 
@@ -184,13 +278,18 @@ fn time_of(literal: &Expr) -> Option<ScalarValue> {
     }
 }
 
+fn is_moment(literal: &Expr) -> bool {
+    literal_of(literal).is_some_and(|(value, to)| matches!(to.unwrap_or(&value.data_type()), DataType::Timestamp(..)))
+}
+
 fn is_text(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
-fn unit_of(data_type: &DataType) -> Option<TimeUnit> {
+fn unit_of(data_type: &DataType) -> Option<Unit> {
     match data_type {
-        DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => Some(*unit),
+        DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => Some(Unit::Of(*unit)),
+        DataType::Date32 | DataType::Date64 => Some(Unit::Day),
         _ => None,
     }
 }
@@ -200,14 +299,5 @@ fn count(moment: &ScalarValue) -> Option<i64> {
         ScalarValue::TimestampMicrosecond(count, _) | ScalarValue::TimestampNanosecond(count, _) => *count,
         ScalarValue::Time64Nanosecond(count) => *count,
         _ => None,
-    }
-}
-
-fn per_second(unit: TimeUnit) -> i64 {
-    match unit {
-        TimeUnit::Second => 1,
-        TimeUnit::Millisecond => 1000,
-        TimeUnit::Microsecond => 1_000_000,
-        TimeUnit::Nanosecond => 1_000_000_000,
     }
 }

@@ -27,15 +27,19 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use sha2::{Digest, Sha256};
 
+use super::aggregates::exact_aggregates;
+use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
 use super::moments::compared_in_their_unit;
+use super::operators::Times;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
+use super::windows::framed_by_peers;
 use super::{Request, Table};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
-use crate::selection::{floats, numbers, sql};
+use crate::selection::{floats, literals, numbers, parser, sql};
 
 /// What a query calls the dataset that it is about.
 const SUBJECT: &str = "dataset";
@@ -59,7 +63,10 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let mut state = state(dataset, request)?;
         let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
-        let mut statement = parse(&state, text)?;
+        let mut statement = parse(text)?;
+        if let Statement::Statement(statement) = &mut statement {
+            literals::keep_digits(statement.as_mut());
+        }
         bind(&mut statement, request).map_err(refused)?;
         check_tables(&state, &statement, request)?;
         state
@@ -113,7 +120,7 @@ fn values_for(plan: LogicalPlan, request: &Request) -> PlanResult<LogicalPlan> {
     Ok(bound.data)
 }
 
-/// Puts numbers in the place of the names of classes, and moments of a column in the place of others.
+/// Puts numbers in the place of the names of classes, and moments and numbers of a column in the place of others.
 fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalPlan> {
     let replaced = plan.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
@@ -123,6 +130,7 @@ fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalP
             let name = kept.save(&expr);
             let numbered = names.number(expr, &schema)?;
             let replaced = numbered.transform_data(|expr| compared_in_their_unit(expr, &schema))?;
+            let replaced = replaced.transform_data(|expr| literals::compared_exactly(expr, &schema))?;
             Ok(replaced.update_data(|expr| name.restore(expr)))
         })
     })?;
@@ -134,22 +142,25 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
     if let Some(reason) = too_deep(&plan)? {
         return Ok(Err(reason));
     }
+    let plan = framed_by_peers(distinct_once(plan)?)?;
     let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let exact = typed.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
         let names = NamePreserver::new(&node);
-        let is_sort = matches!(node, LogicalPlan::Sort(_));
-        node.map_expressions(|expr| {
+        let exact = |expr: Expr| {
             let name = names.save(&expr);
             let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
-            let mut exact = floats::canonical_comparisons(exact, &schema)?;
-            if is_sort {
-                floats::canonical_key(&mut exact, &schema)?;
-            }
+            let exact = floats::with_canonical_floats(exact, &schema)?;
             Ok(Transformed::yes(name.restore(sql::balance(exact))))
+        };
+        node.map_expressions(|expr| match expr {
+            // It has no name of its own.
+            Expr::GroupingSet(_) => expr.map_children(exact),
+            expr => exact(expr),
         })?
-        .map_data(LogicalPlan::recompute_schema)
+        .map_data(LogicalPlan::recompute_schema)?
+        .map_data(exact_aggregates)
     })?;
     Ok(Ok(Planned { plan: exact.data, state, classes }))
 }
@@ -179,9 +190,13 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     let registered = catalog.register_schema(&names.default_schema, Arc::clone(&schema));
     registered.map_err(|error| failed("tables", error))?;
     catalogs.register_catalog(names.default_catalog.clone(), Arc::new(catalog));
-    let mut state =
-        SessionStateBuilder::new_from_existing(sql::session().clone()).with_catalog_list(Arc::new(catalogs)).build();
+    let mut state = SessionStateBuilder::new_from_existing(sql::session().clone())
+        .with_catalog_list(Arc::new(catalogs))
+        .with_optimizer_rule(Arc::new(OrderedOnce))
+        .build();
     state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
+    let times = Times { parameters: request.parameters.clone() };
+    state.register_expr_planner(Arc::new(times)).map_err(|error| failed("params", error))?;
     let register = |name: &str, table: Arc<dyn TableProvider>| {
         schema.register_table(name.to_owned(), table).map(drop).map_err(|error| failed("tables", error))
     };
@@ -193,7 +208,10 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         let table: Arc<dyn TableProvider> = match table {
             Table::Dataset(dataset) => Arc::new(DatasetTable::new(dataset, false)),
             Table::Batches(schema, batches) => {
-                let table = MemTable::try_new(Arc::clone(schema), vec![batches.clone()]);
+                let canonical = batches.iter().map(floats::canonical_columns).collect::<Result<Vec<_>, _>>();
+                let table = canonical
+                    .map_err(DataFusionError::from)
+                    .and_then(|batches| MemTable::try_new(Arc::clone(schema), vec![batches]));
                 Arc::new(table.map_err(|error| refused("tables", format!("`{name}`: {}", sql::reason(&error))))?)
             }
         };
@@ -210,11 +228,9 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
 }
 
 /// Parses one `SELECT`.
-fn parse(state: &SessionState, text: &str) -> Result<Statement> {
+fn parse(text: &str) -> Result<Statement> {
     let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
-    let statement = state
-        .sql_to_statement(text, &state.config_options().sql_parser.dialect)
-        .map_err(|error| refused(&sql::reason(&error)))?;
+    let statement = parser::statement(text).map_err(|error| refused(&sql::reason(&error)))?;
     const ONLY: &str = "only SELECT is run: nothing here writes, creates or sets";
     let Statement::Statement(inner) = &statement else { return Err(refused(ONLY)) };
     let ast::Statement::Query(query) = inner.as_ref() else { return Err(refused(ONLY)) };
@@ -249,8 +265,10 @@ fn bind(statement: &mut Statement, request: &Request) -> Result<(), String> {
         ControlFlow::Continue(())
     });
     if let ControlFlow::Break(placeholder) = unbound {
-        let name = placeholder.trim_start_matches('$');
-        return Err(format!("`{placeholder}` has no value; pass it as `params={{\"{name}\": ...}}`"));
+        return Err(match placeholder.strip_prefix('$') {
+            Some(name) => format!("`{placeholder}` has no value; pass it as `params={{\"{name}\": ...}}`"),
+            None => sql::no_parameter(&placeholder),
+        });
     }
     match request.parameters.keys().find(|name| !used.contains(*name)) {
         Some(name) => Err(format!("the parameter `{name}` is not in it; write `${name}` where its value belongs")),
@@ -325,7 +343,8 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
 #[derive(Debug)]
 struct Parameters(BTreeMap<String, ScalarValue>);
 
-fn value_of<'a>(names: &[String], parameters: &'a BTreeMap<String, ScalarValue>) -> Option<&'a ScalarValue> {
+/// Returns the value of a variable that stands for a parameter.
+pub(super) fn value_of<'a>(names: &[String], parameters: &'a BTreeMap<String, ScalarValue>) -> Option<&'a ScalarValue> {
     parameters.get(names.first()?.strip_prefix('@')?)
 }
 

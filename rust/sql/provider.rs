@@ -77,7 +77,7 @@ impl SharedTable {
         let exact = || {
             let schema = DFSchema::try_from(Arc::clone(&snapshot.schema))?;
             let Some(pushed) = self.table.pushed_down(&sql::balance(expr.clone()))? else { return Ok(None) };
-            floats::canonical_comparisons(sql::keep_cases(pushed)?, &schema).map(Some)
+            floats::with_canonical_floats(sql::keep_cases(pushed)?, &schema).map(Some)
         };
         let exact: PlanResult<Option<Expr>> = exact();
         Filter::try_from_expr(expr.to_string(), plan::simple(exact.ok()??, snapshot), snapshot).ok()

@@ -14,12 +14,13 @@ use arrow_array::{Array, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 use arrow_select::take::take_record_batch;
 use datafusion::common::DataFusionError;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionState;
+use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, SendableRecordBatchStream, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
@@ -35,7 +36,10 @@ use crate::query::{Answer, Dataset};
 use crate::selection::{Report, sql};
 use crate::stream::OF_ANOTHER_PROCESS;
 
-/// The part of the memory that a sort keeps free to merge what it has spilled.
+/// The parts of the memory: one for what the engine holds, one for what scans read.
+const HALVES: u64 = 2;
+
+/// The part of the memory that sorts keep free, all together, to merge what they have spilled.
 const MERGES_IN_MEMORY: u64 = 4;
 
 /// Memory for each row of a batch within the engine: merging what was spilled holds a batch of every run.
@@ -74,16 +78,14 @@ impl Running {
         progress: &Arc<Progress>,
     ) -> Result<Self> {
         let failed = |error: DataFusionError| Error::Sql { sql: sql::shortened(text), reason: sql::reason(&error) };
-        // Half for what the engine holds, half for what scans read.
-        let pool = FairSpillPool::new(usize::try_from(memory_limit / 2).unwrap_or(usize::MAX));
+        let pool = FairSpillPool::new(usize::try_from(memory_limit / HALVES).unwrap_or(usize::MAX));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).build_arc().map_err(failed)?;
-        let scanning = Arc::new(Scanning::new(memory_limit / 2, metrics, progress));
+        let scanning = Arc::new(Scanning::new(memory_limit / HALVES, metrics, progress));
         let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let most_rows = u64::from(config::QUERY_BATCH_ROWS);
         let batch_rows = (memory_limit / MEMORY_PER_BATCH_ROW).clamp(LEAST_BATCH_ROWS, most_rows);
         let config = SessionConfig::from(state.config_options().as_ref().clone())
             .with_batch_size(narrow(batch_rows))
-            .with_sort_spill_reservation_bytes(narrow(memory_limit / MERGES_IN_MEMORY))
             // One partition, so that the same query gives the same rows in the same order.
             .with_target_partitions(1)
             .with_extension(Arc::clone(&scanning));
@@ -98,10 +100,19 @@ impl Running {
         })
     }
 
+    /// Returns what `plan` runs in. Each of its sorts has a part of what is kept free for merging, and all of them leave as
+    /// much for what they hold.
+    fn context(&self, plan: &Arc<dyn ExecutionPlan>) -> Arc<TaskContext> {
+        let reserved = self.memory_limit / MERGES_IN_MEMORY / num_sorts(plan).max(1);
+        let reserved = usize::try_from(reserved).unwrap_or(usize::MAX);
+        let config = self.state.config().clone().with_sort_spill_reservation_bytes(reserved);
+        Arc::new(TaskContext::from(&self.state).with_session_config(config))
+    }
+
     /// Returns our error for one of the engine's.
     fn failed(&self, error: DataFusionError) -> Error {
         let error = match ours(error) {
-            Ok(error) => return error,
+            Ok(error) => return of_whole(error, self.memory_limit),
             Err(error) => error,
         };
         let (sql, reason) = (sql::shortened(&self.text), sql::reason(&error));
@@ -121,7 +132,7 @@ impl Running {
         let start = Instant::now();
         let physical = self.physical(plan)?;
         let io = Io::for_query()?;
-        let context = self.state.task_ctx();
+        let context = self.context(&physical);
         let mut batches = {
             let _entered = io.handle().enter();
             execute_stream(physical, context).map_err(|error| self.failed(error))?
@@ -198,6 +209,32 @@ impl Running {
         let order = UInt64Array::from_iter_values(sorted.iter().map(|&(_, index)| index));
         let attached = if attached.num_columns() == 0 { attached } else { take_record_batch(&attached, &order)? };
         Ok((sorted.iter().filter_map(|(place, _)| number(place)).collect(), attached, true))
+    }
+}
+
+/// Returns how many sorts of a plan may hold rows at the same time: one for each partition that is sorted on its own. One
+/// that keeps the first rows alone needs nothing for merging.
+fn num_sorts(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let of_inputs: u64 = plan.children().into_iter().map(num_sorts).sum();
+    let of_itself = match plan.downcast_ref::<SortExec>() {
+        Some(sort) if sort.fetch().is_none() => sort.input().output_partitioning().partition_count() as u64,
+        _ => 0,
+    };
+    of_inputs + of_itself
+}
+
+/// Returns the error of a scan, which has one of the [`HALVES`], as one of the whole limit, which is what can be raised.
+fn of_whole(error: Error, limit_bytes: u64) -> Error {
+    match error {
+        Error::MemoryLimit { url, row_group, needed_bytes, hint, .. } => {
+            let needed_bytes = needed_bytes.saturating_mul(HALVES);
+            Error::MemoryLimit { url, row_group, limit_bytes, needed_bytes, hint }
+        }
+        Error::BatchMemory { batch_rows, needed_bytes, .. } => {
+            Error::BatchMemory { batch_rows, limit_bytes, needed_bytes: needed_bytes.saturating_mul(HALVES) }
+        }
+        Error::QueryMemory { sql, reason, .. } => Error::QueryMemory { sql, limit_bytes, reason },
+        other => other,
     }
 }
 
@@ -305,11 +342,11 @@ impl QueryStream {
         let (metrics, progress) = (Arc::default(), Arc::default());
         let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
         let physical = running.physical(&planned.plan)?;
-        let schema = features::collect(&physical.schema());
+        let (schema, context) = (features::collect(&physical.schema()), running.context(&physical));
         let io = Io::for_query()?;
         let mut batches = {
             let _entered = io.handle().enter();
-            execute_stream(physical, running.state.task_ctx()).map_err(|error| running.failed(error))?
+            execute_stream(physical, context).map_err(|error| running.failed(error))?
         };
         let (sender, receiver): (SyncSender<Result<RecordBatch>>, _) = sync_channel(READY_BATCHES);
         let task = io.spawn(async move {

@@ -84,6 +84,9 @@ impl RelationPlanner for SamplePlanner {
         mut relation: TableFactor,
         context: &mut dyn RelationPlannerContext,
     ) -> PlanResult<RelationPlanning> {
+        if let TableFactor::Derived { sample: Some(_), .. } = &relation {
+            return plan_err!("TABLESAMPLE is for `dataset` and tables that are datasets, not for a subquery");
+        }
         let TableFactor::Table { sample, alias, .. } = &mut relation else {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         };

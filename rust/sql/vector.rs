@@ -2,6 +2,7 @@
 //!
 //! Sums are kept in `f64`, in four lanes that the compiler makes into SIMD.
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::cast::AsArray;
@@ -19,6 +20,9 @@ pub(crate) fn functions() -> &'static [Arc<ScalarUDF>] {
     });
     &FUNCTIONS
 }
+
+/// Squares of lengths that no number of the vector made too large or too small for a float, and no product of two of them.
+const EXACT_SQUARES: Range<f64> = 1e-280..1e300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Measure {
@@ -189,13 +193,32 @@ fn measured<L: Copy + Into<f64>, R: Copy + Into<f64>>(measure: Measure, left: &[
         Measure::Dot => Some(sum(left, right, |a, b| a * b)),
         Measure::L2Distance => Some(sum(left, right, |a, b| (a - b) * (a - b)).sqrt()),
         Measure::CosineSimilarity => {
-            let (left_norm, right_norm) = (sum(left, left, |a, b| a * b), sum(right, right, |a, b| a * b));
-            let is_zero = left_norm == 0.0 || right_norm == 0.0;
-            // Rounding may leave the bounds by a hair, which an `acos` would not forgive; a NaN stays one.
-            (!is_zero)
-                .then(|| (sum(left, right, |a, b| a * b) / (left_norm.sqrt() * right_norm.sqrt())).clamp(-1.0, 1.0))
+            let norms = squares(left, right);
+            if norms.iter().all(|norm| EXACT_SQUARES.contains(norm)) {
+                return Some(cosine(left, right, norms));
+            }
+            // Only directions count, so any lengths will do.
+            let (left, right) = (of_unit_size(left)?, of_unit_size(right)?);
+            Some(cosine(&left, &right, squares(&left, &right)))
         }
     }
+}
+
+/// Returns the squares of the lengths of two vectors.
+fn squares<L: Copy + Into<f64>, R: Copy + Into<f64>>(left: &[L], right: &[R]) -> [f64; 2] {
+    [sum(left, left, |a, b| a * b), sum(right, right, |a, b| a * b)]
+}
+
+fn cosine<L: Copy + Into<f64>, R: Copy + Into<f64>>(left: &[L], right: &[R], norms: [f64; 2]) -> f64 {
+    // Rounding may leave the bounds by a hair, which an `acos` would not forgive; a NaN stays one.
+    (sum(left, right, |a, b| a * b) / (norms[0].sqrt() * norms[1].sqrt())).clamp(-1.0, 1.0)
+}
+
+/// Divides the numbers of a vector by the largest of them; `None` if all are zero.
+fn of_unit_size<T: Copy + Into<f64>>(numbers: &[T]) -> Option<Vec<f64>> {
+    let numbers = numbers.iter().map(|&number| -> f64 { number.into() });
+    let largest = numbers.clone().map(f64::abs).fold(0.0, f64::max);
+    numbers.clone().any(|number| number != 0.0).then(|| numbers.map(|number| number / largest).collect())
 }
 
 /// Adds up `of` over the pairs of two vectors of one length.
@@ -239,5 +262,43 @@ mod tests {
                 got => prop_assert!((got.unwrap() - dot / norms).abs() < 1e-9),
             }
         }
+
+        #[test]
+        fn an_angle_does_not_depend_on_lengths(
+            pairs in prop::collection::vec((-1e3_f64..1e3, -1e3_f64..1e3), 1..40),
+            left_exponent in -1000..900,
+            right_exponent in -1000..900,
+        ) {
+            let left: Vec<f64> = pairs.iter().map(|pair| pair.0).collect();
+            let right: Vec<f64> = pairs.iter().map(|pair| pair.1).collect();
+            let scaled = |numbers: &[f64], exponent| -> Vec<f64> {
+                numbers.iter().map(|number| number * 2_f64.powi(exponent)).collect()
+            };
+            let cosine = |left: &[f64], right: &[f64]| {
+                measure(Measure::CosineSimilarity, Numbers::Double(left), Numbers::Double(right))
+            };
+            let expected = cosine(&left, &right);
+            let got = cosine(&scaled(&left, left_exponent), &scaled(&right, right_exponent));
+            prop_assert_eq!(got.is_some(), expected.is_some());
+            if let (Some(got), Some(expected)) = (got, expected) {
+                prop_assert!((got - expected).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn cosines_of_the_largest_and_the_smallest_vectors() {
+        let cosine = |left: &[f64]| {
+            let right = [1.0, 0.0, 0.0];
+            measure(Measure::CosineSimilarity, Numbers::Double(left), Numbers::Double(&right))
+        };
+        for x in [1e200, 1e-200, f64::MAX, f64::MIN_POSITIVE, 5e-324] {
+            assert_eq!(cosine(&[x, 0.0, 0.0]), Some(1.0), "{x}");
+            assert_eq!(cosine(&[-x, 0.0, 0.0]), Some(-1.0), "{x}");
+            assert_eq!(cosine(&[0.0, x, 0.0]), Some(0.0), "{x}");
+        }
+        assert_eq!(cosine(&[0.0; 3]), None);
+        assert!(cosine(&[f64::NAN, 0.0, 0.0]).unwrap().is_nan());
+        assert!(cosine(&[f64::INFINITY, 0.0, 0.0]).unwrap().is_nan());
     }
 }

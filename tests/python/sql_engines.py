@@ -65,7 +65,10 @@ class DataFusion:
             self._context.from_arrow(table, name)
 
     def table(self, query: Query) -> pa.Table:
-        return self._context.sql(query.with_literals()).to_arrow_table()
+        try:
+            return self._context.sql(query.with_literals()).to_arrow_table()
+        except Exception as error:  # of no class of its own: panics and internal errors
+            raise ValueError(str(error)) from error
 
 
 def comparable(table: pa.Table, *, is_ordered: bool) -> Rows:

@@ -150,9 +150,16 @@ def _distinct_on(terms: Terms) -> dict[str, Any]:
     names = terms.rng.sample(["cat", "seq", "u8", "flag", "text", "day"], terms.rng.randrange(1, 3))
     first = ", ".join(f"{name} NULLS LAST" for name in names)
     where = f" WHERE {terms.predicate(1)}" if terms.rng.random() < 0.5 else ""
-    # DataFusion panics where a key is ordered by twice.
     last = terms.pick("id", "id DESC", "price NULLS FIRST, id", "u64 DESC NULLS LAST, id")
     return {"sql": f"SELECT DISTINCT ON ({', '.join(names)}) id, word FROM dataset{where} ORDER BY {first}, {last}"}
+
+
+def _distinct_twice(terms: Terms) -> dict[str, Any]:
+    name = terms.pick("cat", "seq", "u8", "flag", "day")
+    on = terms.pick(name, f"{name}, {name}")
+    where = f" WHERE {terms.predicate(1)}" if terms.rng.random() < 0.5 else ""
+    keys = f"{name} NULLS LAST, {name} {terms.pick('ASC', 'DESC')} NULLS LAST, id{terms.pick('', ', id DESC')}"
+    return {"sql": f"SELECT DISTINCT ON ({on}) id, word FROM dataset{where} ORDER BY {keys}"}
 
 
 WINDOWS = (
@@ -261,6 +268,16 @@ def _special_aggregate(terms: Terms) -> dict[str, Any]:
     return {"sql": sql, "keeps_rows": False}
 
 
+def _special_groups(terms: Terms) -> dict[str, Any]:
+    name = terms.pick("f32", "f64", "-f64")
+    key = terms.pick("cat", "flag", "seq", "u8 % 10")
+    having = terms.pick("", "", f" HAVING max({name}) > {terms.rng.randrange(30, 50)}")
+    return {
+        "sql": f"SELECT {key} AS k, min({name}) AS low, max({name}) AS high FROM dataset GROUP BY {key}{having}",
+        "keeps_rows": False,
+    }
+
+
 def _special_join(terms: Terms) -> dict[str, Any]:
     name = terms.pick("f32", "f64")
     return {
@@ -321,6 +338,7 @@ FAMILIES: dict[str, tuple[int, Callable[[Terms], dict[str, Any]]]] = {
     "order": (40, _ordered),
     "floats-order": (10, _special_order),
     "distinct-on": (20, _distinct_on),
+    "distinct-twice": (10, _distinct_twice),
     "window": (40, _window),
     "floats-window": (6, _special_window),
     "best": (15, _best),
@@ -328,6 +346,7 @@ FAMILIES: dict[str, tuple[int, Callable[[Terms], dict[str, Any]]]] = {
     "vector": (15, _vector),
     "aggregate": (50, _aggregate),
     "floats-aggregate": (12, _special_aggregate),
+    "floats-groups": (12, _special_groups),
     "floats-join": (6, _special_join),
     "fan-out": (15, _fan_out),
     "sets": (20, _sets),

@@ -717,6 +717,8 @@ REFUSED = {
     "chance": ("random() < 0.5", fb.QueryError, "depends on more than the row"),
     "a new name": ("uuid() = lang", fb.QueryError, "depends on more than the row"),
     "a placeholder": ("id > $1", fb.QueryError, "write the value out"),
+    "another placeholder": ("id > :least", fb.QueryError, r"`:least` is no parameter; write `\$name`"),
+    "a question mark": ("id > ?", fb.QueryError, r"`\?` is no parameter; write `\$name`"),
     "a function that is not there": ("lenght(lang) > 2", fb.QueryError, "lenght"),
     "too many arguments": ("upper(lang, 2) = 'X'", fb.QueryError, "upper"),
 }
@@ -752,3 +754,44 @@ def test_nulls_within_a_nested_value_are_none_of_the_column(tmp_path):
     for name, column in columns.items():
         assert len(ds.filter(f"{name} IS NULL")) == column.null_count, name
         assert len(ds.filter(f"{name} IS NOT NULL")) == 8 - column.null_count, name
+
+
+DISTINCTIONS = (
+    "a IS DISTINCT FROM b AND c",
+    "a IS NOT DISTINCT FROM b OR c",
+    "c AND a is distinct from b OR a",
+    "c OR a IS NOT DISTINCT FROM b AND a",
+    "NOT a IS DISTINCT FROM b AND c",
+    "a IS DISTINCT FROM b AND b IS DISTINCT FROM c",
+    "a IS DISTINCT FROM (b AND c)",
+    "id IS DISTINCT FROM 1 AND c",
+    "id + 1 IS DISTINCT FROM id * 2 AND c",
+    "id BETWEEN 3 AND 20 AND a IS NOT DISTINCT FROM b AND c",
+    "CASE WHEN a IS DISTINCT FROM b OR c THEN id > 3 END",
+    "id IN (1, 2, 3) OR a IS DISTINCT /* from */ FROM b AND c = (a IS NOT DISTINCT FROM b AND b)",
+)
+
+
+@pytest.mark.parametrize("condition", DISTINCTIONS)
+def test_is_distinct_from_ends_where_the_next_condition_begins(condition, tmp_path):
+    values = [True, False, None]
+    rows = [(a, b, c) for a in values for b in values for c in values]
+    table = pa.table({"id": range(len(rows)), **dict(zip("abc", map(list, zip(*rows, strict=True)), strict=True))})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with duckdb.connect() as connection:
+        connection.register("dataset", table)
+        expected = (
+            connection.sql(f"SELECT ({condition}) AS k FROM dataset ORDER BY id").to_arrow_table()["k"].to_pylist()
+        )
+    ds = fb.load_dataset(tmp_path, split="train")
+    kept = [row for row, is_kept in enumerate(expected) if is_kept]
+    assert 0 < len(kept) < len(rows)
+    assert pa.table(ds.filter(condition))["id"].to_pylist() == kept
+    assert pa.table(ds.sql(f"SELECT id FROM dataset WHERE {condition}"))["id"].to_pylist() == kept
+    assert pa.table(ds.sql(f"SELECT id, {condition} AS k FROM dataset"))["k"].to_pylist() == expected
+
+
+def test_a_long_chain_of_distinctions_is_refused(tmp_path):
+    pq.write_table(pa.table({"a": [True]}), tmp_path / "rows.parquet")
+    with pytest.raises(fb.QueryError, match="levels deep"):
+        fb.load_dataset(tmp_path, split="train").filter("a" + " IS DISTINCT FROM a" * 5000)

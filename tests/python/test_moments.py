@@ -1,4 +1,4 @@
-"""Moments that a column of timestamps or times of day cannot hold, in filters and queries, against Python itself."""
+"""Moments that a column of timestamps, dates or times of day cannot hold, in filters and queries, against Python."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def _ids(ds: fb.Dataset, condition: str, **parameters: object) -> list[int]:
     query = f"SELECT id FROM dataset WHERE {condition}"
     assert pa.table(ds.sql(query, params=params))["id"].to_pylist() == kept
     return kept
+
+
+def _listed(ds: fb.Dataset, condition: str, **parameters: object) -> list[bool | None]:
+    """Returns what a condition is of each row, where it is a column of a query."""
+    return pa.table(ds.sql(f"SELECT id, {condition} AS k FROM dataset", params=parameters or None))["k"].to_pylist()
 
 
 def _expected(values: list[dt.datetime], keeps: Callable[[dt.datetime], bool]) -> list[int]:
@@ -148,6 +153,7 @@ def test_times_of_day_are_compared_as_they_are(times, text, op):
         assert _ids(times, f"at {op} {literal}", **parameters) == expected
         swapped = [row for row, at in enumerate(TIMES) if OPERATORS[op](time, at)]
         assert _ids(times, f"{literal} {op} at", **parameters) == swapped
+        assert _listed(times, f"at {op} {literal}", **parameters) == [OPERATORS[op](at, time) for at in TIMES] + [None]
 
 
 def test_times_of_day_may_be_bounds_and_in_lists(times):
@@ -156,3 +162,99 @@ def test_times_of_day_may_be_bounds_and_in_lists(times):
     assert _ids(times, "at IN (TIME '12:30:00', '12:30:00.0000001', '23:59:59')") == [1, 3]
     assert _ids(times, "at NOT IN (TIME '12:30:00.0000001', '00:00:00')") == [1, 2, 3]
     assert _ids(times, "at IS DISTINCT FROM TIME '12:30:00'") == [0, 2, 3, 4]
+
+
+def test_times_of_day_are_compared_wherever_a_condition_may_stand(times):
+    groups = times.query("SELECT at > TIME '12:30:00' AS k, count(*) AS n FROM dataset GROUP BY at > TIME '12:30:00'")
+    assert {row["k"]: row["n"] for row in pa.table(groups).to_pylist()} == {True: 2, False: 2, None: 1}
+    noon = pa.table({"time": pa.array([dt.time(12, 30), dt.time(12, 30, 0, 1)], pa.time64("ns"))})
+    joined = times.sql("SELECT d.id FROM dataset d JOIN noon ON d.at = noon.time", tables={"noon": noon})
+    assert pa.table(joined)["id"].to_pylist() == [1]
+
+
+def test_times_of_day_of_two_units_are_compared(tmp_path):
+    columns = {"short": pa.array([*TIMES, None], pa.time32("s")), "id": range(len(TIMES) + 1)}
+    long = [dt.time(0, 0, 0, 1), dt.time(12, 30), dt.time(12, 30, 0, 999_999), None, dt.time()]
+    pq.write_table(pa.table({**columns, "long": pa.array(long, pa.time64("ns"))}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    for op, holds in OPERATORS.items():
+        expected = [holds(TIMES[row], long[row]) for row in range(3)]
+        assert _ids(ds, f"short {op} long") == [row for row in range(3) if expected[row]]
+        assert _listed(ds, f"short {op} long") == [*expected, None, None]
+
+
+DAYS = [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]
+MOMENTS = (
+    "0001-01-01 00:00:00",
+    "1969-12-31 23:59:59.5",
+    "2024-02-29 00:00:00",
+    "2024-02-29 00:00:00.000001",
+    "9999-12-31 00:00:00",
+    "9999-12-31 23:59:59.999999",
+)
+
+
+def _midnight(day: dt.date) -> dt.datetime:
+    return dt.datetime.combine(day, dt.time())
+
+
+@pytest.fixture(scope="module", params=[pa.date32(), pa.date64()], ids=str)
+def days(request, tmp_path_factory) -> fb.Dataset:
+    """Returns rows of a day each, and one that is NULL."""
+    column = pa.array([*DAYS, None], request.param)
+    path = tmp_path_factory.mktemp("days") / "rows.parquet"
+    pq.write_table(pa.table({"day": column, "id": range(len(column))}), path, row_group_size=2)
+    return fb.load_dataset(path, split="train")
+
+
+@pytest.mark.parametrize("text", MOMENTS)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_day_is_compared_with_any_moment(days, text, op):
+    moment = dt.datetime.fromisoformat(text)
+    for literal in (f"TIMESTAMP '{text}'", f"CAST('{text}' AS TIMESTAMP)", "$moment"):
+        parameters = {"moment": moment} if literal == "$moment" else {}
+        expected = [OPERATORS[op](_midnight(day), moment) for day in DAYS]
+        assert _ids(days, f"day {op} {literal}", **parameters) == [row for row in range(4) if expected[row]]
+        assert _ids(days, f"NOT (day {op} {literal})", **parameters) == [row for row in range(4) if not expected[row]]
+        assert _listed(days, f"day {op} {literal}", **parameters) == [*expected, None]
+        swapped = [row for row in range(4) if OPERATORS[op](moment, _midnight(DAYS[row]))]
+        assert _ids(days, f"{literal} {op} day", **parameters) == swapped
+
+
+def test_moments_may_be_bounds_and_in_lists_of_days(days):
+    assert _ids(days, "day BETWEEN TIMESTAMP '1969-12-31 00:00:01' AND TIMESTAMP '9999-12-31'") == [2, 3]
+    assert _ids(days, "day NOT BETWEEN '1969-12-31' AND TIMESTAMP '9999-12-30 12:00:00'") == [0, 3]
+    assert _ids(days, "day IN (TIMESTAMP '2024-02-29', TIMESTAMP '9999-12-31 00:00:01', DATE '0001-01-01')") == [0, 2]
+    assert _ids(days, "day IS DISTINCT FROM TIMESTAMP '2024-02-29'") == [0, 1, 3, 4]
+    assert _ids(days, "day IS NOT DISTINCT FROM TIMESTAMP '2024-02-29 12:00:00'") == []
+    # Of a zone, the moment in UTC: the evening before.
+    abroad = dt.datetime(2024, 2, 29, 0, 30, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    assert _ids(days, "day < $abroad", abroad=abroad) == [0, 1]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("unit", UNITS)
+def test_days_and_moments_of_two_columns_are_compared(unit, zone, tmp_path):
+    near = [dt.datetime(1969, 12, 31), dt.datetime(1969, 12, 31, 12), dt.datetime(2024, 2, 28, 23, 59, 59)]
+    far = [dt.datetime.fromisoformat(text) for text in MOMENTS] if unit != "ns" else []
+    column = pa.array([*near, *far], pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
+    moments = [*column.cast(pa.timestamp("us")).to_pylist(), None]
+    pairs = [(day, moment) for day in [*DAYS, None] for moment in moments]
+    at = pa.array([moment for _, moment in pairs], pa.timestamp("us")).cast(pa.timestamp(unit))
+    table = {
+        "day": pa.array([day for day, _ in pairs], pa.date32()),
+        "at": at.cast(pa.timestamp(unit, zone)),
+        "id": range(len(pairs)),
+    }
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet", row_group_size=10)
+    ds = fb.load_dataset(tmp_path, split="train")
+    for op, holds in OPERATORS.items():
+        expected = [None if None in pair else holds(_midnight(pair[0]), pair[1]) for pair in pairs]
+        assert _listed(ds, f"day {op} at") == expected
+        assert _ids(ds, f"day {op} at") == [row for row, is_kept in enumerate(expected) if is_kept]
+        assert _ids(ds, f"NOT (day {op} at)") == [row for row, is_kept in enumerate(expected) if is_kept is False]
+        swapped = [None if None in pair else holds(pair[1], _midnight(pair[0])) for pair in pairs]
+        assert _listed(ds, f"at {op} day") == swapped
+    distinct = [(day is None) != (at is None) or (day is not None and _midnight(day) != at) for day, at in pairs]
+    assert _listed(ds, "day IS DISTINCT FROM at") == distinct
+    assert _listed(ds, "at IS NOT DISTINCT FROM day") == [not differ for differ in distinct]

@@ -98,6 +98,29 @@ def test_saved_queries_give_what_duckdb_gives(name, ds):
         assert by_path(got, column) == pytest.approx(by_path(expected, column), rel=1e-5)
 
 
+def test_what_has_no_direction_is_nearest_to_nothing(tmp_path):
+    vectors = [[0.0, 0.0], [0.0, 1.0], None, [float("nan"), 1.0], [1.0, 1.0], [1.0, 0.0]]
+    table = pa.table({"path": list("abcdef"), "embedding": pa.array(vectors, pa.list_(pa.float32()))})
+    data.write_fragments(tmp_path, table, num_fragments=1, row_group_rows=2)
+    nearest = fb.load_dataset(tmp_path, split="train").sql(
+        fb.read_query("nearest"), params={"vector": [2.0, 0.0], "count": 6}
+    )
+    assert pa.table(nearest)["path"].to_pylist() == ["f", "e", "b", "d", "a"]
+
+
+def test_a_size_that_is_not_known_is_not_the_largest(tmp_path):
+    sizes = pa.array([None, 3, 5, 4], pa.int64())
+    data.write_fragments(
+        tmp_path,
+        pa.table({"path": list("abcd"), "language": ["c"] * 4, "size": sizes}),
+        num_fragments=1,
+        row_group_rows=2,
+    )
+    mix = pa.table({"language": ["c"], "num_rows": [2]})
+    kept = fb.load_dataset(tmp_path, split="train").sql(fb.read_query("languages"), tables={"mix": mix})
+    assert sorted(pa.table(kept)["path"].to_pylist()) == ["c", "d"]
+
+
 def by_path(table: pa.Table, column: str) -> dict[str, Any]:
     return dict(zip(table["path"].to_pylist(), table[column].to_pylist(), strict=True))
 

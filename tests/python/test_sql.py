@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -429,7 +430,8 @@ REFUSED = {
     "EXPLAIN SELECT * FROM dataset": "only SELECT",
     "SHOW TABLES": "only SELECT",
     "SELECT * INTO t FROM dataset": "only SELECT",
-    "SELECT 1; SELECT 2": "",
+    "SELECT 1; SELECT 2": "several statements",
+    "": "it is empty",
     "SELECT * FROM '/etc/passwd'": "there is no table",
     'SELECT * FROM "s3://bucket/x.parquet"': "there is no table",
     "SELECT * FROM information_schema.tables": "there is no table",
@@ -437,6 +439,12 @@ REFUSED = {
     "SELECT id FROM dataset WHERE random() < 0.5": "TABLESAMPLE",
     "SELECT id, now() AS t FROM dataset": "now",
     "SELECT id FROM dataset WHERE lang = $lang": "`$lang` has no value",
+    "SELECT id FROM dataset WHERE lang = :lang": "`:lang` is no parameter; write `$name`",
+    "SELECT id FROM dataset WHERE lang = ?": "`?` is no parameter; write `$name`",
+    "SELECT id FROM (SELECT * FROM dataset) TABLESAMPLE BERNOULLI (10) REPEATABLE (1)": "not for a subquery",
+    "SELECT id FROM (SELECT * FROM dataset) d TABLESAMPLE SYSTEM (50)": "not for a subquery",
+    "SELECT d.id FROM dataset d, LATERAL (SELECT 1) TABLESAMPLE (5 ROWS)": "not for a subquery",
+    "WITH d AS (SELECT * FROM dataset) SELECT id FROM d TABLESAMPLE (9 ROWS) REPEATABLE (1)": "TABLESAMPLE is for",
     "SELECT id, score AS id FROM dataset": "",
     "SELECT cluster FROM dataset JOIN labels ON true": "mbiguous",
 }
@@ -489,6 +497,98 @@ def test_a_query_that_does_not_fit_spills_or_says_so(ds: fb.Dataset) -> None:
     with pytest.raises(fb.MemoryLimitError, match="memory_limit"):
         for _ in ds.query(grouped, memory_limit=1 << 20):
             pass
+
+
+def test_a_small_query_may_sort_often(ds: fb.Dataset) -> None:
+    keys = ("id", "id % 7", "-id", "score, id", "cluster DESC, id")
+    numbered = [f"SELECT id FROM dataset QUALIFY row_number() OVER (ORDER BY {key}) < 3" for key in keys * 4]
+    union = " UNION ALL ".join(numbered)
+    assert pa.table(ds.query(union)).num_rows == 2 * len(numbered)
+    assert pa.table(ds.query(union, memory_limit=32 << 20)).num_rows == 2 * len(numbered)
+    # One sort of many inputs is as many sorts.
+    parts = " UNION ALL ".join(["SELECT id FROM dataset"] * 20)
+    ordered = pa.table(ds.query(f"SELECT * FROM ({parts}) ORDER BY id"))
+    assert ordered["id"].to_pylist() == sorted([*range(NUM_ROWS)] * 20)
+
+
+def test_an_error_of_memory_names_the_limit_that_was_set_and_one_that_would_do(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    texts = [bytes(rng.integers(97, 123, 1000, dtype=np.uint8)).decode() for _ in range(3000)]
+    pq.write_table(pa.table({"id": range(3000), "s": texts}), tmp_path / "rows.parquet")
+    ordered = fb.load_dataset(tmp_path, split="train").sql("SELECT id FROM dataset ORDER BY s")
+    with pytest.raises(fb.MemoryLimitError, match=r"memory_limit of 4194304 bytes .* needs \d+ bytes") as refused:
+        list(ordered.batches(2, memory_limit=4 << 20))
+    needed = re.search(r"needs (\d+) bytes", str(refused.value))
+    assert needed is not None
+    assert int(needed[1]) > 4 << 20
+    assert sorted(range(3000), key=texts.__getitem__) == ids_of(ordered, memory_limit=int(needed[1]) * 5 // 4)
+
+
+KEYS = {
+    "binary": pa.array([b"b", b"a", None, b"b"]),
+    "large binary": pa.array([b"b", b"a", None, b"b"], pa.large_binary()),
+    "fixed-size binary": pa.array([b"bb", b"aa", None, b"bb"], pa.binary(2)),
+    "time32": pa.array([2, 1, None, 2], pa.time32("s")),
+    "time64": pa.array([2, 1, None, 2], pa.time64("us")),
+    "duration": pa.array([2, 1, None, 2], pa.duration("us")),
+    "struct": pa.array([{"a": 2}, {"a": 1}, None, {"a": 2}]),
+    "map": pa.array([[("a", 2)], [("a", 1)], None, [("a", 2)]], pa.map_(pa.string(), pa.int64())),
+    # As it is with keys that have distances.
+    "int": pa.array([2, 1, None, 2]),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_windows_may_be_ordered_by_keys_of_any_type(name: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(4), "k": KEYS[name]}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    first_two = "SELECT id FROM dataset QUALIFY row_number() OVER (ORDER BY k) <= 2 ORDER BY id"
+    assert ids_of(ds.sql(first_two)) == [0, 1]
+    for function, of_rows in {
+        "row_number()": [2, 1, 4, 3],
+        "rank()": [2, 1, 4, 2],
+        "dense_rank()": [2, 1, 3, 2],
+        "lag(id)": [1, None, 3, 0],
+        "ntile(2)": [1, 1, 2, 2],
+        "cume_dist()": [0.75, 0.25, 1.0, 0.75],
+        # Of rows with the same key all, or none.
+        "sum(id)": [4, 1, 6, 4],
+        "count(*)": [3, 1, 4, 3],
+        "first_value(id)": [1, 1, 1, 1],
+    }.items():
+        for run in (ds.sql, ds.query):
+            rows = pa.table(run(f"SELECT id, {function} OVER (ORDER BY k) AS x FROM dataset ORDER BY id"))
+            assert rows["x"].to_pylist() == of_rows, function
+    backwards = "SELECT id, sum(id) OVER (ORDER BY k DESC NULLS LAST) AS x FROM dataset ORDER BY id"
+    assert pa.table(ds.sql(backwards))["x"].to_pylist() == [3, 4, 6, 3]
+
+
+def test_distances_need_keys_that_have_them(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(4), "k": KEYS["binary"]}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    with pytest.raises(fb.QueryError, match="range queries on datatype: Binary"):
+        ds.sql("SELECT id, sum(id) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS x FROM dataset")
+
+
+REPEATED_KEYS = (
+    "SELECT DISTINCT ON (cluster) cluster, id FROM dataset ORDER BY cluster, cluster, score, score DESC, id",
+    "SELECT DISTINCT ON (cluster, cluster) cluster, id FROM dataset ORDER BY cluster, cluster, score, id",
+    "SELECT DISTINCT ON (cluster) cluster, id FROM dataset ORDER BY cluster, score, id, CAST(id AS BIGINT)",
+    "SELECT cluster, first_value(id ORDER BY score, id, score) AS id FROM dataset GROUP BY cluster",
+    "SELECT cluster, last_value(id ORDER BY score DESC, id DESC, id) AS id FROM dataset GROUP BY cluster",
+)
+
+
+@pytest.mark.parametrize("sql", REPEATED_KEYS)
+def test_a_key_that_is_there_twice_decides_once(ds: fb.Dataset, sql: str) -> None:
+    once = "SELECT DISTINCT ON (cluster) cluster, id FROM dataset ORDER BY cluster, score, id"
+    run = ds.query if "GROUP BY" in sql else ds.sql
+    assert pa.table(run(sql)).sort_by("cluster") == pa.table(ds.sql(once))
+
+
+def test_distinct_on_a_key_twice_keeps_the_first_row(ds: fb.Dataset) -> None:
+    twice = ds.sql("SELECT DISTINCT ON (lang, lang) lang, id FROM dataset")
+    assert sorted(ids_of(twice)) == sorted(ids_of(ds.sql("SELECT DISTINCT ON (lang) lang, id FROM dataset")))
 
 
 def test_a_state_of_another_query_parameter_or_table_is_refused(ds: fb.Dataset) -> None:

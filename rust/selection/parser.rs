@@ -1,0 +1,153 @@
+//! Text of SQL to the parser's tree.
+//!
+//! sqlparser takes all that follows `IS [NOT] DISTINCT FROM` as its right side, across `AND` and `OR`: in
+//! `a IS DISTINCT FROM b AND c` the `b AND c`. So it is given an operator of nearly the same rank in its place, one lower than
+//! that of `IS`, and the tree gets back what was written.
+
+use datafusion::common::{Result as PlanResult, plan_err};
+use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement};
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+
+use super::sql::session;
+
+/// Names of the operators.
+const DISTINCT: &str = "IS DISTINCT FROM";
+const NOT_DISTINCT: &str = "IS NOT DISTINCT FROM";
+
+/// The keywords that make them, and what stands in their place.
+const STAND_INS: [(&[Keyword], &str); 2] = [
+    (&[Keyword::IS, Keyword::DISTINCT, Keyword::FROM], DISTINCT),
+    (&[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM], NOT_DISTINCT),
+];
+
+/// Parses one statement.
+pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
+    let mut statements = parser_of(text)?.parse_statements()?;
+    let Some(mut statement) = statements.pop_front() else { return plan_err!("it is empty; expected a SELECT") };
+    if !statements.is_empty() {
+        return plan_err!("it is several statements, expected one SELECT");
+    }
+    if let Statement::Statement(statement) = &mut statement {
+        restore(statement.as_mut());
+    }
+    Ok(statement)
+}
+
+/// Parses an expression, which may have a name.
+pub(super) fn expression(text: &str) -> PlanResult<ast::ExprWithAlias> {
+    let mut parsed = parser_of(text)?.parse_into_expr()?;
+    restore(&mut parsed.expr);
+    Ok(parsed)
+}
+
+fn parser_of(text: &str) -> PlanResult<DFParser<'static>> {
+    static DIALECT: GenericDialect = GenericDialect {};
+    let tokens = Tokenizer::new(&DIALECT, text).tokenize_with_location().map_err(ParserError::from)?;
+    DFParserBuilder::new(with_stand_ins(tokens))
+        .with_dialect(&DIALECT)
+        .with_recursion_limit(session().config_options().sql_parser.recursion_limit.get())
+        .build()
+}
+
+fn with_stand_ins(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let stand_in =
+        |start| STAND_INS.iter().find_map(|(keywords, name)| Some((end_of(keywords, &tokens, start)?, *name)));
+    if (0..tokens.len()).all(|start| stand_in(start).is_none()) {
+        return tokens;
+    }
+    let (mut made, mut next) = (Vec::with_capacity(tokens.len()), 0);
+    while let Some(token) = tokens.get(next) {
+        let (end, token) = match stand_in(next) {
+            Some((end, name)) => {
+                let span = token.span.union(&tokens[end - 1].span);
+                (end, TokenWithSpan::new(Token::CustomBinaryOperator(name.to_owned()), span))
+            }
+            None => (next + 1, token.clone()),
+        };
+        made.push(token);
+        next = end;
+    }
+    made
+}
+
+/// Returns where `keywords` end, if they begin at `start`.
+fn end_of(keywords: &[Keyword], tokens: &[TokenWithSpan], start: usize) -> Option<usize> {
+    let is = |token: &Token, keyword: &Keyword| matches!(token, Token::Word(word) if word.keyword == *keyword);
+    let (first, others) = keywords.split_first()?;
+    if !is(&tokens.get(start)?.token, first) {
+        return None;
+    }
+    let mut end = start + 1;
+    for keyword in others {
+        while matches!(tokens.get(end)?.token, Token::Whitespace(_)) {
+            end += 1;
+        }
+        if !is(&tokens[end].token, keyword) {
+            return None;
+        }
+        end += 1;
+    }
+    Some(end)
+}
+
+/// Puts the comparisons in the place of the operators that stood for them.
+fn restore(parsed: &mut impl ast::VisitMut) {
+    let _: std::ops::ControlFlow<()> = ast::visit_expressions_mut(parsed, |expr| {
+        if let ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Custom(name), right } = expr {
+            let is_negated = name == NOT_DISTINCT;
+            let taken =
+                |side: &mut Box<ast::Expr>| std::mem::replace(side, Box::new(ast::Expr::value(ast::Value::Null)));
+            let (left, right) = (taken(left), taken(right));
+            *expr = if is_negated {
+                ast::Expr::IsNotDistinctFrom(left, right)
+            } else {
+                ast::Expr::IsDistinctFrom(left, right)
+            };
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns an expression as it is understood: each comparison in brackets.
+    fn understood(text: &str) -> String {
+        let mut expr = expression(text).unwrap().expr;
+        let _: std::ops::ControlFlow<()> = ast::visit_expressions_mut(&mut expr, |expr| {
+            if matches!(expr, ast::Expr::IsDistinctFrom(..) | ast::Expr::IsNotDistinctFrom(..)) {
+                *expr = ast::Expr::Nested(Box::new(expr.clone()));
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        expr.to_string()
+    }
+
+    #[test]
+    fn is_distinct_from_ends_before_and_and_or() {
+        for (written, expected) in [
+            ("a IS DISTINCT FROM b AND c", "(a IS DISTINCT FROM b) AND c"),
+            ("c OR a is not distinct from b OR d", "c OR (a IS NOT DISTINCT FROM b) OR d"),
+            ("c AND a IS DISTINCT FROM b OR d", "c AND (a IS DISTINCT FROM b) OR d"),
+            ("NOT a IS DISTINCT FROM b AND c", "NOT (a IS DISTINCT FROM b) AND c"),
+            ("a IS DISTINCT FROM (b AND c)", "(a IS DISTINCT FROM (b AND c))"),
+            ("a IS DISTINCT FROM NOT b AND c", "(a IS DISTINCT FROM NOT b) AND c"),
+            ("a IS DISTINCT FROM b + 1 AND c", "(a IS DISTINCT FROM b + 1) AND c"),
+            ("a = NOT b IS DISTINCT FROM c AND d", "a = NOT (b IS DISTINCT FROM c) AND d"),
+            ("a IS DISTINCT FROM b AND c IS DISTINCT FROM d", "(a IS DISTINCT FROM b) AND (c IS DISTINCT FROM d)"),
+            (
+                "CASE WHEN a IS DISTINCT /* so */ FROM b OR c THEN 1 END",
+                "CASE WHEN (a IS DISTINCT FROM b) OR c THEN 1 END",
+            ),
+        ] {
+            assert_eq!(understood(written), expected, "{written}");
+        }
+        let parsed = expression("c AND a IS DISTINCT FROM b OR d").unwrap().expr;
+        assert!(matches!(parsed, ast::Expr::BinaryOp { op: ast::BinaryOperator::Or, .. }));
+    }
+}

@@ -1,0 +1,111 @@
+//! Has aggregates return what SQL promises, of groups and of windows.
+//!
+//! The engine's sums of integers wrap around. Its extremes of floats in groups begin with finite numbers, and depend on
+//! where among the others a NaN comes. So sums are computed in a type that holds them all, and extremes of the integers that
+//! are ordered as the floats; a projection above turns both back. Other floats that come of rows, such as the mean of two
+//! infinities, become canonical there.
+
+use std::sync::Arc;
+
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
+use datafusion::common::{Column, DFSchema, Result as PlanResult};
+use datafusion::logical_expr::logical_plan::{Aggregate, Projection, Window};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast};
+
+use crate::selection::{floats, numbers};
+
+/// What a column of results is.
+#[derive(Debug)]
+enum Outcome {
+    /// What it should be.
+    Exact,
+    /// Sums that should be of this type.
+    Sums(DataType),
+    /// The order of floats.
+    Order,
+    /// Floats that may not be canonical.
+    Floats,
+}
+
+/// Makes the aggregates of a node of a type-checked plan exact. Its columns keep their names and types.
+pub(super) fn exact_aggregates(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let (calls, input) = match &plan {
+        LogicalPlan::Aggregate(aggregate) => (&aggregate.aggr_expr, &aggregate.input),
+        LogicalPlan::Window(window) => (&window.window_expr, &window.input),
+        _ => return Ok(plan),
+    };
+    let exact = calls.iter().map(|call| exact_call(call.clone(), input.schema()));
+    let (calls, outcomes): (Vec<_>, Vec<_>) = exact.collect::<PlanResult<Vec<_>>>()?.into_iter().unzip();
+    if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Exact)) {
+        return Ok(plan);
+    }
+    let (schema, input) = (Arc::clone(plan.schema()), Arc::clone(input));
+    let inner = match plan {
+        LogicalPlan::Aggregate(plan) => LogicalPlan::Aggregate(Aggregate::try_new(input, plan.group_expr, calls)?),
+        _ => LogicalPlan::Window(Window::try_new(calls, input)?),
+    };
+    // Keys of groups, or the columns of the rows, come first.
+    let num_others = schema.fields().len() - outcomes.len();
+    let outcomes = std::iter::repeat_with(|| Outcome::Exact).take(num_others).chain(outcomes);
+    let columns = outcomes.enumerate().map(|(place, outcome)| {
+        let column = Expr::Column(Column::from(inner.schema().qualified_field(place)));
+        let (qualifier, field) = schema.qualified_field(place);
+        let exact = match outcome {
+            Outcome::Exact => return column,
+            Outcome::Sums(data_type) => numbers::narrowed_sum(column, data_type),
+            Outcome::Order => floats::order_of_floats(column),
+            Outcome::Floats => floats::canonical_floats(column),
+        };
+        exact.alias_qualified(qualifier.cloned(), field.name())
+    });
+    let columns = columns.collect();
+    Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(inner))?))
+}
+
+/// Returns what is called in the place of an aggregate or a function of a window, and what comes of it.
+fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> {
+    let data_type = call.get_type(schema)?;
+    let mut inner = &mut call;
+    while let Expr::Alias(alias) = inner {
+        inner = &mut alias.expr;
+    }
+    let (name, arguments, is_limited) = match inner {
+        Expr::AggregateFunction(function) => (function.func.name(), &mut function.params.args, false),
+        Expr::WindowFunction(function) => {
+            let (function, params) = (&function.fun, &mut function.params);
+            let name = match function {
+                WindowFunctionDefinition::AggregateUDF(function) => function.name(),
+                WindowFunctionDefinition::WindowUDF(_) => "",
+            };
+            // The engine has these sums of `BIGINT` alone.
+            (name, &mut params.args, params.distinct && !params.window_frame.is_ever_expanding())
+        }
+        _ => return Ok((call, Outcome::Exact)),
+    };
+    let wide = if name == "sum" && !is_limited { wider(&data_type) } else { None };
+    let outcome = match (arguments.as_mut_slice(), wide) {
+        ([argument], Some(wide)) => {
+            *argument = cast(std::mem::take(argument), wide);
+            Outcome::Sums(data_type)
+        }
+        ([argument], None) if matches!(name, "min" | "max") && argument.get_type(schema)?.is_floating() => {
+            *argument = floats::order_of_floats(std::mem::take(argument));
+            Outcome::Order
+        }
+        _ if floats::has_floats(&data_type) => Outcome::Floats,
+        _ => Outcome::Exact,
+    };
+    Ok((call, outcome))
+}
+
+/// Returns a type that holds all sums of what is summed up in `data_type`, where that does not.
+fn wider(data_type: &DataType) -> Option<DataType> {
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Int64, UInt64};
+    match data_type {
+        Int64 | UInt64 => Some(Decimal128(DECIMAL128_MAX_PRECISION, 0)),
+        Decimal32(_, scale) | Decimal64(_, scale) => Some(Decimal128(DECIMAL128_MAX_PRECISION, *scale)),
+        // One of fewer digits has ten more than what is summed up.
+        Decimal128(DECIMAL128_MAX_PRECISION, scale) => Some(Decimal256(DECIMAL256_MAX_PRECISION, *scale)),
+        _ => None,
+    }
+}

@@ -1,0 +1,364 @@
+"""Numbers in SQL are compared as they are written and summed up exactly, and there is one NaN and one zero."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAN = float("nan")
+INF = float("inf")
+NEGATIVE_NAN = -np.float64(NAN)
+"""Of another bit pattern: what `0.0 / 0.0` is on most machines."""
+
+
+def dataset(folder: Path, columns: dict[str, Any], *, row_group_size: int = 1 << 20) -> fb.Dataset:
+    pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=row_group_size)
+    return fb.load_dataset(folder, split="train")
+
+
+def ids_of(rows: Any) -> list[int]:
+    return pa.table(rows)["id"].to_pylist()
+
+
+def rows_of(rows: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in pa.table(rows).to_pylist()]
+
+
+def decimals(*values: str | None) -> list[decimal.Decimal | None]:
+    return [None if value is None else decimal.Decimal(value) for value in values]
+
+
+def column(kind: pa.DataType, *values: str | None) -> pa.Array:
+    return pa.array(decimals(*values), kind)
+
+
+# Values that are one double, or next to the bounds of their type.
+EXACT = {
+    "d": column(pa.decimal128(20, 2), "1234567890123456.12", "1234567890123456.13", None, "-0.01", "1.00"),
+    "wide": column(pa.decimal128(38, 10), "1" * 28 + ".5", "1.5", None, "-" + "9" * 28, "1.5000000001"),
+    "long": column(pa.decimal128(38, 0), "12345678901234567890123", "12345678901234567890124", None, "0", "-1"),
+    "huge": column(pa.decimal256(76, 3), "9" * 73 + ".999", "9" * 73 + ".998", None, "1.005", "-1"),
+    "i": pa.array([2**53, 2**53 + 1, None, -(2**63), 2**63 - 1], pa.int64()),
+    "u": pa.array([2**64 - 1, 2**64 - 2, None, 0, 2**53 + 1], pa.uint64()),
+    "tiny": pa.array([-128, 127, None, 0, 1], pa.int8()),
+}
+LITERALS = {
+    "d": [
+        "1234567890123456.12",
+        "1234567890123456.125",
+        "-0.005",
+        "1",
+        "1.0",
+        "1e20",
+        "-1e400",
+        "0.9999999999999999999",
+    ],
+    "wide": ["1.5", "1" * 28 + ".5", "1.50000000005", "-" + "9" * 28 + ".1", "0"],
+    "long": ["12345678901234567890123", "12345678901234567890123.5", "-0.5", "9" * 50],
+    "huge": ["9" * 73 + ".999", "9" * 73 + ".9985", "1.005", "1e76", "-1"],
+    "i": ["9007199254740993.0", "9007199254740992.5", "-9223372036854775809", "9223372036854775808", "1.5", "1e30"],
+    "u": ["18446744073709551616", "18446744073709551615", "18446744073709551614.5", "-1", "-0.5", "9007199254740993.0"],
+    "tiny": ["127.5", "128", "-128.5", "0.0", "0.5", "-1e-400"],
+}
+OPERATORS = {
+    "=": lambda value, literal: value == literal,
+    "<>": lambda value, literal: value != literal,
+    "<": lambda value, literal: value < literal,
+    "<=": lambda value, literal: value <= literal,
+    ">": lambda value, literal: value > literal,
+    ">=": lambda value, literal: value >= literal,
+}
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    # Of one row each, so that statistics decide all.
+    return dataset(tmp_path_factory.mktemp("exact"), {"id": range(5), **EXACT}, row_group_size=1)
+
+
+@pytest.mark.parametrize(("name", "literal"), [(name, literal) for name in LITERALS for literal in LITERALS[name]])
+def test_what_is_written_is_compared(exact: fb.Dataset, name: str, literal: str) -> None:
+    values = [None if value is None else decimal.Decimal(value) for value in EXACT[name].to_pylist()]
+    number = decimal.Decimal(literal)
+    hidden = f"CASE WHEN id >= 0 THEN {name} END"  # from statistics
+    for op, holds in OPERATORS.items():
+        expected = [i for i, value in enumerate(values) if value is not None and holds(value, number)]
+        others = [i for i, value in enumerate(values) if value is not None and i not in expected]
+        for sql in (f"{name} {op} {literal}", f"{name} {op} ({literal})", f"{hidden} {op} {literal}"):
+            assert ids_of(exact.filter(sql)) == expected, sql
+            assert ids_of(exact.filter(f"NOT ({sql})")) == others, sql
+            assert ids_of(exact.sql(f"SELECT id FROM dataset WHERE {sql}")) == expected, sql
+            assert ids_of(exact.query(f"SELECT id FROM dataset WHERE {sql} ORDER BY id")) == expected, sql
+    swapped = [i for i, value in enumerate(values) if value is not None and value > number]
+    assert ids_of(exact.filter(f"{literal} < {name}")) == swapped
+    equal = [i for i, value in enumerate(values) if value == number]
+    assert ids_of(exact.filter(f"{name} IN ({literal}, 77)")) == equal
+    assert ids_of(exact.filter(f"{name} NOT IN ({literal})")) == [i for i in (0, 1, 3, 4) if i not in equal]
+    assert ids_of(exact.filter(f"{name} IS NOT DISTINCT FROM {literal}")) == equal
+    assert ids_of(exact.filter(f"{name} BETWEEN {literal} AND {literal}")) == equal
+    assert ids_of(exact.filter(f"CASE {name} WHEN {literal} THEN true ELSE false END")) == equal
+
+
+def test_a_number_is_as_exact_as_its_decimal_parameter_its_text_and_its_cast(exact: fb.Dataset) -> None:
+    literal = "1234567890123456.13"
+    for sql, params in (
+        (f"d = {literal}::DECIMAL(20, 2)", None),
+        (f"d = CAST({literal} AS DECIMAL(38, 5))", None),
+        (f"d = '{literal}'", None),
+        ("d = $v", {"v": decimal.Decimal(literal)}),
+        (f"d IN (77, {literal})", None),
+    ):
+        assert ids_of(exact.filter(sql, params=params)) == [1], sql
+    # A double is the number that it is printed as.
+    assert ids_of(exact.filter("wide > $v", params={"v": 1.5})) == [0, 4]
+    assert ids_of(exact.filter("i = $v", params={"v": 9007199254740992.0})) == [0]
+    assert ids_of(exact.filter("i < $v", params={"v": INF})) == [0, 1, 3, 4]
+    assert ids_of(exact.filter("d < $v", params={"v": decimal.Decimal("1.005")})) == [3, 4]
+
+
+def test_a_comparison_with_another_number_is_decided_by_statistics(exact: fb.Dataset) -> None:
+    for sql, kept in (("tiny > 0.5", 2), ("d >= 1234567890123456.125", 1), ("u < 18446744073709551614.5", 3)):
+        facts = exact.filter(sql).explain()
+        assert facts["rows_kept"] == kept, sql
+        assert facts["selection_bytes"] == 0, sql
+
+
+def test_numbers_that_are_not_compared_stay_doubles(exact: fb.Dataset) -> None:
+    computed = exact.sql("SELECT tiny * 0.5, 0.12345678901234567890 AS p, tiny > 0.5 FROM dataset WHERE id = 1")
+    assert computed.schema.types == [pa.float64(), pa.float64(), pa.bool_()]
+    assert computed.column_names == ["dataset.tiny * Float64(0.5)", "p", "dataset.tiny > Float64(0.5)"]
+    assert rows_of(computed) == [(63.5, 0.12345678901234568, True)]
+    side = {"v": [0.12345678901234567890]}
+    joined = exact.query("SELECT v FROM s WHERE v = 0.12345678901234567890", tables={"s": side})
+    assert len(rows_of(joined)) == 1
+
+
+def test_numbers_are_exact_wherever_a_query_compares_them(exact: fb.Dataset) -> None:
+    side = {"k": decimals("1234567890123456.12", "1234567890123456.13"), "v": ["a", "b"]}
+    literal = "1234567890123456.12"
+    for sql in (
+        f"SELECT v FROM dataset JOIN s ON d = k AND k > {literal}",
+        f"SELECT v FROM s WHERE k IN (SELECT d FROM dataset WHERE d > {literal})",
+        f"SELECT v FROM s GROUP BY v HAVING max(k) > {literal}",
+        f"SELECT v FROM (SELECT v, k > {literal} AS later FROM s) WHERE later",
+        f"SELECT v FROM s QUALIFY max(k) OVER (PARTITION BY v) > {literal}",
+    ):
+        assert rows_of(exact.query(sql, tables={"s": side})) == [("b",)], sql
+
+
+OVERFLOWING = {
+    "all": "SELECT sum({x}) AS s FROM dataset",
+    "groups": "SELECT id, sum({x}) AS s FROM dataset GROUP BY ROLLUP (id)",
+    "filtered": "SELECT sum({x}) FILTER (WHERE id >= 0) AS s FROM dataset",
+    "distinct": "SELECT sum(DISTINCT {x}) AS s FROM dataset",
+    "window": "SELECT id, sum({x}) OVER () AS s FROM dataset",
+    "running": "SELECT id, sum({x}) OVER (ORDER BY id) AS s FROM dataset",
+    "frame": "SELECT id, sum({x}) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS s FROM dataset",
+    "having": "SELECT id % 1 AS g FROM dataset GROUP BY g HAVING sum({x}) > 0",
+    "subquery": "SELECT id FROM dataset WHERE id < (SELECT sum({x}) FROM dataset)",
+}
+
+
+@pytest.mark.parametrize("where", OVERFLOWING)
+@pytest.mark.parametrize("name", ["high", "low", "unsigned"])
+def test_a_sum_that_does_not_fit_is_an_error(tmp_path: Path, where: str, name: str) -> None:
+    columns = {
+        "id": range(3),
+        "high": [2**62, 2**62 + 1, 2**62 + 2],
+        "low": [-(2**62), -(2**62) - 1, -(2**62) - 2],
+        "unsigned": pa.array([2**63, 2**63 + 1, 2**63 + 2], pa.uint64()),
+    }
+    sql = OVERFLOWING[where].format(x=name)
+    with pytest.raises(fb.QueryError, match=r"Overflow happened on: sum of U?Int64; cast to a wider type"):
+        list(dataset(tmp_path, columns).query(sql))
+
+
+def test_a_filter_by_a_sum_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": range(3), "x": [2**62] * 3})
+    with pytest.raises(fb.QueryError, match="Overflow happened on: sum of Int64"):
+        ids_of(ds.sql("SELECT id FROM dataset QUALIFY sum(x) OVER () > 0"))
+    wide = ds.sql("SELECT id FROM dataset QUALIFY sum(CAST(x AS DECIMAL(38, 0))) OVER () > 0")
+    assert ids_of(wide) == [0, 1, 2]
+
+
+def test_sums_that_fit_are_exact(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    values, groups = rng.integers(-(2**54), 2**54, 400).tolist(), rng.integers(0, 7, 400).tolist()
+    columns = {
+        "id": range(400),
+        "g": groups,
+        "x": values,
+        "small": pa.array(rng.integers(-128, 128, 400), pa.int8()),
+        "price": column(pa.decimal128(9, 2), *(f"{i}.25" for i in range(400))),
+        "empty": pa.array([None] * 400, pa.int64()),
+    }
+    ds = dataset(tmp_path, columns)
+    table = pa.table(ds.query("SELECT sum(small) AS a, sum(price) AS b, sum(empty) AS c, sum(id) AS d FROM dataset"))
+    assert table.schema.types == [pa.int64(), pa.decimal128(19, 2), pa.int64(), pa.int64()]
+    sums = [sum(columns[name].to_pylist()) for name in ("small", "price")]
+    assert rows_of(table) == [(*sums, None, sum(range(400)))]
+    by_group = [(g, sum(x for x, of in zip(values, groups, strict=True) if of == g)) for g in sorted(set(groups))]
+    assert rows_of(ds.query("SELECT g, sum(x) AS s FROM dataset GROUP BY g ORDER BY g")) == by_group
+    windowed = ds.sql("SELECT id, sum(x) OVER (PARTITION BY g) AS s FROM dataset")
+    assert rows_of(windowed) == [(i, dict(by_group)[g]) for i, g in enumerate(groups)]
+    pairs = ds.sql("SELECT id, sum(x) OVER (ORDER BY id ROWS 1 PRECEDING) AS s FROM dataset ORDER BY id")
+    assert rows_of(pairs) == [(i, sum(values[max(i - 1, 0) : i + 1])) for i in range(400)]
+    # It goes beyond 64 bits and comes back.
+    up_and_down = ds.query("SELECT sum(v) AS s FROM t", tables={"t": {"v": [2**62] * 3 + [-(2**62)] * 3}})
+    assert rows_of(up_and_down) == [(0,)]
+
+
+def test_sums_of_decimals_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": range(3), "d": column(pa.decimal128(38, 0), *["9" * 38] * 3)})
+    with pytest.raises(fb.QueryError, match=r"Overflow happened on: sum of Decimal128\(38, 0\)"):
+        list(ds.query("SELECT sum(d) AS s FROM dataset"))
+    assert rows_of(ds.query("SELECT sum(d) AS s FROM dataset WHERE id = 0")) == [(decimal.Decimal("9" * 38),)]
+
+
+EXTREMES = {
+    "infinities": [INF, INF],
+    "negative infinities": [-INF, -INF],
+    "a NaN last": [1.0, NAN],
+    "a NaN first": [NAN, 1.0, -1.0],
+    "a NaN between": [-1.0, NAN, 1.0],
+    "a negative NaN": [1.0, float(NEGATIVE_NAN)],
+    "only NaN": [NAN, float(NEGATIVE_NAN)],
+    "only NULL": [None, None],
+    "zeros": [-0.0, 0.0],
+    "numbers": [1.5, -2.5, None, 0.5],
+}
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_extremes_of_floats_are_those_of_the_order(tmp_path: Path, kind: pa.DataType, sign: str) -> None:
+    groups = [name for name, values in EXTREMES.items() for _ in values]
+    values = [value for values in EXTREMES.values() for value in values]
+    floats = pa.array([None if x is None else np.float16(x) if kind == pa.float16() else x for x in values], kind)
+    ds = dataset(tmp_path, {"id": range(len(values)), "g": groups, "f": floats})
+
+    def key(value: float) -> tuple[bool, float]:
+        return (math.isnan(value), value)
+
+    def extremes(values: list[float | None]) -> tuple[float | None, float | None]:
+        given = [-x if sign else x for x in values if x is not None]
+        return (min(given, key=key), max(given, key=key)) if given else (None, None)
+
+    expected = {name: extremes(values) for name, values in EXTREMES.items()}
+    over = "OVER (PARTITION BY g)"
+    of = f"min({sign}f){{over}} AS low, max({sign}f){{over}} AS high"
+    grouped = f"SELECT g, {of.format(over='')} FROM dataset GROUP BY g"
+    windowed = f"SELECT g, {of.format(over=' ' + over)} FROM dataset"
+    for sql in (grouped, windowed):
+        for name, low, high in rows_of(ds.query(sql)):
+            assert repr((low, high)) == repr(expected[name]) or (low, high) == expected[name], (sql, name)
+    whole = ds.query(f"SELECT {of.format(over='')} FROM dataset")
+    assert repr(rows_of(whole)) == repr([extremes(values)])
+
+
+SIGNED = "SELECT id, -f AS g FROM dataset"
+
+
+def test_computed_floats_are_compared_like_read_ones(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": [0, 1, 2], "f": [NAN, 1.0, -1.0]})
+    assert ids_of(ds.sql(SIGNED).filter("g >= 0.0")) == [0, 2]
+    assert ids_of(ds.sql(f"SELECT id FROM ({SIGNED}) WHERE g >= 0.0")) == [0, 2]
+    assert ids_of(ds.sql(f"SELECT id FROM ({SIGNED}) ORDER BY g")) == [1, 2, 0]
+    assert math.isnan(rows_of(ds.query("SELECT max(-f) AS m FROM dataset"))[0][0])
+    assert ids_of(ds.filter("greatest(-f, 0.5) > 1.0")) == [0]
+
+
+def test_results_of_aggregates_are_compared_like_read_floats(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": range(4), "g": [0, 0, 1, 1], "f": [INF, -INF, 1.0, 2.0]})
+    for function in ("sum", "avg", "var_pop", "stddev"):
+        having = ds.query(f"SELECT g FROM dataset GROUP BY g HAVING {function}(f) > 100.0")
+        assert rows_of(having) == [(0,)], function
+        kept = ds.sql(f"SELECT id FROM dataset QUALIFY {function}(f) OVER (PARTITION BY g) > 100.0")
+        assert ids_of(kept) == [0, 1], function
+
+
+def test_zeros_are_equal_wherever_they_are_compared(tmp_path: Path) -> None:
+    zeros = {"id": [0, 1, 2], "f": [0.0, -0.0, 1.0], "s": [{"f": 0.0}, {"f": -0.0}, {"f": 1.0}]}
+    zeros |= {"l": [[0.0], [-0.0], [1.0]], "t": ["0", "-0.0", "1"]}
+    ds = dataset(tmp_path, zeros)
+    for sql in (
+        "CASE -f WHEN 0.0 THEN true ELSE false END",
+        "nullif(-f, 0.0) IS NULL",
+        "coalesce(-f, 1.0) = 0.0",
+        "-f IN (0.0, 7.0)",
+        "array_has(l, 0.0)",
+        "array_has(make_array(-f), 0.0)",
+        "l = [0.0]",
+        "-(l[1]) = 0.0",
+        "s['f'] = 0.0",
+        "-(s['f']) BETWEEN 0.0 AND 0.5",
+        "CAST(t AS DOUBLE) >= 0.0 AND CAST(t AS DOUBLE) < 0.5",
+        "CAST(f * -1e-300 AS REAL) >= 0.0",
+        "round(f * -0.25) = 0.0 AND f < 0.5",
+        "1.0 / (f * -1.0) > 5.0",
+    ):
+        expected = [0, 1, 2] if "-1e-300" in sql else [0, 1]
+        assert ids_of(ds.filter(sql)) == expected, sql
+        assert ids_of(ds.sql(f"SELECT id FROM dataset WHERE {sql}")) == expected, sql
+    for key in ("f", "-f", "s['f']", "l", "s", "f * -1.0"):
+        assert ids_of(ds.sql(f"SELECT DISTINCT ON ({key}) id FROM dataset")) == [0, 2], key
+        assert len(rows_of(ds.query(f"SELECT {key} AS k, count(*) AS n FROM dataset GROUP BY {key}"))) == 2, key
+        assert len(rows_of(ds.query(f"SELECT DISTINCT {key} AS k FROM dataset"))) == 2, key
+    grouped = rows_of(ds.query("SELECT f * 2.0 AS k, count(*) AS n FROM dataset GROUP BY ROLLUP (f * 2.0) ORDER BY n"))
+    assert grouped == [(2.0, 1), (0.0, 2), (None, 3)]
+    assert rows_of(ds.query("SELECT count(DISTINCT -f) AS n, count(DISTINCT l) AS m FROM dataset")) == [(2, 2)]
+
+
+def test_floats_of_other_tables_are_compared_like_those_of_the_dataset(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": [0, 1, 2], "f": [NAN, 0.0, 7.0]})
+    side = {"k": np.array([NEGATIVE_NAN, -0.0]), "n": [1, 2], "l": [[float(NEGATIVE_NAN)], [-0.0]]}
+    found = {
+        "SELECT id FROM dataset WHERE f IN (SELECT k FROM s)": [0, 1],
+        "SELECT id FROM dataset WHERE f NOT IN (SELECT k FROM s)": [2],
+        "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM s WHERE s.k = d.f)": [0, 1],
+        "SELECT id FROM dataset JOIN s ON f = k": [0, 1],
+        "SELECT id FROM dataset JOIN s ON f = -k AND n > 0": [0, 1],
+        "SELECT id FROM dataset JOIN s ON [f] = l": [0, 1],
+        "SELECT id FROM dataset WHERE f >= (SELECT max(k) FROM s)": [0],
+    }
+    for sql, expected in found.items():
+        assert ids_of(ds.sql(sql, tables={"s": side})) == expected, sql
+    for sets, num_rows in (("INTERSECT", 2), ("EXCEPT", 1), ("UNION", 3)):
+        sql = f"SELECT f FROM dataset {sets} SELECT k FROM s"
+        assert len(rows_of(ds.query(sql, tables={"s": side}))) == num_rows, sql
+    assert ids_of(ds.filter("f = $v", params={"v": float(NEGATIVE_NAN)})) == [0]
+    assert ids_of(ds.filter("f = $v", params={"v": -0.0})) == [1]
+
+
+def test_a_ratio_of_zeros_is_a_nan(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": [0, 1, 2, 3], "a": [0.0, 1.0, 1.0, -1.0], "b": [0.0, 2.0, 1.0, 0.0]})
+    ratios = ds.sql("SELECT id, a / b AS q FROM dataset")
+    assert ids_of(ratios.filter("q > 0.6")) == [0, 2]
+    assert ids_of(ratios.sql("SELECT id FROM dataset ORDER BY q DESC LIMIT 2")) == [0, 2]
+    assert ids_of(ds.filter("a / b > 0.6")) == [0, 2]
+
+
+def test_what_is_computed_of_columns_without_null_has_none(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": range(8), "f": [0.5] * 8})
+    batch = next(
+        iter(ds.sql("SELECT id + 1 AS i, -f / 2 AS f, sqrt(f) AS r FROM dataset").to_torch(8, rank=0, world_size=1))
+    )
+    assert not isinstance(batch["i"], fb.Masked)
+    assert not isinstance(batch["f"], fb.Masked)
+
+
+def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
+    ds = dataset(tmp_path, {"id": [0, 1], "f": [-0.0, 1.0], "l": [[-0.0], [1.0]]})
+    (first, _) = rows_of(ds.sql("SELECT f, l FROM dataset WHERE f < 7 ORDER BY id"))
+    assert (math.copysign(1, first[0]), math.copysign(1, first[1][0])) == (-1, -1)

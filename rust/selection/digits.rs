@@ -93,7 +93,7 @@ impl Number {
             Some(kept) => i256::from_string(kept)?,
             None => i256::from_string(&format!("{:0<num_kept$}", self.digits))?,
         };
-        Some((units, self.digits.bytes().nth(num_kept)))
+        Some((units, self.digits.as_bytes().get(num_kept).copied()))
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Tran
             Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
                 compared(left, *op, right, schema).or_else(|| compared(right, op.swap().unwrap_or(*op), left, schema))
             }
-            Expr::Between(between) => of_between(between, schema),
+            Expr::Between(between) => of_between(between, |column, op, bound| compared(column, op, bound, schema)),
             Expr::InList(list) => of_list(list, schema),
             Expr::Case(case) => of_case(case, schema),
             Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => {
@@ -112,10 +112,10 @@ pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Tran
     })
 }
 
-/// The bounds are compared one by one.
-fn of_between(between: &Between, schema: &DFSchema) -> Option<Expr> {
+/// Compares the bounds of a `BETWEEN` one by one; `None` where `compared` has nothing for either.
+pub(crate) fn of_between(between: &Between, compared: impl Fn(&Expr, Operator, &Expr) -> Option<Expr>) -> Option<Expr> {
     let Between { expr, negated, low, high } = between;
-    let (from, to) = (compared(expr, Operator::GtEq, low, schema), compared(expr, Operator::LtEq, high, schema));
+    let (from, to) = (compared(expr, Operator::GtEq, low), compared(expr, Operator::LtEq, high));
     if from.is_none() && to.is_none() {
         return None;
     }
@@ -165,7 +165,8 @@ fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
     (!is_same).then_some(Expr::Case(replaced))
 }
 
-fn negated_if(is_negated: bool, expr: Expr) -> Expr {
+/// Returns `expr`, or its opposite.
+pub(crate) fn negated_if(is_negated: bool, expr: Expr) -> Expr {
     if is_negated { not(expr) } else { expr }
 }
 

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use arrow_schema::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
-use datafusion::logical_expr::expr::{Between, InList};
+use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
 
+use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
 
 /// Has moments that a column cannot hold compared as what it can.
@@ -23,7 +24,7 @@ pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResul
     expr.transform_up(|node| {
         let replaced = match &node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
-            Expr::Between(between) => of_between(between, schema),
+            Expr::Between(between) => of_between(between, |column, op, bound| compared(column, op, bound, schema)),
             Expr::InList(list) => of_list(list, schema),
             _ => None,
         };
@@ -36,19 +37,6 @@ pub(super) fn of_two(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema)
     compared(left, op, right, schema)
         .or_else(|| op.swap().and_then(|swapped| compared(right, swapped, left, schema)))
         .or_else(|| of_columns(left, op, right, schema))
-}
-
-/// The bounds are compared one by one.
-fn of_between(between: &Between, schema: &DFSchema) -> Option<Expr> {
-    let Between { expr, negated, low, high } = between;
-    let (from, to) = (compared(expr, Operator::GtEq, low, schema), compared(expr, Operator::LtEq, high, schema));
-    if from.is_none() && to.is_none() {
-        return None;
-    }
-    let as_written = |op, bound: &Expr| binary_expr(expr.as_ref().clone(), op, bound.clone());
-    let from = from.unwrap_or_else(|| as_written(Operator::GtEq, low));
-    let to = to.unwrap_or_else(|| as_written(Operator::LtEq, high));
-    Some(negated_if(*negated, from.and(to)))
 }
 
 fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
@@ -66,10 +54,6 @@ fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
     let replaced = balance(replaced.into_iter().reduce(Expr::or)?);
     let among = (!as_written.is_empty()).then(|| Expr::InList(InList::new(expr.clone(), as_written, false)));
     Some(negated_if(*negated, among.map_or(replaced.clone(), |among| among.or(replaced))))
-}
-
-fn negated_if(is_negated: bool, expr: Expr) -> Expr {
-    if is_negated { not(expr) } else { expr }
 }
 
 /// Returns what says the same as a comparison of a column with a literal that is no moment of it.

@@ -455,6 +455,18 @@ async def first():
 }
 
 
+def interrupted_in_a_slow_read(program: str, corpus: Path, folder: Path) -> Ending:
+    """Sends Ctrl-C to a program that waits for what its server never answers."""
+    with StallingServer(corpus / "part-0.parquet") as server:
+
+        def interrupt(process: subprocess.Popen[str]) -> None:
+            assert server.is_stalled.wait(20)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+
+        return run_to_its_end(program, server.url, folder=folder, then=interrupt)
+
+
 @pytest.mark.parametrize("is_caught", [True, False], ids=["caught", "not caught"])
 @pytest.mark.parametrize("wait", WAITS)
 def test_control_c_in_the_middle_of_a_slow_read_ends_a_program(
@@ -472,14 +484,7 @@ try:
 except KeyboardInterrupt:
     {caught}
 """
-    with StallingServer(corpus / "part-0.parquet") as server:
-
-        def interrupt(process: subprocess.Popen[str]) -> None:
-            assert server.is_stalled.wait(20)
-            time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-
-        ending = run_to_its_end(program, server.url, folder=tmp_path, then=interrupt)
+    ending = interrupted_in_a_slow_read(program, corpus, tmp_path)
     if is_caught:
         check(ending, 7)
         assert ending.out == ["interrupted"]
@@ -509,14 +514,7 @@ except KeyboardInterrupt:
     print('interrupted')
     sys.exit(7)
 """
-    with StallingServer(corpus / "part-0.parquet") as server:
-
-        def interrupt(process: subprocess.Popen[str]) -> None:
-            assert server.is_stalled.wait(20)
-            time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-
-        ending = run_to_its_end(program, server.url, folder=tmp_path, then=interrupt)
+    ending = interrupted_in_a_slow_read(program, corpus, tmp_path)
     check(ending, 7)
     assert ending.out == ["interrupted"]
 

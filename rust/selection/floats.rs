@@ -49,8 +49,7 @@ pub(crate) fn with_canonical_floats(expr: Expr, schema: &DFSchema) -> PlanResult
             other if may_make_floats(&other, schema)? => other,
             other => return Ok(Transformed::no(other)),
         };
-        let has_floats = has_floats(&made.get_type(schema)?);
-        Ok(Transformed::yes(if has_floats { canonical_floats(made) } else { made }))
+        Ok(Transformed::yes(if holds_floats(&made, schema)? { canonical_floats(made) } else { made }))
     })?;
     Ok(canonical.data)
 }
@@ -63,6 +62,18 @@ pub(crate) fn canonical_floats(expr: Expr) -> Expr {
 /// Returns floats as integers of the same order, and such integers as the floats.
 pub(crate) fn order_of_floats(expr: Expr) -> Expr {
     Form::Order.call(expr)
+}
+
+/// Returns whether a type-checked expression has floats: as its type says, which takes long for what is nested deeply.
+fn holds_floats(expr: &Expr, schema: &DFSchema) -> PlanResult<bool> {
+    Ok(match expr {
+        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => true,
+        Expr::Negative(operand) => holds_floats(operand, schema)?,
+        Expr::BinaryExpr(binary) if is_arithmetic(binary.op) => {
+            holds_floats(&binary.left, schema)? || holds_floats(&binary.right, schema)?
+        }
+        other => has_floats(&other.get_type(schema)?),
+    })
 }
 
 /// Returns whether an expression that is no arithmetic may make floats of its own.

@@ -67,10 +67,18 @@ fn keep(operand: &mut ast::Expr) {
         ast::Expr::Nested(inner) | ast::Expr::UnaryOp { op: ast::UnaryOperator::Plus, expr: inner } => {
             return keep(inner);
         }
-        ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: inner } => match number(inner) {
-            Some(text) => ("-", text),
-            None => return keep(inner),
-        },
+        ast::Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: inner } => {
+            // With its sign a number is read as one.
+            if let ast::Expr::Nested(nested) = inner.as_mut()
+                && number(nested).is_some()
+            {
+                *inner = std::mem::replace(nested, Box::new(ast::Expr::value(ast::Value::Null)));
+            }
+            match number(inner) {
+                Some(text) => ("-", text),
+                None => return keep(inner),
+            }
+        }
         _ => match number(operand) {
             Some(text) => ("", text),
             None => return,
@@ -213,9 +221,8 @@ fn place_of(literal: &Expr, data_type: &DataType) -> Option<Place> {
         if !is_a(DataType::is_decimal) {
             return None;
         }
-        // The engine would make decimals of the floats, and there is no NaN among them.
-        let double = ScalarValue::Float64(Some(number_of(literal)?.to_double()?));
-        return double.cast_to(data_type).ok().map(Place::At);
+        // The engine would make decimals of the floats, and there is no NaN among them. It compares narrow floats as doubles.
+        return Some(Place::At(ScalarValue::Float64(Some(number_of(literal)?.to_double()?))));
     }
     let grid = Grid::of(data_type)?;
     if grid.is_of_integers() && is_a(DataType::is_integer) {
@@ -267,6 +274,7 @@ mod tests {
             ("u", DataType::UInt64),
             ("d", DataType::Decimal128(20, 2)),
             ("x", DataType::Float64),
+            ("h", DataType::Float32),
         ];
         let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec()));
         let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -287,6 +295,7 @@ mod tests {
             ("CASE i WHEN 2.0 THEN true ELSE false END", "CASE i WHEN 2 THEN true ELSE false END"),
             ("i > 9223372036854775808.0", "i > 9223372036854775807"),
             ("i >= -9223372036854775809", "i >= -9223372036854775808"),
+            ("i = -(9223372036854775808)", "i = -9223372036854775808"),
             ("u < 18446744073709551616", "u <= 18446744073709551615"),
             ("u > 18446744073709551614.5", "u > 18446744073709551614"),
             ("u >= -0.5", "u > -1.5"),
@@ -298,6 +307,7 @@ mod tests {
             ("d = 1234567890123456.125::DECIMAL(20, 2)", "d = '1234567890123456.13'"),
             ("d IS NOT DISTINCT FROM 1.5", "d IS NOT DISTINCT FROM '1.5'"),
             ("x > 1.5::DECIMAL(3, 1)", "x > 1.5"),
+            ("h >= 16777216.5::DECIMAL(20, 2)", "h >= 16777216.5"),
             ("x > 0.12345678901234567890", "x > 0.12345678901234568"),
             ("x * 1.5 > i", "x * 1.5 > CAST(i AS DOUBLE)"),
         ] {

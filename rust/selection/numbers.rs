@@ -1,8 +1,8 @@
 //! SQL's numbers: what does not fit is an error or, by `TRY_CAST`, NULL; never another number.
 //!
 //! The engine's arithmetic wraps around, in columns and in the constants that it folds. So `+`, `-` and `*` of
-//! integers, and the negation of one, become functions that fail instead; sums are computed in a wider type. And its simplifier moves a cast from the
-//! column to the literal it is compared with, which compares numbers that the cast would have refused or rounded; and its
+//! integers, and the negation of one, become functions that fail instead; sums are computed in a wider type. And its
+//! simplifier moves a cast from the column to the literal it is compared with, which compares numbers that the cast would have refused or rounded; and its
 //! pruning casts the bounds of columns, which bound nothing where the cast does not keep the order. So casts that may do
 //! any of it are hidden from it, in a function that does nothing.
 

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
-//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and [`windows`] orders that the engine refuses.
+//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and
+//! [`windows`] orders that the engine refuses.
 //! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod aggregates;

@@ -366,10 +366,12 @@ impl EpochReader {
 
     /// Cuts rows of a row group into what is read at once.
     fn cut(&self, row_group: &RowGroupRef, rows: Range<u32>) -> Vec<Range<u32>> {
-        let fragment = self.dataset.snapshot().fragment(*row_group);
+        let snapshot = self.dataset.snapshot();
+        let fragment = snapshot.fragment(*row_group);
         let layout = &self.layouts[row_group.fragment as usize];
         let bounds = (self.memory_limit / config::READS_IN_MEMORY, self.memory_limit / config::LEAST_READS_IN_MEMORY);
-        fragment.cut_by_cost(layout, row_group.index, rows, self.dataset.snapshot().gap_bytes(fragment), bounds)
+        let (gap_bytes, is_shuffled) = (snapshot.gap_bytes(fragment), self.settings != OrderSettings::Sequential);
+        fragment.cut_by_cost(layout, row_group.index, rows, gap_bytes, bounds, is_shuffled)
     }
 
     /// Returns the error for a value of the row at a position: says where the row lies.

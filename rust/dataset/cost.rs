@@ -47,6 +47,11 @@ impl ReadCost {
     pub(crate) fn total(&self) -> u64 {
         self.fetched.saturating_add(self.working).saturating_add(self.decoded)
     }
+
+    /// Returns the cost where rows are put in another order: `largest` is there twice meanwhile, and what was fetched is not.
+    pub(crate) fn in_another_order(self, largest: u64) -> Self {
+        Self { working: self.working.max(largest.saturating_sub(self.fetched)), ..self }
+    }
 }
 
 /// Where the columns of a read are in one fragment.
@@ -171,7 +176,8 @@ impl Fragment {
     /// Cuts `rows` of a row group at pages, so that reading a part costs at most `target` bytes; where pages do not line
     /// up, up to `most` rather than fetch twice as much in all, two and three times that rather than three and six times as
     /// much. Cuts
-    /// within pages, and without an index, only what would hardly fit: it fetches the same bytes for each part.
+    /// within pages, and without an index, only what would hardly fit, in another order if `is_shuffled`: it fetches the same
+    /// bytes for each part.
     pub(crate) fn cut_by_cost(
         &self,
         layout: &ColumnLayout,
@@ -179,15 +185,17 @@ impl Fragment {
         rows: Range<u32>,
         gap_bytes: u64,
         (target, most): (u64, u64),
+        is_shuffled: bool,
     ) -> Vec<Range<u32>> {
         let measure = |parts: &[Range<u32>]| {
             let costs = parts.iter().map(|part| self.read_cost(layout, row_group, part, gap_bytes));
-            costs.fold((0, 0), |(largest, fetched): (u64, u64), cost| {
-                (largest.max(cost.total()), fetched.saturating_add(cost.fetched))
+            costs.fold((0, 0, 0), |(largest, needed, fetched): (u64, u64, u64), cost| {
+                let whole = if is_shuffled { cost.in_another_order(cost.largest) } else { cost };
+                (largest.max(cost.total()), needed.max(whole.total()), fetched.saturating_add(cost.fetched))
             })
         };
         let mut best = vec![rows.clone()];
-        let (mut largest, fetched) = measure(&best);
+        let (mut largest, mut needed, fetched) = measure(&best);
         let is_indexed = self.has_offset_index(row_group);
         let pages = if is_indexed { self.heaviest_pages(layout, row_group, &rows) } else { Vec::new() };
         // Rows within a page cost the whole page again: only where it cannot be helped.
@@ -195,17 +203,18 @@ impl Fragment {
         let (mut num_parts, mut num_stalled) = (2, 0);
         while largest > target && num_parts <= MAX_PARTS {
             let is_at_pages = num_parts / 2 < pages.len();
-            if !is_at_pages && largest <= most_of_pages {
+            let fits = is_indexed || needed <= most_of_pages;
+            if !is_at_pages && largest <= most_of_pages && fits {
                 break;
             }
             let parts = if is_at_pages { cut_pages(&pages, &rows, num_parts) } else { cut_rows(&rows, num_parts) };
-            let (their_largest, their_fetched) = measure(&parts);
+            let (their_largest, their_needed, their_fetched) = measure(&parts);
             let times = their_fetched / fetched.max(1);
-            if [(2, 1), (3, 2), (6, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
+            if fits && [(2, 1), (3, 2), (6, 3)].iter().any(|&(n, m)| times >= n && largest <= most.saturating_mul(m)) {
                 break;
             }
             if their_largest < largest - largest / 16 {
-                (best, largest, num_stalled) = (parts, their_largest, 0);
+                (best, largest, needed, num_stalled) = (parts, their_largest, their_needed, 0);
             } else {
                 // Uneven pages may need another round to come apart; the rest is what every part costs.
                 num_stalled += 1;

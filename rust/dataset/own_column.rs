@@ -1,18 +1,23 @@
 //! A column of a row group that our own decoders read, as long as they can.
 
 use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::DataType;
+use arrow_schema::{ArrowError, DataType};
 
 use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
 use crate::decode::{Column, ColumnPlan, Items, Misfit, Scratch};
 use crate::error::Result;
 use crate::panics;
+use crate::rows::{RowSet, row};
 
 /// A column that is read from its first wanted row to the last.
 ///
-/// Where its pages turn out to be nothing for our decoders, the `parquet` crate reads the rest of the same bytes.
+/// Where its pages turn out to be nothing for our decoders, the `parquet` crate reads the rest of the same bytes. Of lists it
+/// reads whole pages then, and what is wanted is taken of them: it counts the levels of a page that it reads to the end, and
+/// takes those of other rows where it passes over some.
 pub(super) struct OwnColumn {
     root: usize,
     plan: ColumnPlan,
@@ -25,7 +30,7 @@ pub(super) struct OwnColumn {
 
 enum State {
     Own(Box<dyn Column>),
-    Foreign(Box<ParquetReader>, Vec<ArrayRef>),
+    Foreign(Box<ForeignColumn>),
     /// It has failed.
     Failed,
     /// Nothing is read any more.
@@ -85,13 +90,13 @@ impl OwnColumn {
                 }
                 _ => {}
             }
-            self.state = State::Foreign(Box::new(self.reopen()?), Vec::new());
+            self.state = State::Foreign(Box::new(self.reopen()?));
         }
-        let State::Foreign(reader, pending) = &mut self.state else {
+        let State::Foreign(column) = &mut self.state else {
             return Err(self.rows.error(None, damaged("a column is read after it failed")));
         };
-        let left = self.rows.num_rows - self.num_read;
-        let array = take(reader, pending, num_rows, left)
+        let array = column
+            .read(num_rows)
             .inspect_err(|_| self.state = State::Failed)?
             .map_err(|source| self.rows.error(None, source.into()))?;
         self.num_read += num_rows;
@@ -107,12 +112,20 @@ impl OwnColumn {
     }
 
     /// Hands what is left of the column to the other decoder.
-    fn reopen(&self) -> Result<ParquetReader> {
-        let rows = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
-        let (columns, ranges) = ParquetColumns::try_new(&rows, vec![self.root])?;
+    fn reopen(&self) -> Result<ForeignColumn> {
+        let wanted = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
+        let fragment = wanted.snapshot.fragment(wanted.row_group);
+        let leaf = fragment.leaves(self.root).start;
+        let is_of_lists = fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
+        let read = if is_of_lists { wanted.of_whole_pages(leaf) } else { wanted.clone() };
+        let (columns, ranges) = ParquetColumns::try_new(&read, vec![self.root])?;
         let fetched = self.fetched.part(ranges)?;
-        let fetched = fetched.ok_or_else(|| self.rows.error(None, damaged("it lists other pages than it has")))?;
-        columns.open(rows, fetched)
+        let fetched = fetched.ok_or_else(|| wanted.error(None, damaged("it lists other pages than it has")))?;
+        let runs = || read.set.runs(0..read.row_group.num_rows).collect::<Vec<_>>().into_iter();
+        let sieve =
+            is_of_lists.then(|| Sieve { wanted: wanted.set, num_left: wanted.num_rows, runs: runs(), run: 0..0 });
+        let num_left = read.num_rows;
+        Ok(ForeignColumn { reader: columns.open(read, fetched)?, num_left, sieve, pending: Vec::new() })
     }
 
     /// Gives back the memory for the next column.
@@ -126,42 +139,106 @@ impl State {
         match self {
             Self::Own(column) => column.into_scratch(),
             Self::Closed(scratch) => scratch,
-            Self::Foreign(..) | Self::Failed => Scratch::default(),
+            Self::Foreign(_) | Self::Failed => Scratch::default(),
         }
     }
 }
 
-/// Returns exactly `num_rows` of a reader, whose batches are as large as it likes. `pending` is what is left of the last.
-fn take(
-    reader: &mut ParquetReader,
-    pending: &mut Vec<ArrayRef>,
-    num_rows: usize,
-    remaining_rows: usize,
-) -> Result<Result<ArrayRef, arrow_schema::ArrowError>> {
-    let mut taken: Vec<ArrayRef> = Vec::new();
-    let (mut missing, mut num_bytes) = (num_rows, 0);
-    while missing > 0 {
-        if pending.is_empty() {
-            let left = remaining_rows.saturating_sub(num_rows - missing);
-            let batch = reader.next_batch(left)?;
-            num_bytes += batch.get_array_memory_size() as u64;
-            if !taken.is_empty() {
-                reader.check_bytes(num_bytes)?;
+/// A column that the `parquet` crate reads.
+struct ForeignColumn {
+    reader: ParquetReader,
+    /// Rows that it has not read yet.
+    num_left: usize,
+    /// Takes of them what is wanted; `None` where all are.
+    sieve: Option<Sieve>,
+    /// What is left of the last batch.
+    pending: Vec<ArrayRef>,
+}
+
+impl ForeignColumn {
+    /// Returns the next of the rows that are asked for, exactly so many.
+    fn read(&mut self, num_rows: usize) -> Result<Result<ArrayRef, ArrowError>> {
+        let mut taken: Vec<ArrayRef> = Vec::new();
+        let (mut missing, mut num_bytes) = (num_rows, 0);
+        while missing > 0 {
+            if self.pending.is_empty() {
+                for array in self.next_batch()? {
+                    let kept = match &mut self.sieve {
+                        Some(sieve) => sieve.kept(&array),
+                        None => Ok(array),
+                    };
+                    match kept {
+                        Ok(kept) => self.pending.push(kept),
+                        Err(error) => return Ok(Err(error)),
+                    }
+                }
+                num_bytes += self.pending.iter().map(|array| array.get_array_memory_size() as u64).sum::<u64>();
+                if !taken.is_empty() {
+                    self.reader.check_bytes(num_bytes)?;
+                }
             }
-            *pending = batch.into_parts().1;
+            for array in mem::take(&mut self.pending) {
+                let len = array.len().min(missing);
+                missing -= len;
+                if len < array.len() {
+                    self.pending.push(array.slice(len, array.len() - len));
+                }
+                if len > 0 {
+                    taken.push(array.slice(0, len));
+                }
+            }
         }
-        for array in mem::take(pending) {
-            let len = array.len().min(missing);
-            missing -= len;
-            if len < array.len() {
-                pending.push(array.slice(len, array.len() - len));
+        if let Some(sieve) = &mut self.sieve {
+            sieve.num_left = sieve.num_left.saturating_sub(num_rows);
+            // What follows the last of them shows whether its page is whole.
+            let is_done = sieve.num_left == 0;
+            while is_done && self.num_left > 0 {
+                self.next_batch()?;
             }
-            taken.push(array.slice(0, len));
+        }
+        if taken.len() == 1 {
+            return Ok(Ok(taken.swap_remove(0)));
+        }
+        let arrays: Vec<&dyn Array> = taken.iter().map(AsRef::as_ref).collect();
+        Ok(arrow_select::concat::concat(&arrays))
+    }
+
+    fn next_batch(&mut self) -> Result<Vec<ArrayRef>> {
+        let batch = self.reader.next_batch(self.num_left)?;
+        self.num_left = self.num_left.saturating_sub(batch.num_rows());
+        Ok(batch.into_parts().1)
+    }
+}
+
+/// Wanted rows among those that are read.
+struct Sieve {
+    wanted: Arc<RowSet>,
+    num_left: usize,
+    /// The rows of the next batches.
+    runs: std::vec::IntoIter<Range<u32>>,
+    run: Range<u32>,
+}
+
+impl Sieve {
+    /// Returns what is wanted of the next batch.
+    fn kept(&mut self, array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+        let (mut kept, mut num_passed) = (Vec::new(), 0);
+        while num_passed < array.len() {
+            if self.run.is_empty() {
+                // There are as many as are read.
+                let Some(run) = self.runs.next() else { break };
+                self.run = run;
+            }
+            let len = self.run.len().min(array.len() - num_passed);
+            let rows = self.run.start..self.run.start + row(len);
+            for run in self.wanted.runs(rows.clone()) {
+                kept.push(array.slice(num_passed + (run.start - rows.start) as usize, run.len()));
+            }
+            (self.run.start, num_passed) = (rows.end, num_passed + len);
+        }
+        match &kept[..] {
+            [] => Ok(array.slice(0, 0)),
+            some => arrow_select::concat::concat(&some.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
         }
     }
-    if taken.len() == 1 {
-        return Ok(Ok(taken.swap_remove(0)));
-    }
-    let arrays: Vec<&dyn Array> = taken.iter().map(AsRef::as_ref).collect();
-    Ok(arrow_select::concat::concat(&arrays))
 }

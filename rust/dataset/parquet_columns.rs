@@ -50,6 +50,27 @@ impl WantedRows {
         Self { set, num_rows: (end - first) as usize, ..self.clone() }
     }
 
+    /// Returns all rows of the pages of a leaf column that have some of these, or of its chunk if it has no index.
+    pub(super) fn of_whole_pages(&self, leaf: usize) -> Self {
+        let RowGroupRef { index, num_rows, .. } = self.row_group;
+        let fragment = self.snapshot.fragment(self.row_group);
+        let pages = fragment.offset_index(index, leaf).filter(|_| fragment.has_offset_index(index));
+        let set = pages.map_or(RowSet::All, |pages| {
+            let first_rows =
+                pages.page_locations().iter().map(|page| u32::try_from(page.first_row_index).unwrap_or(u32::MAX));
+            let ends: Vec<u32> = first_rows.chain([num_rows]).map(|row| row.min(num_rows)).collect();
+            let mut runs: Vec<Range<u32>> = Vec::new();
+            for page in ends.windows(2).filter(|page| self.set.has(page[0]..page[1])) {
+                match runs.last_mut() {
+                    Some(run) if run.end == page[0] => run.end = page[1],
+                    _ => runs.push(page[0]..page[1]),
+                }
+            }
+            RowSet::from_runs(runs, num_rows)
+        });
+        Self { num_rows: set.count(0..num_rows) as usize, set: Arc::new(set), ..self.clone() }
+    }
+
     /// Returns the rows as the `parquet` crate has them; `None` for all.
     pub(super) fn selection(&self) -> Option<RowSelection> {
         if *self.set == RowSet::All {
@@ -162,6 +183,9 @@ impl ParquetColumns {
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
         let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
         rows.check_pages(&roots, &fetched, |root, claims| {
+            if claims.is_of_lists() && *rows.set != RowSet::All {
+                claims.check_levels().map_err(|said| rows.column_error(root, damaged(&said)))?;
+            }
             // As a dictionary it stays as small as it is.
             if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
                 return Ok(());
@@ -197,13 +221,26 @@ pub(super) struct Fetched {
 }
 
 impl Fetched {
-    /// Returns a range of the bytes; `None` if it was not fetched in one piece.
+    /// Returns a range of the bytes, without a copy where it was fetched in one piece; `None` if not all of it was fetched.
     fn get(&self, range: &Range<u64>) -> Option<Result<Bytes>> {
-        let place = self.ranges.iter().position(|have| have.start <= range.start && range.end <= have.end)?;
-        let (have, body) = (&self.ranges[place], self.bodies.get(place)?);
-        let start = usize::try_from(range.start - have.start).ok()?;
-        let end = usize::try_from(range.end - have.start).ok()?;
-        (end <= body.num_bytes()).then(|| body.part(start..end))
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while at < range.end || parts.is_empty() {
+            let place = self.ranges.iter().position(|have| have.start <= at && at < have.end.max(have.start + 1))?;
+            let (have, body) = (&self.ranges[place], self.bodies.get(place)?);
+            let start = usize::try_from(at - have.start).ok()?;
+            at = range.end.min(have.end);
+            let end = usize::try_from(at - have.start).ok()?;
+            if end > body.num_bytes() || end < start {
+                return None;
+            }
+            parts.push(body.part(start..end));
+        }
+        if parts.len() == 1 {
+            return parts.pop();
+        }
+        let parts = parts.into_iter().collect::<Result<Vec<Bytes>>>();
+        Some(parts.map(|parts| parts.concat().into()))
     }
 
     /// Returns the bytes of some ranges; `None` unless all are here.

@@ -149,7 +149,7 @@ impl Values for BinaryValues {
         Ok(())
     }
 
-    fn set_page(&mut self, encoding: Encoding, page: &[u8]) -> Fit<()> {
+    fn set_page(&mut self, encoding: Encoding, page: &[u8], _num_values: usize) -> Fit<()> {
         self.place = Place::of_page(encoding, page)?;
         Ok(())
     }

@@ -137,7 +137,7 @@ mod tests {
     fn file_of(bytes: &[u8]) -> Option<Arc<CachedFile>> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
-        let object = Object { path: "x".into(), url: "file:///x".into(), size_bytes: None, e_tag: None };
+        let object = Object { path: "x".into(), url: "file:///x".into(), written: None, size_bytes: None, e_tag: None };
         let cached = CachedFile::new(File::open(file.path()).unwrap(), &object).unwrap();
         cached.read_now(&(0..1)).map(|_| Arc::new(cached))
     }

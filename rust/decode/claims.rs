@@ -13,6 +13,7 @@ use super::body::Body;
 use super::codec::{self, Scratch};
 use super::delta;
 use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths};
+use super::hybrid::Hybrid;
 use super::row_texts::{Numbers, RowTexts};
 use crate::dataset::Fragment;
 
@@ -73,9 +74,10 @@ impl<'a> Claims<'a> {
             longest_repeated: 0,
             scratch: Scratch::default(),
         };
-        let mut starts = Vec::new();
+        let (mut starts, mut fetched_bytes) = (Vec::new(), 0);
         for (range, body) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
             starts.clear();
+            fetched_bytes += range.end - range.start;
             match body {
                 Body::Here(bytes) => {
                     let mut rest = &bytes[..];
@@ -102,6 +104,9 @@ impl<'a> Claims<'a> {
             if let Some(offset) = inside.find(|offset| starts.binary_search(offset).is_err()) {
                 return Err(format!("the page index lists a page at byte {offset}, where none begins"));
             }
+        }
+        if fetched_bytes == chunk.end - chunk.start && claims.num_values < claims.all_values() {
+            return Err(claims.miscounted());
         }
         Ok(claims)
     }
@@ -132,8 +137,7 @@ impl<'a> Claims<'a> {
             Some(DATA_PAGE | DATA_PAGE_V2) => {
                 self.num_values += num_values as u64;
                 if self.num_values > self.all_values() {
-                    let (pages, footer) = (self.num_values, self.all_values());
-                    return Err(format!("its pages claim {pages} values, its footer {footer}"));
+                    return Err(self.miscounted());
                 }
                 let mut page_bytes = if is_compressed { unpacked_bytes as u64 } else { 0 };
                 if let Some(lengths) = fields.lengths() {
@@ -189,6 +193,10 @@ impl<'a> Claims<'a> {
             || codec::is_at_most(self.column.compression(), packed, unpacked_bytes, self.memory_bytes)
     }
 
+    fn miscounted(&self) -> String {
+        format!("its pages claim {} values, its footer {}", self.num_values, self.all_values())
+    }
+
     fn all_values(&self) -> u64 {
         u64::try_from(self.column.num_values()).unwrap_or(0)
     }
@@ -230,23 +238,50 @@ impl<'a> Claims<'a> {
     fn largest_row(&self, longest: u64) -> u64 {
         let lengths = self.dictionary.as_ref().map(|dictionary| dictionary.lengths(self.column.compression()));
         let (mut texts, mut scratch) = (RowTexts::default(), Scratch::default());
-        for part in &self.parts {
-            let mut rest = *part;
-            // All was read before.
-            while let Some((fields, header_bytes)) = Fields::parse(rest).filter(|_| !rest.is_empty()) {
-                let (stored_bytes, num_values) = (fields.stored_bytes().unwrap_or(0), fields.num_values().unwrap_or(0));
-                let Some((stored, after)) = rest[header_bytes..].split_at_checked(stored_bytes) else { break };
-                rest = after;
-                if !matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)) {
-                    continue;
-                }
-                let lengths = lengths.as_deref().unwrap_or_default();
-                if add_texts(&mut texts, self.column, &mut scratch, &fields, stored, num_values, lengths).is_none() {
-                    texts.add_text(longest.saturating_mul(num_values as u64));
-                }
+        for (fields, stored) in self.data_pages() {
+            let (num_values, lengths) = (fields.num_values().unwrap_or(0), lengths.as_deref().unwrap_or_default());
+            if add_texts(&mut texts, self.column, &mut scratch, &fields, stored, num_values, lengths).is_none() {
+                texts.add_text(longest.saturating_mul(num_values as u64));
             }
         }
         texts.most_bytes()
+    }
+
+    /// Refuses pages of lists that have fewer levels than values: where it passes over rows, the `parquet` crate waits for the
+    /// missing ones for ever.
+    ///
+    /// # Errors
+    ///
+    /// Says what cannot be.
+    pub(crate) fn check_levels(&self) -> Result<(), String> {
+        let mut scratch = Scratch::default();
+        let max = highest_levels(self.column);
+        for (fields, stored) in self.data_pages().filter(|(fields, _)| !fields.has_old_levels(max)) {
+            let (num_values, unpacked_bytes) = (fields.num_values().unwrap_or(0), fields.unpacked_bytes().unwrap_or(0));
+            // What cannot be unpacked is for the decoder to say.
+            let Some((levels, _)) = open(self.column, &mut scratch, &fields, stored, unpacked_bytes) else { continue };
+            for (levels, max) in levels.into_iter().zip(max).filter(|(_, max)| *max > 0) {
+                let width = (i16::BITS - max.leading_zeros()) as usize;
+                let all = Hybrid::new(0, width).and_then(|mut hybrid| hybrid.skip(levels, num_values));
+                all.map_err(|_| format!("a page has fewer levels than the {num_values} values that it claims"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the data pages that are here, with what is stored of each.
+    fn data_pages(&self) -> impl Iterator<Item = (Fields, &'a [u8])> {
+        let pages = self.parts.iter().flat_map(|part| {
+            let mut rest = *part;
+            // All was read before.
+            std::iter::from_fn(move || {
+                let (fields, header_bytes) = Fields::parse(rest).filter(|_| !rest.is_empty())?;
+                let (stored, after) = rest[header_bytes..].split_at_checked(fields.stored_bytes()?)?;
+                rest = after;
+                Some((fields, stored))
+            })
+        });
+        pages.filter(|(fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
     }
 }
 

@@ -195,9 +195,11 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         Ok(())
     }
 
-    fn set_page(&mut self, encoding: Encoding, bytes: &[u8]) -> Fit<()> {
+    fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()> {
         self.place = Place::of_page(encoding, bytes)?;
-        Ok(())
+        // Also where the last ones are not wanted: the others may begin elsewhere then.
+        let is_whole = num_values.checked_mul(STORED).is_some_and(|len| len <= bytes.len());
+        if encoding == Encoding::Plain && !is_whole { Err(TOO_FEW) } else { Ok(()) }
     }
 
     fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {

@@ -64,7 +64,7 @@ impl Flat {
                 return Err(Misfit("a page has another number of NULLs than it claims"));
             }
         }
-        self.leaf.set_page(encoding, self.pages.values(), validity)
+        self.leaf.set_page(encoding, self.pages.values(), num_values, validity)
     }
 }
 

@@ -158,7 +158,7 @@ impl List {
         }
         let end = u32::try_from(num_slots).map_err(|_| TOO_LONG)?;
         self.starts.push(end);
-        self.leaf.set_page(encoding, self.pages.values(), validity)?;
+        self.leaf.set_page(encoding, self.pages.values(), num_slots, validity)?;
         Ok(self.starts[0] as usize)
     }
 

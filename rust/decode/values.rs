@@ -28,8 +28,8 @@ pub(super) trait Values: fmt::Debug + Send {
     /// Reads the values that pages number.
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
-    /// Begins a page.
-    fn set_page(&mut self, encoding: Encoding, bytes: &[u8]) -> Fit<()>;
+    /// Begins a page of so many values.
+    fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()>;
 
     /// Passes over values.
     fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
@@ -126,9 +126,17 @@ impl Leaf {
         self.values.set_dictionary(bytes, num_values)
     }
 
-    pub(super) fn set_page(&mut self, encoding: Encoding, bytes: &[u8], validity: Option<BooleanBuffer>) -> Fit<()> {
+    /// Begins a page of so many slots, of which those in `validity` have a value.
+    pub(super) fn set_page(
+        &mut self,
+        encoding: Encoding,
+        bytes: &[u8],
+        num_slots: usize,
+        validity: Option<BooleanBuffer>,
+    ) -> Fit<()> {
+        let num_values = validity.as_ref().map_or(num_slots, BooleanBuffer::count_set_bits);
         (self.page, self.at) = (validity, 0);
-        self.values.set_page(encoding, bytes)
+        self.values.set_page(encoding, bytes, num_values)
     }
 
     pub(super) fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()> {

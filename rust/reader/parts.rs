@@ -132,9 +132,7 @@ impl EpochReader {
             let mut cost = self.read_cost(&row_group, &raw);
             cost.decoded = part_of(cost.decoded, num_kept, raw.end - raw.start);
             if self.settings != OrderSettings::Sequential {
-                // A column is there twice while its rows are put in another order; what was fetched of it is not.
-                let largest = part_of(cost.largest, num_kept, raw.end - raw.start);
-                cost.working = cost.working.max(largest.saturating_sub(cost.fetched));
+                cost = cost.in_another_order(part_of(cost.largest, num_kept, raw.end - raw.start));
             }
             parts.push(Part { kept: first..first + num_kept, cost });
             first += num_kept;

@@ -111,3 +111,62 @@ def test_shuffled_lists_are_those_that_were_written_though_one_is_shorter(tmp_pa
     read = pa.Table.from_batches([pa.record_batch(batch) for batch in shuffled.batches(64)])
     assert read["id"].to_pylist() != table["id"].to_pylist()
     assert read.sort_by("id").to_pydict() == table.to_pydict()
+
+
+READS = {
+    "all": lambda ds: list(ds.batches(64)),
+    "shuffled": lambda ds: list(ds.shuffle(1).batches(64)),
+    "the first": lambda ds: list(ds.filter("id < 500").batches(64)),
+    "the last": lambda ds: list(ds.filter("id >= 990").batches(64)),
+    "some": lambda ds: list(ds.filter("id % 100 = 99").batches(64)),
+    "one": lambda ds: ds.gather([1]),
+    "another": lambda ds: ds.gather([999]),
+}
+
+
+def write_lists(path: Path, length: int, **settings: object) -> bytearray:
+    items = np.random.default_rng(0).integers(0, 50_000, 1000 * length, dtype=np.int32)
+    tokens = pa.ListArray.from_arrays(pa.array(np.arange(1001, dtype=np.int32) * length), pa.array(items))
+    pq.write_table(pa.table({"id": np.arange(1000), "tokens": tokens}), path, compression="none", **settings)
+    return bytearray(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"use_dictionary": False}, {"use_dictionary": False, "column_encoding": {"tokens": "DELTA_BINARY_PACKED"}}],
+    ids=["dictionary", "plain", "delta"],
+)
+@pytest.mark.parametrize("read", READS)
+def test_levels_that_end_early_are_an_error_whichever_rows_are_read(tmp_path, settings, read):
+    path = tmp_path / "x.parquet"
+    body = write_lists(path, 512, **settings)
+    # The levels of a row: eight packed ones, and a run of 504, which becomes one of 248.
+    levels = b"\x03\xfe\xf0\x07\x01"
+    start = body.index(2 * levels, pq.read_metadata(path).row_group(0).column(1).data_page_offset)
+    body[start + 3] ^= 4
+    path.write_bytes(body)
+    with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
+        READS[read](fb.load_dataset(path, split="train"))
+
+
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize(
+    ("version", "place", "bit"),
+    [("1.0", 18, 5), ("2.0", 18, 5), ("2.0", 29, 1)],
+    ids=["fewer values", "fewer values of version 2", "longer levels"],
+)
+@pytest.mark.parametrize("read", READS)
+def test_a_header_that_counts_otherwise_is_never_another_row(tmp_path, version, place, bit, index, read):
+    path = tmp_path / "x.parquet"
+    settings = {"data_page_version": version, "write_page_checksum": True, "write_page_index": index}
+    body = write_lists(path, 63, use_dictionary=False, **settings)
+    written = pq.read_table(path)
+    body[pq.read_metadata(path).row_group(0).column(1).data_page_offset + place] ^= 1 << bit
+    path.write_bytes(body)
+    try:
+        batches = READS[read](fb.load_dataset(path, split="train"))
+    except fb.DataError:
+        return
+    for batch in batches if isinstance(batches, list) else [batches]:
+        found = pa.table(batch)
+        assert found.equals(written.take(found["id"]))

@@ -321,3 +321,15 @@ def test_a_page_index_is_not_warned_of(row_groups, recwarn):
         del batch
         break
     assert not recwarn.list
+
+
+@pytest.mark.filterwarnings("ignore::forebay.PerformanceWarning")
+def test_what_fits_into_less_memory_fits_into_more(tmp_path):
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.arange(2000) % 3, pa.int32()), [c * 100_000 for c in "abc"])
+    table = pa.table({"id": np.arange(2000), "text": texts})
+    pq.write_table(table, tmp_path / "x.parquet", store_schema=False, dictionary_pagesize_limit=1 << 30)
+    ds = fb.load_dataset(tmp_path, split="train").shuffle(1)
+    for limit in (26_000_000, 27_000_000, 60_000_000, 190_000_000, 250_000_000):
+        stream = ds.batches(10, memory_limit=limit)
+        assert sum(len(batch) for batch in stream) == 2000
+        assert stream.stats()["peak_memory_bytes"] <= limit

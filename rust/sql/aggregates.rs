@@ -3,15 +3,16 @@
 //! The engine's sums of integers wrap around. Its extremes of floats in groups begin with finite numbers, and depend on
 //! where among the others a NaN comes. So sums are computed in a type that holds them all, and extremes of the integers that
 //! are ordered as the floats; a projection above turns both back. Other floats that come of rows, such as the mean of two
-//! infinities, become canonical there.
+//! infinities, become canonical there. Frames whose start moves have aggregates of our own; see [`sliding`](super::sliding).
 
 use std::sync::Arc;
 
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
 use datafusion::common::{Column, DFSchema, Result as PlanResult};
 use datafusion::logical_expr::logical_plan::{Aggregate, Projection, Window};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast};
 
+use super::sliding;
 use crate::selection::{floats, numbers};
 
 /// What a column of results is.
@@ -69,26 +70,28 @@ fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> 
     while let Expr::Alias(alias) = inner {
         inner = &mut alias.expr;
     }
-    let (name, arguments, is_limited) = match inner {
-        Expr::AggregateFunction(function) => (function.func.name(), &mut function.params.args, false),
+    let (name, arguments) = match inner {
+        Expr::AggregateFunction(function) => (function.func.name().to_owned(), &mut function.params.args),
         Expr::WindowFunction(function) => {
-            let (function, params) = (&function.fun, &mut function.params);
-            let name = match function {
-                WindowFunctionDefinition::AggregateUDF(function) => function.name(),
-                WindowFunctionDefinition::WindowUDF(_) => "",
+            let WindowFunctionDefinition::AggregateUDF(aggregate) = &mut function.fun else {
+                return Ok((call, if floats::has_floats(&data_type) { Outcome::Floats } else { Outcome::Exact }));
             };
-            // The engine has these sums of `BIGINT` alone.
-            (name, &mut params.args, params.distinct && !params.window_frame.is_ever_expanding())
+            let (name, params) = (aggregate.name().to_owned(), &mut function.params);
+            if !params.window_frame.is_ever_expanding() {
+                let own = sliding_aggregate(&name, &data_type, params.distinct);
+                *aggregate = own.map_or_else(|| Arc::clone(aggregate), Arc::new);
+            }
+            (name, &mut params.args)
         }
         _ => return Ok((call, Outcome::Exact)),
     };
-    let wide = if name == "sum" && !is_limited { wider(&data_type) } else { None };
+    let wide = if name == "sum" { wider(&data_type) } else { None };
     let outcome = match (arguments.as_mut_slice(), wide) {
         ([argument], Some(wide)) => {
             *argument = cast(std::mem::take(argument), wide);
             Outcome::Sums(data_type)
         }
-        ([argument], None) if matches!(name, "min" | "max") && argument.get_type(schema)?.is_floating() => {
+        ([argument], None) if matches!(name.as_str(), "min" | "max") && argument.get_type(schema)?.is_floating() => {
             *argument = floats::order_of_floats(std::mem::take(argument));
             Outcome::Order
         }
@@ -96,6 +99,17 @@ fn exact_call(mut call: Expr, schema: &DFSchema) -> PlanResult<(Expr, Outcome)> 
         _ => Outcome::Exact,
     };
     Ok((call, outcome))
+}
+
+/// Returns what computes an aggregate of this name and type over a frame whose start moves, if the engine must not.
+fn sliding_aggregate(name: &str, data_type: &DataType, is_distinct: bool) -> Option<AggregateUDF> {
+    match (is_distinct, data_type) {
+        (false, DataType::Float64) => sliding::of_floats(name),
+        (true, data_type) if name == "sum" && matches!(wider(data_type), Some(DataType::Decimal128(..))) => {
+            Some(sliding::of_different_decimals())
+        }
+        _ => None,
+    }
 }
 
 /// Returns a type that holds all sums of what is summed up in `data_type`, where that does not.

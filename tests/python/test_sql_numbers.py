@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import statistics
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import forebay as fb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NAN = float("nan")
@@ -265,6 +267,66 @@ def test_extremes_of_floats_are_those_of_the_order(tmp_path: Path, kind: pa.Data
             assert repr((low, high)) == repr(expected[name]) or (low, high) == expected[name], (sql, name)
     whole = ds.query(f"SELECT {of.format(over='')} FROM dataset")
     assert repr(rows_of(whole)) == repr([extremes(values)])
+
+
+STATISTICS: dict[str, Callable[[list[float]], float | None]] = {
+    "sum": lambda rows: math.fsum(rows) if rows else None,
+    "avg": lambda rows: statistics.fmean(rows) if rows else None,
+    "var_pop": lambda rows: statistics.pvariance(rows) if rows else None,
+    "var_samp": lambda rows: statistics.variance(rows) if len(rows) > 1 else None,
+    "stddev_pop": lambda rows: statistics.pstdev(rows) if rows else None,
+    "stddev": lambda rows: statistics.stdev(rows) if len(rows) > 1 else None,
+}
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.int64()])
+@pytest.mark.parametrize(
+    ("frame", "bounds"),
+    [
+        ("ROWS BETWEEN 3 PRECEDING AND CURRENT ROW", lambda i: (i - 3, i + 1)),
+        ("ROWS BETWEEN 5 PRECEDING AND 2 PRECEDING", lambda i: (i - 5, i - 1)),
+        ("ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING", lambda i: (i + 1, 40)),
+        ("RANGE BETWEEN 2 PRECEDING AND 1 FOLLOWING", lambda i: (i - 2, i + 2)),
+    ],
+)
+def test_frames_that_slide_have_the_statistics_of_their_rows(
+    tmp_path: Path, kind: pa.DataType, frame: str, bounds: Callable[[int], tuple[int, int]]
+) -> None:
+    rng = np.random.default_rng(5)
+    values: list[float | None] = rng.integers(-1000, 1000, 40).tolist()
+    values[3] = values[17] = None
+    ds = dataset(tmp_path, {"id": range(40), "x": pa.array(values, kind)})
+    for name, statistic in STATISTICS.items():
+        call = f"{name}(x) FILTER (WHERE id % 5 <> 0) OVER (ORDER BY id {frame})"
+        for i, found in rows_of(ds.sql(f"SELECT id, {call} AS s FROM dataset ORDER BY id")):
+            start, stop = bounds(i)
+            rows = [values[j] for j in range(max(start, 0), min(max(stop, 0), 40)) if j % 5]
+            expected = statistic([x for x in rows if x is not None])
+            assert found == (None if expected is None else pytest.approx(expected, rel=1e-12, abs=1e-9)), (name, i)
+
+
+def test_what_is_not_finite_leaves_a_frame(tmp_path: Path) -> None:
+    values = [1.0, NAN, 2.0, INF, -INF, 3.0, 1e300, 0.25, 0.5, 0.75]
+    ds = dataset(tmp_path, {"id": range(10), "f": values})
+    over = "OVER (ORDER BY id ROWS 1 PRECEDING)"
+    found = rows_of(ds.sql(f"SELECT id, sum(f) {over} AS s, avg(f) {over} AS m, var_pop(f) {over} AS v FROM dataset"))
+    expected = [sum(values[max(i - 1, 0) : i + 1]) for i in range(10)]
+    assert repr([s for _, s, _, _ in found]) == repr(expected)
+    assert repr([m for _, _, m, _ in found]) == repr([x / min(i + 1, 2) for i, x in enumerate(expected)])
+    assert [v for *_, v in found][-2:] == [0.125**2, 0.125**2]
+    kept = f"SELECT id FROM dataset QUALIFY avg(f) {over} < 1.0"
+    assert ids_of(ds.sql(kept)) == [5, 8, 9]
+
+
+def test_different_integers_of_a_frame_are_summed_exactly(tmp_path: Path) -> None:
+    values = [2**62, 2**62, -(2**62), 5, 5, 7, 2**62, 2**62 + 1]
+    ds = dataset(tmp_path, {"id": range(8), "x": values, "small": pa.array(range(8), pa.uint8())})
+    over = "OVER (ORDER BY id ROWS 2 PRECEDING)"
+    found = ds.sql(f"SELECT id, sum(DISTINCT x) {over} AS s, sum(DISTINCT small) {over} AS t FROM dataset WHERE id < 7")
+    expected = [sum(set(values[max(i - 2, 0) : i + 1])) for i in range(7)]
+    assert rows_of(found) == [(i, s, sum(range(max(i - 2, 0), i + 1))) for i, s in enumerate(expected)]
+    with pytest.raises(fb.QueryError, match=r"Overflow happened on: sum of Int64"):
+        list(ds.query(f"SELECT sum(DISTINCT x) {over} AS s FROM dataset"))
 
 
 SIGNED = "SELECT id, -f AS g FROM dataset"

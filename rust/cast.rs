@@ -1,19 +1,22 @@
 //! Casts that keep every value: to the types of a dataset, and to those that an Arrow consumer asks for.
 //!
 //! Structs are matched by the names of their fields, lists and maps by what they hold. What is left is arrow's to cast,
-//! and a value that does not fit is an error, never NULL.
+//! and a value that does not fit is an error, never NULL. [`exact`] is where a value that would change is one, too.
+
+mod exact;
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions,
-    StructArray, new_null_array,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch,
+    RecordBatchOptions, StructArray, new_null_array,
 };
-use arrow_cast::display::array_value_to_string;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::{CastOptions, can_cast_types};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_select::filter::filter;
 
 use crate::error::{Error, Result};
 use crate::panics;
@@ -22,34 +25,24 @@ const STRICT: CastOptions<'static> =
     CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
 
 /// How a single column without children is cast.
-type CastLeaf = fn(&ArrayRef, &DataType) -> Result<ArrayRef, ArrowError>;
+pub(crate) type CastLeaf = dyn Fn(&ArrayRef, &DataType) -> Result<ArrayRef, ArrowError>;
 
 /// Casts to a wider type. Fields that a struct lacks are NULL.
 pub(crate) fn widen(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    cast(array, to, strict)
+    cast(array, to, &strict)
+}
+
+/// Casts to a type in which every value has an equal.
+pub(crate) fn exactly(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    cast(array, to, &exact::exact)
 }
 
 fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     arrow_cast::cast_with_options(array, to, &STRICT)
 }
 
-/// Casts, and casts back to see whether every value is still what it was.
-fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    let there = strict(array, to)?;
-    if *array.data_type() == DataType::Null {
-        return Ok(there);
-    }
-    let back = strict(&there, array.data_type())?;
-    if back.to_data() == array.to_data() {
-        return Ok(there);
-    }
-    let differs = |row: &usize| array.slice(*row, 1).to_data() != back.slice(*row, 1).to_data();
-    let row = (0..array.len()).find(differs).unwrap_or(0);
-    let value = array_value_to_string(array, row)?;
-    Err(ArrowError::CastError(format!("`{value}` has no equal in `{to}`")))
-}
-
-fn cast(array: &ArrayRef, to: &DataType, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+/// Casts what structs, maps and lists hold by `leaf`.
+pub(crate) fn cast(array: &ArrayRef, to: &DataType, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == to {
         return Ok(Arc::clone(array));
     }
@@ -63,7 +56,7 @@ fn cast(array: &ArrayRef, to: &DataType, leaf: CastLeaf) -> Result<ArrayRef, Arr
     }
 }
 
-fn cast_struct(array: &StructArray, fields: &Fields, leaf: CastLeaf) -> Result<StructArray, ArrowError> {
+fn cast_struct(array: &StructArray, fields: &Fields, leaf: &CastLeaf) -> Result<StructArray, ArrowError> {
     let child = |field: &FieldRef| match array.column_by_name(field.name()) {
         Some(child) => cast(child, field.data_type(), leaf),
         None => Ok(new_null_array(field.data_type(), array.len())),
@@ -73,7 +66,7 @@ fn cast_struct(array: &StructArray, fields: &Fields, leaf: CastLeaf) -> Result<S
 }
 
 /// Casts keys and values, whatever they are called.
-fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     let DataType::Struct(fields) = entries.data_type() else {
         return Err(ArrowError::SchemaError("the entries of a map are no struct".into()));
     };
@@ -85,15 +78,21 @@ fn cast_map(array: &MapArray, entries: &FieldRef, is_sorted: bool, leaf: CastLea
 }
 
 /// Casts the items in the list they are in, then the list.
-fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: CastLeaf) -> Result<ArrayRef, ArrowError> {
+fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: &CastLeaf) -> Result<ArrayRef, ArrowError> {
     let same_list: ArrayRef = match array.data_type() {
-        DataType::List(_) => Arc::new(with_items::<i32>(array, item, leaf)?),
-        DataType::LargeList(_) => Arc::new(with_items::<i64>(array, item, leaf)?),
-        DataType::FixedSizeList(_, len) => {
+        DataType::List(_) => Arc::new(with_items::<i32>(array.as_list(), item, leaf)?),
+        DataType::LargeList(_) => Arc::new(with_items::<i64>(array.as_list(), item, leaf)?),
+        DataType::FixedSizeList(from, len) => {
             let list = array.as_fixed_size_list();
-            let items = cast(list.values(), item.data_type(), leaf)?;
-            let nulls = list.nulls().cloned();
-            Arc::new(FixedSizeListArray::try_new_with_length(Arc::clone(item), *len, items, nulls, list.len())?)
+            match list.nulls() {
+                Some(rows) if !matches!(to, DataType::FixedSizeList(_, _)) => {
+                    Arc::new(with_items(&without_hidden(list, from, rows)?, item, leaf)?)
+                }
+                nulls => {
+                    let (items, nulls) = (cast(list.values(), item.data_type(), leaf)?, nulls.cloned());
+                    Arc::new(FixedSizeListArray::try_new_with_length(Arc::clone(item), *len, items, nulls, list.len())?)
+                }
+            }
         }
         // Nothing that is read: list views come as lists.
         other => return Err(ArrowError::NotYetImplemented(format!("casting from `{other}`"))),
@@ -101,14 +100,28 @@ fn cast_list(array: &ArrayRef, to: &DataType, item: &FieldRef, leaf: CastLeaf) -
     if same_list.data_type() == to { Ok(same_list) } else { strict(&same_list, to) }
 }
 
+/// Casts the items of the rows that are there: a slice of a list has those of other rows, too.
 fn with_items<O: OffsetSizeTrait>(
-    array: &ArrayRef,
+    list: &GenericListArray<O>,
     item: &FieldRef,
-    leaf: CastLeaf,
+    leaf: &CastLeaf,
 ) -> Result<GenericListArray<O>, ArrowError> {
-    let list: &GenericListArray<O> = array.as_list();
-    let items = cast(list.values(), item.data_type(), leaf)?;
-    GenericListArray::try_new(Arc::clone(item), list.offsets().clone(), items, list.nulls().cloned())
+    let offsets = list.offsets();
+    let (start, end) = (offsets[0].as_usize(), offsets[list.len()].as_usize());
+    let items = cast(&list.values().slice(start, end - start), item.data_type(), leaf)?;
+    GenericListArray::try_new(Arc::clone(item), offsets.clone().subtract(offsets[0]), items, list.nulls().cloned())
+}
+
+/// Returns lists of one length as lists of any, in which rows that are NULL have no items.
+fn without_hidden(
+    list: &FixedSizeListArray,
+    item: &FieldRef,
+    rows: &NullBuffer,
+) -> Result<GenericListArray<i64>, ArrowError> {
+    let len = usize::try_from(list.value_length()).unwrap_or(0);
+    let items = filter(list.values(), &BooleanArray::new(rows.expand(len).into_inner(), None))?;
+    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|is_there| if is_there { len } else { 0 }));
+    GenericListArray::try_new(Arc::clone(item), offsets, items, Some(rows.clone()))
 }
 
 fn item_of(data_type: &DataType) -> Option<&FieldRef> {
@@ -163,7 +176,7 @@ impl Conversion {
     pub fn convert(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let columns = self.schema.fields().iter().zip(&self.places).map(|(field, &place)| {
             // Casting is a library's work on any type: a panic of it must not end in the consumer's C code.
-            let done = panics::caught(|| cast(batch.column(place), field.data_type(), exact));
+            let done = panics::caught(|| exactly(batch.column(place), field.data_type()));
             let column = done.map_err(ArrowError::ComputeError).flatten();
             column.map_err(|error| refused(format!("column `{}` as `{}`: {error}", field.name(), field.data_type())))
         });
@@ -295,6 +308,7 @@ fn is_castable(from: &DataType, to: &DataType) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use arrow_array::types::Int64Type;
     use arrow_array::{Float64Array, Int64Array, StringArray};
 
     use super::*;
@@ -338,6 +352,31 @@ mod tests {
         let conversion = Conversion::try_new(&have.schema(), &schema(vec![("a", DataType::Int32)])).unwrap();
         let error = conversion.convert(&have).unwrap_err().to_string();
         assert!(error.contains("column `a` as `Int32`") && error.contains("`2.5` has no equal"), "{error}");
+    }
+
+    #[test]
+    fn a_null_among_lists_of_one_length_has_no_items_among_lists_of_any() {
+        let rows = [Some(vec![Some(1), Some(2)]), None, Some(vec![Some(5), None])];
+        let lists = FixedSizeListArray::from_iter_primitive::<Int64Type, _, _>(rows, 2);
+        let item = Arc::new(Field::new("item", DataType::Int64, true));
+        for to in [DataType::List(Arc::clone(&item)), DataType::LargeList(item)] {
+            let got = widen(&(Arc::new(lists.slice(1, 2)) as ArrayRef), &to).unwrap();
+            assert_eq!(got.data_type(), &to);
+            let large = strict(&got, &DataType::new_large_list(DataType::Int64, true)).unwrap();
+            let large = large.as_list::<i64>();
+            assert_eq!(large.value_offsets(), [0, 0, 2]);
+            assert!(large.is_null(0) && large.is_valid(1));
+            assert_eq!(large.values().as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(5), None]);
+        }
+    }
+
+    #[test]
+    fn values_of_rows_that_a_slice_leaves_out_are_not_cast() {
+        let rows = [Some(vec![Some(300)]), Some(vec![Some(1), None])];
+        let lists: ArrayRef = Arc::new(GenericListArray::<i32>::from_iter_primitive::<Int64Type, _, _>(rows));
+        let to = DataType::new_list(DataType::Int8, true);
+        assert!(widen(&lists, &to).is_err());
+        assert_eq!(widen(&lists.slice(1, 1), &to).unwrap().as_list::<i32>().value_offsets(), [0, 2]);
     }
 
     #[test]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
-from forebay.feature_types import storage_type
+from forebay.feature_types import LISTS, storage_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+UNITS = {"s": "s", "ms": "ms", "us": "µs", "ns": "ns"}
+"""Units of time, from coarse to fine, as the engine writes them."""
 
 
 def _quoted(name: str) -> str:
@@ -32,15 +36,18 @@ def rename_query(names: Sequence[str], renamed: Mapping[str, str]) -> str:
 def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     """Returns the query that gives columns the types of features in JSON form; None if they have them.
 
+    Where a value could have no equal in its new type, `cast_column` casts, a function of ours, which then fails.
+
     Raises:
         SettingError: something is no feature, or its type has no name in SQL.
     """
     columns, is_cast = [], False
     for field in schema:
         text = _quoted(field.name)
-        wanted = _stored_as(field.name, features[field.name]) if field.name in features else field.type
-        if _plain(field.type) != _plain(wanted):
-            text = f"arrow_cast({text}, '{_type_name(field.name, wanted)}') AS {text}"
+        feature = features.get(field.name)
+        wanted = _plain(field.type if feature is None else _stored_as(field.name, feature))
+        if _plain(field.type) != wanted:
+            text = f"{_cast(field, wanted, _classes(feature))} AS {text}"
             is_cast = True
         columns.append(text)
     return f"SELECT {', '.join(columns)} FROM dataset" if is_cast else None  # noqa: S608 - names are quoted
@@ -53,6 +60,94 @@ def _stored_as(column: str, feature: Any) -> Any:
         raise SettingError(f"features: column `{column}`: {error}; expected one such as `Value('float32')`") from error
 
 
+def _cast(field: Any, wanted: Any, classes: Sequence[str]) -> str:
+    """Returns the call that casts a column to the type `wanted`; `classes` are those of its labels."""
+    import pyarrow as pa
+
+    column, data_type = _quoted(field.name), f"'{_type_name(field.name, wanted)}'"
+    have, becomes = _leaves(field.type, wanted)
+    if pa.types.is_nested(have) != pa.types.is_nested(becomes) and not (pa.types.is_null(have) or _is_text(becomes)):
+        raise _refused(field.name, wanted)
+    is_named = bool(classes) and _is_text(have) and pa.types.is_int64(becomes)
+    if not is_named and _may_round(have, becomes):
+        return f"arrow_cast({column}, {data_type})"
+    names = json.dumps(classes, ensure_ascii=False) if is_named else ""
+    return f"cast_column({column}, {data_type}, {_text(field.name)}, {_text(names)})"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _classes(feature: Any) -> list[str]:
+    """Returns the names of the classes of a `ClassLabel`, or of lists of them; none if it is another feature."""
+    if isinstance(feature, list):
+        return _classes(feature[0])
+    kind = feature.get("_type")
+    if kind in LISTS.values() or kind == "Sequence":
+        return _classes(feature["feature"])
+    if kind != "ClassLabel":
+        return []
+    names = feature.get("names")
+    return [str(name) for name in (range(feature.get("num_classes") or 0) if names is None else names)]
+
+
+def _leaves(have: Any, wanted: Any) -> tuple[Any, Any]:
+    """Returns the types of what two types hold below the lists that both are."""
+    import pyarrow as pa
+
+    have = _plain(have)
+    if pa.types.is_dictionary(have):
+        return _leaves(have.value_type, wanted)
+    if _is_list(have) and _is_list(wanted):
+        return _leaves(have.value_type, wanted.value_type)
+    return have, wanted
+
+
+def _is_list(data_type: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
+
+
+def _is_text(data_type: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def _may_round(have: Any, wanted: Any) -> bool:
+    """Whether a cast keeps all values, fails, or gives those that are nearest, as `datasets` does."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(have) or types.is_boolean(have) or _holds(have, wanted):
+        return True
+    if _is_text(wanted) or types.is_binary(wanted) or types.is_large_binary(wanted) or types.is_boolean(wanted):
+        return True
+    if types.is_floating(wanted):
+        return bool(types.is_floating(have) or types.is_decimal(have) or _is_text(have))
+    return bool(types.is_floating(have) and types.is_decimal(wanted))
+
+
+def _holds(have: Any, wanted: Any) -> bool:
+    """Whether all values of a type that another one's range takes in are in that other type."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_integer(have):
+        is_fine = types.is_floating(wanted) and 2 * have.bit_width <= wanted.bit_width
+        return bool(types.is_integer(wanted) or is_fine or (types.is_decimal(wanted) and wanted.scale >= 0))
+    if types.is_decimal(have):
+        return bool(types.is_decimal(wanted) and wanted.scale >= have.scale)
+    for is_kind in (types.is_timestamp, types.is_time, types.is_duration):
+        if is_kind(have) and is_kind(wanted):
+            return list(UNITS).index(have.unit) <= list(UNITS).index(wanted.unit)
+    return bool(have == wanted or (types.is_date32(have) and types.is_timestamp(wanted)))
+
+
 def _plain(data_type: Any) -> Any:
     """Returns the type below an extension type."""
     return getattr(data_type, "storage_type", data_type)
@@ -63,7 +158,6 @@ def _type_name(column: str, data_type: Any) -> str:
     import pyarrow as pa
 
     types = pa.types
-    units = {"s": "s", "ms": "ms", "us": "µs", "ns": "ns"}
     names = {"string": "Utf8", "large_string": "LargeUtf8", "binary": "Binary", "large_binary": "LargeBinary"}
     names |= {"bool": "Boolean", "halffloat": "Float16", "float": "Float32", "double": "Float64"}
     name = str(data_type)
@@ -75,10 +169,10 @@ def _type_name(column: str, data_type: Any) -> str:
         return "Date32" if types.is_date32(data_type) else "Date64"
     if types.is_timestamp(data_type):
         zone = "" if data_type.tz is None else f', "{data_type.tz}"'
-        return f"Timestamp({units[data_type.unit]}{zone})"
+        return f"Timestamp({UNITS[data_type.unit]}{zone})"
     if types.is_time(data_type) or types.is_duration(data_type):
         kind = "Duration" if types.is_duration(data_type) else f"Time{data_type.bit_width}"
-        return f"{kind}({units[data_type.unit]})"
+        return f"{kind}({UNITS[data_type.unit]})"
     if types.is_decimal128(data_type) or types.is_decimal256(data_type):
         return f"Decimal{data_type.bit_width}({data_type.precision}, {data_type.scale})"
     if types.is_list(data_type) or types.is_large_list(data_type):
@@ -86,4 +180,8 @@ def _type_name(column: str, data_type: Any) -> str:
         return f"{kind}({_type_name(column, data_type.value_type)})"
     if types.is_fixed_size_list(data_type):
         return f"FixedSizeList({data_type.list_size}, {_type_name(column, data_type.value_type)})"
-    raise SettingError(f"features: column `{column}` cannot be cast to `{data_type}`; compute it by `ds.sql`")
+    raise _refused(column, data_type)
+
+
+def _refused(column: str, data_type: Any) -> SettingError:
+    return SettingError(f"features: column `{column}` cannot be cast to `{data_type}`; compute it by `ds.sql`")

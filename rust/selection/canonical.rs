@@ -31,7 +31,7 @@ pub(crate) fn canonical_columns(batch: &RecordBatch) -> Result<RecordBatch, Arro
 }
 
 /// Returns an array with one bit pattern for each value of its floats; `None` if it is one.
-pub(super) fn canonical(array: &ArrayRef) -> Result<Option<ArrayRef>, ArrowError> {
+pub(crate) fn canonical(array: &ArrayRef) -> Result<Option<ArrayRef>, ArrowError> {
     if !has_floats(array.data_type()) {
         return Ok(None);
     }

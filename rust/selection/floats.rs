@@ -18,8 +18,8 @@ use datafusion::logical_expr::{
     Signature, Volatility,
 };
 
-use super::canonical::{canonical, in_order};
-pub(crate) use super::canonical::{canonical_columns, has_floats};
+use super::canonical::in_order;
+pub(crate) use super::canonical::{canonical, canonical_columns, has_floats};
 use super::numbers::null_as_arguments;
 
 /// Functions that hand on what they are given.

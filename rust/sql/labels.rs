@@ -102,7 +102,8 @@ impl Names {
     }
 }
 
-fn unknown_class(column: &str, name: &str, classes: Vec<String>, is_order: bool) -> Error {
+/// Returns the error about a name that no class of `column` has.
+pub(super) fn unknown_class(column: &str, name: &str, classes: Vec<String>, is_order: bool) -> Error {
     let lower = name.to_lowercase();
     let likeness = |class: &String| normalized_levenshtein(&lower, &class.to_lowercase());
     let mut near: Vec<String> = classes.iter().filter(|class| likeness(class) >= NEAR_ENOUGH).cloned().collect();

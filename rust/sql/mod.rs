@@ -9,13 +9,15 @@
 //!                                              └────► rows, order, other columns    answered once, by run
 //! ```
 //!
-//! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`] and [`function`] are functions.
+//! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
+//! [`function`] are functions.
 //! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses.
 //! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod aggregates;
 mod carry;
+mod casts;
 mod function;
 mod keys;
 mod labels;
@@ -27,6 +29,7 @@ mod provider;
 mod run;
 mod sample;
 mod scan;
+mod sliding;
 mod table;
 mod trace;
 mod vector;
@@ -43,6 +46,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use self::carry::{Carried, carry, is_ordered, may_repeat_rows};
+pub(crate) use self::casts::function as cast_function;
 pub use self::function::{Function, FunctionBody};
 pub(crate) use self::labels::Names;
 pub(crate) use self::moments::compared_in_their_unit;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import json
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -214,6 +216,167 @@ def test_cast_converts_values_as_datasets_does(column: str, feature: Any, ds: fb
     ours = ds.select_columns(column).cast_column(column, feature)
     assert ours.features == theirs.features == Features({column: feature})
     assert ours.take(99) == list(theirs)
+
+
+def file_of(folder: Path, values: Any) -> Path:
+    """A file with the column `x`."""
+    pq.write_table(pa.table({"x": values}), folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+STARS = ClassLabel(names=["1", "2", "3", "4", "5"])
+QUOTED = ClassLabel(names=["it's", 'a "c"', "back\\slash", " z ", "é"])
+
+
+@pytest.mark.parametrize(
+    ("feature", "values"),
+    [
+        (STARS, ["1", "5", None, " 3\n", "0", "-1"]),
+        (LABEL, ["cat", "dog ", "it's a bird", None, "2", " 1"]),
+        (QUOTED, ["it's", 'a "c"', "back\\slash", " z ", "é", "1"]),
+        (ClassLabel(num_classes=3), ["2", "1", "0"]),
+        (List(LABEL), [["dog", None], None, [], ["cat"]]),
+        (List(List(STARS)), [[["1"], ["2", "3"]], [None, []]]),
+    ],
+)
+def test_text_becomes_the_classes_that_datasets_makes_of_it(tmp_path: Path, feature: Any, values: Any) -> None:
+    path = file_of(tmp_path, pa.array(values))
+    theirs = list(feature_data.streamed(path).cast_column("x", feature))
+    for ours in [
+        fb.load_dataset(path, split="train").cast_column("x", feature),
+        fb.load_dataset(path, split="train", features=Features({"x": feature})),
+    ]:
+        assert ours.take(99) == theirs
+        assert ours.features == Features({"x": feature})
+
+
+@pytest.mark.parametrize("encoded", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_classes_of_text_are_selected_shuffled_and_made_tensors(tmp_path: Path, encoded: pa.DataType) -> None:
+    text = pa.array(["1", "5", "3", "1"]).cast(encoded)
+    ds = fb.load_dataset(file_of(tmp_path, text), split="train").cast_column("x", STARS)
+    assert next(iter(ds.to_torch(4)))["x"].tolist() == [0, 4, 2, 0]
+    assert [row["x"] for row in ds.filter("x = '5'")] == [4]
+    assert len(ds.filter("x IN ('1', '3')")) == 3
+    assert sorted(row["x"] for row in ds.shuffle(3)) == [0, 0, 2, 4]
+    assert pa.table(ds.query("SELECT max(x) AS most FROM dataset"))["most"].to_pylist() == [4]
+    assert pickle.loads(pickle.dumps(ds)).take(9) == ds.take(9)
+    assert "1 of 4 kept" in str(ds.filter("x = '5'").explain())
+
+
+@pytest.mark.parametrize("feature", [LABEL, List(LABEL)])
+def test_text_that_is_no_class_is_an_error(tmp_path: Path, feature: Any) -> None:
+    for text, words in [("bird", "it has `cat`, `dog`"), ("3", "it has `cat`"), ("doge", "did you mean `dog`")]:
+        path = file_of(tmp_path, pa.array([["cat"], [text]] if isinstance(feature, List) else ["cat", text]))
+        ds = fb.load_dataset(path, split="train").cast_column("x", feature)
+        with pytest.raises(fb.QueryError, match=f"no class `{text}` in column `x`.*{words}"):
+            ds.take(2)
+
+
+def test_features_of_a_card_make_classes_of_text(tmp_path: Path) -> None:
+    path = file_of(tmp_path, pa.array(["2", "1", None, "0"]))
+    names = "        names:\n          '0': '1'\n          '1': '2'\n"
+    card = f"---\ndataset_info:\n  features:\n  - name: x\n    dtype:\n      class_label:\n{names}---\n"
+    (tmp_path / "README.md").write_text(card)
+    ours = fb.load_dataset(tmp_path, split="train")
+    assert ours.take(9) == list(feature_data.streamed(path).cast_column("x", ClassLabel(names=["1", "2"])))
+    assert ours.features["x"].names == ["1", "2"]
+
+
+LOSSES: dict[str, tuple[Any, pa.DataType, str]] = {
+    "a fraction": ([1.0, 2.5], pa.float64(), "int32"),
+    "a fraction of few bits": ([2.5], pa.float32(), "int64"),
+    "NaN": ([float("nan")], pa.float64(), "int32"),
+    "microseconds to seconds": ([dt.datetime(2020, 1, 1, 0, 0, 0, 5)], pa.timestamp("us"), "timestamp[s]"),
+    "microseconds before 1970": ([dt.datetime(1960, 1, 1, 0, 0, 0, 5)], pa.timestamp("us"), "timestamp[ms]"),
+    "an instant": ([5], pa.timestamp("us", "Europe/Berlin"), "timestamp[s, tz=Europe/Berlin]"),
+    "a time of day": ([dt.time(1, 1, 1, 5)], pa.time64("us"), "time32[s]"),
+    "the time of a timestamp": ([dt.datetime(2020, 1, 1, 0, 0, 0, 5)], pa.timestamp("us"), "time32[s]"),
+    "a duration": ([dt.timedelta(microseconds=5)], pa.duration("us"), "duration[s]"),
+    "digits of a decimal": ([decimal.Decimal("1.55")], pa.decimal128(10, 2), "decimal128(10, 1)"),
+    "the fraction of a decimal": ([decimal.Decimal("1.55")], pa.decimal128(10, 2), "int32"),
+    "an integer to float32": ([2**24 + 1], pa.int64(), "float32"),
+    "an integer to float64": ([2**53 + 1], pa.int64(), "float64"),
+    "the largest integer": ([2**63 - 1], pa.int64(), "float64"),
+    "digits of text": (["1.555"], pa.string(), "decimal128(10, 2)"),
+    "the time of text": (["2020-01-01T05:00:00"], pa.string(), "date32"),
+    "the fraction of a second": (["2020-01-01T05:00:00.5"], pa.string(), "timestamp[s]"),
+    "no integer": (["2.5"], pa.string(), "int64"),
+    "too large": ([2**63], pa.uint64(), "int64"),
+    "no number": (["x"], pa.string(), "float32"),
+    "no text": ([b"\xff\xfe"], pa.binary(), "string"),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_cast_that_datasets_refuses_is_an_error(tmp_path: Path, case: str) -> None:
+    values, data_type, dtype = LOSSES[case]
+    path = file_of(tmp_path, pa.array(values, data_type))
+    with pytest.raises((pa.ArrowInvalid, ValueError)):
+        list(feature_data.streamed(path).cast_column("x", Value(dtype)))
+    ds = fb.load_dataset(path, split="train").cast_column("x", Value(dtype))
+    for use in (lambda: ds.take(9), lambda: ds.filter("x IS NOT NULL").take(9), lambda: list(ds.shuffle(1).batches(9))):
+        with pytest.raises(fb.QueryError):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (pa.array([1.0, None, -0.0, 3e9]), "int64"),
+        (pa.array([2**53, -(2**53), None]), "float64"),
+        (pa.array([0.1, 1e300, float("nan")]), "float16"),
+        (pa.array(["0.1", "+7", "1e400"]), "float32"),
+        (pa.array([0.1, 2.345]), "decimal128(10, 1)"),
+        (pa.array(["1.550", "-7", None]), "decimal128(10, 2)"),
+        (pa.array([decimal.Decimal("1.50"), None]), "decimal128(10, 1)"),
+        (pa.array([decimal.Decimal("3.00")]), "int8"),
+        (pa.array([5, 0]), "bool"),
+        (pa.array(["2020-01-01", None]), "date32"),
+        (pa.array(["2020-01-01T05:00:00", "0001-01-01"]), "timestamp[s]"),
+        (pa.array([3_000_000, None], pa.timestamp("us")), "timestamp[s]"),
+        (pa.array([3_000_000], pa.timestamp("us", "UTC")), "timestamp[s, tz=Europe/Berlin]"),
+        (pa.array([3_000_000], pa.timestamp("us")), "time32[s]"),
+        (pa.array([3_000_000], pa.time64("us")), "time32[s]"),
+    ],
+)
+def test_a_cast_that_loses_nothing_or_rounds_is_that_of_datasets(tmp_path: Path, values: pa.Array, dtype: str) -> None:
+    path = file_of(tmp_path, values)
+    ours = fb.load_dataset(path, split="train").cast_column("x", Value(dtype)).take(9)
+    assert str(ours) == str(list(feature_data.streamed(path).cast_column("x", Value(dtype))))
+
+
+def test_the_error_of_a_cast_names_column_and_value(tmp_path: Path) -> None:
+    day = dt.datetime(2020, 1, 1, 5)
+    columns = {"x": pa.array([1.0, 2.5]), "l": pa.array([[1.0], [2.5]]), "t": pa.array([day, day]), "s": ["1", "one"]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    for column, feature, words in [
+        ("x", Value("int32"), r"column `x`: `2\.5` has no equal in `Int32`"),
+        ("l", List(Value("int8")), r"column `l`: `2\.5` has no equal in `Int8`"),
+        ("t", Value("date32"), r"column `t`: `2020-01-01T05:00:00` has no equal in `Date32`"),
+        ("s", Value("int16"), r"column `s`: .*'one'"),
+    ]:
+        with pytest.raises(fb.QueryError, match=words):
+            ds.select_columns(column).cast_column(column, feature).take(2)
+
+
+def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [2.5], "l": [[2.5]], "s": [{"a": 1}], "b": [b"1"]}), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
+    for column, feature in [("x", List(Value("int32"))), ("l", Value("int32")), ("s", Value("int32"))]:
+        with pytest.raises(fb.SettingError, match=f"column `{column}` cannot be cast to "):
+            ds.cast_column(column, feature)
+    with pytest.raises(fb.SettingError, match="column `b` is `Binary` and cannot be cast to `Int64`"):
+        ds.cast_column("b", LABEL)
+    with pytest.raises(fb.SettingError, match="features: .*CAST from Float64 to Binary"):
+        ds.cast_column("x", Value("binary"))
+
+
+def test_a_feature_of_a_card_that_a_column_cannot_have_is_warned_of(tmp_path: Path) -> None:
+    file_of(tmp_path, pa.array([b"1"]))
+    (tmp_path / "README.md").write_text("---\ndataset_info:\n  features:\n  - name: x\n    dtype: int64\n---\n")
+    with pytest.warns(UserWarning, match="features that are not those of its files: `x`"):
+        assert fb.load_dataset(tmp_path, split="train").features == Features({"x": Value("binary")})
 
 
 def test_cast_refuses_what_cannot_be(ds: fb.Dataset) -> None:

@@ -219,6 +219,19 @@ def test_a_dictionary_below_null_structs_has_a_mask(tmp_path):
     assert batch["x"].values["a"][1] == "b"
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_null_among_lists_of_one_length_is_one_among_lists_of_any(tmp_path, is_large):
+    kind = pa.large_list if is_large else pa.list_
+    rows = [[1, 2], [3]], [[1, 2], None, [5, 6]]
+    pq.write_table(pa.table({"x": pa.array(rows[0], kind(pa.int64()))}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"x": pa.array(rows[1], pa.list_(pa.int64(), 2))}), tmp_path / "1.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    for batches in (ds.to_torch(2), ds.to_torch(10), ds.with_format("numpy").batches(3)):
+        assert [row for batch in batches for row in values_of(batch["x"])] == rows[0] + rows[1]
+    shuffled = [row for batch in ds.shuffle(1).to_torch(10) for row in values_of(batch["x"])]
+    assert sorted(shuffled, key=str) == sorted(rows[0] + rows[1], key=str)
+
+
 @pytest.mark.parametrize("width", [5, 1 << 16])
 def test_a_mask_of_fixed_size_binary_in_lists_has_the_shape_of_its_values(tmp_path, width):
     item = b"v" * width
@@ -511,3 +524,27 @@ def test_a_dictionary_without_values_is_all_null(tmp_path: Path) -> None:
     dataset = fb.load_dataset(tmp_path, split="train")
     batches = [batch["kind"] for batch in dataset.with_format("numpy").batches(10)]
     assert [list(batch) for batch in batches] == [["a"] * 10, [None] * 10]
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_rows_of_a_column_are_counted_from_both_ends(tmp_path: Path, kind: str) -> None:
+    rows = [[1], [2, 3], [], [4, 5, 6]]
+    columns = {
+        "lists": pa.array(rows),
+        "maybe": pa.array([None, *rows[1:]]),
+        "nested": pa.array([[row] for row in rows]),
+    }
+    batch = next(iter(opened(tmp_path, columns).with_format(kind).batches(4)))
+    assert isinstance(batch["lists"], fb.Ragged)
+    for index in range(-4, 4):
+        assert batch["lists"].row(index).tolist() == rows[index]
+        assert batch["nested"].row(index).row(-1).tolist() == rows[index]
+        value = batch["maybe"].row(index)
+        assert (value is None) if index in (0, -4) else value.tolist() == rows[index]
+    for column, index in itertools.product(("lists", "maybe"), (-6, -5, 4, 5)):
+        with pytest.raises(IndexError):
+            batch[column].row(index)
+    with pytest.raises(fb.RowIndexError, match="row 4: the column has 4 rows, from 0 to 3"):
+        batch["lists"].row(4)
+    with pytest.raises(fb.RowIndexError, match="row 0: the column has no rows"):
+        batch["lists"].rows(0, 0).row(0)

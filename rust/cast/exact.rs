@@ -1,0 +1,129 @@
+//! Casts of single values that are errors where a value is another one afterwards.
+//!
+//! Arrow truncates and rounds. So what became of the values is cast once more, mostly back, to a type in which both can
+//! be compared. Floats are equal as in SQL: there is one zero.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef};
+use arrow_cast::can_cast_types;
+use arrow_cast::display::array_value_to_string;
+use arrow_schema::{ArrowError, DataType, TimeUnit};
+use datafusion::arrow::compute::kernels::cmp::distinct;
+
+use super::strict;
+use crate::selection::floats::canonical;
+
+/// Casts to a type in which every value has an equal.
+pub(super) fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let array = match array.data_type() {
+        DataType::Dictionary(_, values) => &strict(array, values)?,
+        _ => array,
+    };
+    let there = strict(array, to)?;
+    for witness in witnesses(array.data_type(), to) {
+        let (before, after) = (seen_as(array, &witness)?, seen_as(&there, &witness)?);
+        let differs = distinct(&before, &after)?;
+        if let Some(row) = differs.values().set_indices().find(|&row| before.is_valid(row)) {
+            let value = array_value_to_string(array, row)?;
+            return Err(ArrowError::CastError(format!("`{value}` has no equal in `{to}`")));
+        }
+    }
+    Ok(there)
+}
+
+/// Returns values in a type to compare them in, NULL where they are none of it.
+fn seen_as(array: &ArrayRef, witness: &DataType) -> Result<ArrayRef, ArrowError> {
+    let seen = if array.data_type() == witness { Arc::clone(array) } else { arrow_cast::cast(array, witness)? };
+    Ok(canonical(&seen)?.unwrap_or(seen))
+}
+
+/// Returns the types in which values and what became of them are compared; without one, arrow's errors are all there are.
+fn witnesses(from: &DataType, to: &DataType) -> Vec<DataType> {
+    use DataType::{
+        Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Null, Time32, Time64, Timestamp, Utf8View,
+    };
+    let is_text = matches!(from, DataType::Utf8 | DataType::LargeUtf8 | Utf8View);
+    match (from, to) {
+        // As many digits before the point, and all that are left behind it.
+        (
+            _,
+            Decimal32(digits, scale) | Decimal64(digits, scale) | Decimal128(digits, scale) | Decimal256(digits, scale),
+        ) if is_text => {
+            let before_point = i16::from(*digits) - i16::from(*scale);
+            let most = i16::from(arrow_schema::DECIMAL256_MAX_PRECISION);
+            let behind_point =
+                i8::try_from((most - before_point).clamp(0, most)).unwrap_or(arrow_schema::DECIMAL256_MAX_SCALE);
+            vec![Decimal256(arrow_schema::DECIMAL256_MAX_PRECISION, behind_point)]
+        }
+        (_, Date32 | Date64) if is_text => vec![Timestamp(TimeUnit::Microsecond, None)],
+        // Nanoseconds of a timestamp are of few centuries, microseconds of all.
+        (_, Timestamp(_, zone)) if is_text => {
+            [TimeUnit::Microsecond, TimeUnit::Nanosecond].map(|unit| Timestamp(unit, zone.clone())).into()
+        }
+        (from, Time32(_) | Time64(_)) if is_text || matches!(from, Timestamp(_, _)) => {
+            vec![Time64(TimeUnit::Nanosecond)]
+        }
+        // Another zone may show other dates and times: those of the new one are compared.
+        (Timestamp(unit, _), Timestamp(_, zone)) => vec![Timestamp(*unit, zone.clone())],
+        (Timestamp(unit, _), Date64) => vec![Timestamp(*unit, None)],
+        _ if !is_text && *from != Null && can_cast_types(to, from) => vec![from.clone()],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Float64Array, Int64Array, StringArray, TimestampMicrosecondArray, UInt64Array};
+
+    use super::*;
+
+    fn lost(array: impl Array + 'static, to: &DataType) -> String {
+        exact(&(Arc::new(array) as ArrayRef), to).unwrap_err().to_string()
+    }
+
+    fn kept(array: impl Array + 'static, to: &DataType) -> ArrayRef {
+        exact(&(Arc::new(array) as ArrayRef), to).unwrap()
+    }
+
+    #[test]
+    fn numbers_that_would_change_are_errors() {
+        let floats = Float64Array::from(vec![Some(-0.0), None, Some(3.0), Some(2.5)]);
+        assert!(lost(floats.clone(), &DataType::Int32).contains("`2.5` has no equal in `Int32`"));
+        assert_eq!(kept(floats.slice(0, 3), &DataType::Int32).null_count(), 1);
+        assert!(lost(Float64Array::from(vec![f64::NAN]), &DataType::Int32).contains("NaN"));
+        let last = (1_i64 << 53) + 1;
+        assert!(lost(Int64Array::from(vec![1, last]), &DataType::Float64).contains(&format!("`{last}` has no equal")));
+        assert!(lost(Int64Array::from(vec![i64::MAX]), &DataType::Float64).contains("has no equal"));
+        assert!(lost(UInt64Array::from(vec![u64::MAX]), &DataType::Float32).contains("has no equal"));
+        kept(Int64Array::from(vec![1 << 53, i64::MIN]), &DataType::Float64);
+    }
+
+    #[test]
+    fn text_that_says_more_than_the_type_holds_is_an_error() {
+        let decimal = DataType::Decimal128(10, 2);
+        assert!(lost(StringArray::from(vec!["1.550", "1.555"]), &decimal).contains("`1.555` has no equal"));
+        kept(StringArray::from(vec!["1.550", "-12345678.9", " 7 "]), &decimal);
+        let date = DataType::Date32;
+        assert!(lost(StringArray::from(vec!["2020-01-01T05:00:00"]), &date).contains("has no equal in `Date32`"));
+        kept(StringArray::from(vec!["2020-01-01", "2020-01-01T00:00:00", "0001-01-01"]), &date);
+        let second = DataType::Timestamp(TimeUnit::Second, None);
+        assert!(lost(StringArray::from(vec!["2020-01-01T05:00:00.5"]), &second).contains("has no equal"));
+        kept(StringArray::from(vec!["2020-01-01T05:00:00", "0001-01-01T00:00:00"]), &second);
+        let time = DataType::Time32(TimeUnit::Second);
+        assert!(lost(StringArray::from(vec!["05:00:00.5"]), &time).contains("has no equal"));
+    }
+
+    #[test]
+    fn a_timestamp_of_another_zone_is_compared_in_it() {
+        let local = |value| TimestampMicrosecondArray::from(vec![value]);
+        let zoned = DataType::Timestamp(TimeUnit::Second, Some("Europe/Berlin".into()));
+        kept(local(1_577_836_800_000_000), &zoned);
+        assert!(lost(local(1_577_836_800_000_005), &zoned).contains("has no equal"));
+        // Midnight in Berlin.
+        let instants = |value| local(value).with_timezone("Europe/Berlin");
+        kept(instants(1_577_833_200_000_000), &DataType::Date32);
+        kept(instants(1_577_833_200_000_000), &DataType::Date64);
+        assert!(lost(instants(1_577_836_800_000_000), &DataType::Date32).contains("has no equal"));
+    }
+}

@@ -417,6 +417,7 @@ fn filters() -> Vec<Mistake> {
         filter!("", Error::Sql { .. }, ["Expected", "EOF"]),
         filter!("big > 1 AS x", Error::Sql { .. }, ["leave `AS x` out"]),
         filter!("biq > 1", Error::UnknownColumn { .. }, ["`biq` at line 1, column 1", "`big`"]),
+        filter!("df.big > 1", Error::UnknownColumn { .. }, ["no column `df.big` at line 1, column 1", "mean `big`?"]),
         mistake!(
             "a class that is not there",
             |folder| labelled(folder)?.filter("big = 'doq'"),

@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
+use reqwest::header::HeaderMap;
 use serde_json::Value;
+use url::form_urlencoded;
 
 use crate::source::{AS_JSON, StoreKey, token_of_user};
 
@@ -32,6 +34,9 @@ const WORDS: [&str; 12] = [
 
 /// Prefixes of environment variables that stores read.
 const PREFIXES: [&str; 5] = ["AWS_", "AZURE_", "GOOGLE_", "HF_", "HUGGING_FACE_"];
+
+/// A parameter that is called a token and keeps nobody out: where a listing goes on.
+const CONTINUATION: &str = "continuation-token";
 
 /// What stands for what is not shown.
 const HIDDEN: &str = "…";
@@ -80,7 +85,11 @@ fn is_secret_name(name: &str) -> bool {
 /// Returns whether a URL's query signs it or lets somebody in.
 pub(crate) fn has_signature(query: &str) -> bool {
     let names = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name);
-    names.into_iter().any(|name| name.eq_ignore_ascii_case("sig") || is_secret_name(name))
+    names.into_iter().any(is_signature)
+}
+
+fn is_signature(name: &str) -> bool {
+    name.eq_ignore_ascii_case("sig") || is_secret_name(name)
 }
 
 /// Has [`redacted`] hide the secrets among `options`.
@@ -92,7 +101,8 @@ pub(crate) fn remember(options: &BTreeMap<String, String>) {
             _ => secrets.push(value.clone()),
         }
     }
-    secrets.into_iter().filter(|secret| secret.len() >= LEAST_LEN).for_each(learn);
+    let of_queries: Vec<String> = secrets.iter().flat_map(|secret| of_query(secret)).collect();
+    secrets.into_iter().chain(of_queries).filter(|secret| secret.len() >= LEAST_LEN).for_each(learn);
 }
 
 /// Adds the texts in `json` that are secrets, as all are under the name of one.
@@ -104,6 +114,55 @@ fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
             fields.iter().for_each(|(name, value)| add_secrets(value, is_secret || is_secret_name(name), secrets));
         }
         _ => {}
+    }
+}
+
+/// Returns what is secret in a query, raw and decoded: stores repeat it in either way, or a part of it.
+fn of_query(query: &str) -> Vec<String> {
+    if !has_signature(query) {
+        return Vec::new();
+    }
+    let query = query.rsplit('?').next().unwrap_or(query);
+    let mut secrets = vec![query.to_owned()];
+    let signs = |(name, _): &(&str, &str)| is_signature(name) && !name.eq_ignore_ascii_case(CONTINUATION);
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')).filter(signs) {
+        // A plus is one in base64.
+        let pair = format!("{name}={}", value.replace('+', "%2B"));
+        let decoded = form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned());
+        secrets.extend(decoded.chain([value.to_owned()]));
+    }
+    secrets
+}
+
+/// What a request held that is secret: credentials may come from a service, and the URL from a redirect.
+#[derive(Clone)]
+pub(crate) struct Sent(Vec<String>);
+
+impl Sent {
+    pub(crate) fn new(query: Option<&str>, headers: &HeaderMap) -> Self {
+        let mut secrets = query.map(of_query).unwrap_or_default();
+        for (name, value) in headers {
+            let Some(value) = value.to_str().ok().filter(|_| is_secret_name(name.as_str())) else { continue };
+            secrets.push(value.to_owned());
+            // `AWS4-HMAC-SHA256 Credential=id/day/region, SignedHeaders=…, Signature=…`, `Bearer …`, `SharedKey name:…`
+            for part in value.split([' ', ',', ':']).skip(1) {
+                let secret = match part.split_once('=') {
+                    Some(("Credential", scope)) => scope.split('/').next(),
+                    Some(("Signature", signature)) => Some(signature),
+                    // The end of base64.
+                    Some((_, "" | "=")) | None => Some(part),
+                    Some(_) => None,
+                };
+                secrets.extend(secret.map(str::to_owned));
+            }
+        }
+        secrets.retain(|secret| secret.len() >= LEAST_LEN);
+        Self(secrets)
+    }
+
+    /// Returns what a server answered without them.
+    pub(crate) fn hidden_in(&self, said: &str) -> String {
+        hidden(said, self.0.clone())
     }
 }
 
@@ -126,21 +185,20 @@ pub(crate) fn is_in_environment(key: &StoreKey, name: &str) -> bool {
 /// Returns `text` without secrets: those of stores and of the environment, user names and passwords in URLs, and queries
 /// that sign them.
 pub fn redacted(text: &str) -> String {
-    let mut hidden = text.to_owned();
     // What is not Unicode is in no message as it is.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let environment = environment
         .filter(|(name, value)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && is_secret(name, value))
         .map(|(_, value)| value);
-    let mut secrets: Vec<String> =
-        known().map(|known| known.secret.clone()).chain(environment).filter(|value| value.len() >= LEAST_LEN).collect();
+    let secrets = known().map(|known| known.secret.clone()).chain(environment);
+    without_credentials(&hidden(text, secrets.filter(|value| value.len() >= LEAST_LEN).collect()))
+}
+
+fn hidden(text: &str, mut secrets: Vec<String>) -> String {
     // One may be a part of another.
     secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-    for secret in secrets {
-        hidden = hidden.replace(&secret, HIDDEN);
-    }
-    without_credentials(&hidden)
+    secrets.iter().fold(text.to_owned(), |hidden, secret| hidden.replace(secret, HIDDEN))
 }
 
 /// Returns text in whose URLs there are neither credentials nor signatures.
@@ -231,6 +289,38 @@ mod tests {
         });
         let count = |n: i32| known().filter(|known| known.secret == format!("learned at once {n}")).count();
         assert!((0..50).all(|n| count(n) == 1));
+    }
+
+    #[test]
+    fn a_signature_is_hidden_as_it_was_sent_and_as_it_is_read() {
+        let sas = "?sv=2020&spr=https&sig=abcdefgh%2Bi%2F%3D";
+        remember(&[("azure_storage_sas_token".to_owned(), sas.to_owned())].into());
+        assert_eq!(redacted("abcdefgh+i/= abcdefgh%2Bi%2F%3D of 2020"), "… … of 2020");
+        assert_eq!(redacted("/b/x?sv=2020&spr=https&sig=abcdefgh%2Bi%2F%3D"), "/b/x…");
+        assert!(of_query("list-type=2&continuation-token=somewhere%2Fhere").len() < 2);
+    }
+
+    #[test]
+    fn what_was_sent_is_hidden_in_the_answer() {
+        let mut headers = HeaderMap::new();
+        let signed = "AWS4-HMAC-SHA256 Credential=ASIAOFSERVICE/20260101/us-east-1/s3/aws4_request, \
+                      SignedHeaders=host;x-amz-date, Signature=0123456789abcdef";
+        headers.insert("authorization", signed.parse().unwrap());
+        headers.insert("x-amz-security-token", "session/token+of==".parse().unwrap());
+        headers.insert("x-amz-date", "20260101T000000Z".parse().unwrap());
+        let sent = Sent::new(Some("X-Amz-Signature=fedcba9876543210&X-Amz-Expires=900"), &headers);
+        for (said, shown) in [
+            ("id ASIAOFSERVICE, 0123456789abcdef", "id …, …"),
+            ("<Token-0>session/token+of==</Token-0>", "<Token-0>…</Token-0>"),
+            ("at 20260101T000000Z by host;x-amz-date", "at 20260101T000000Z by host;x-amz-date"),
+            ("fedcba9876543210", "…"),
+        ] {
+            assert_eq!(sent.hidden_in(said), shown);
+        }
+        headers.insert("authorization", "Bearer t0k3n.of-service_=".parse().unwrap());
+        assert_eq!(Sent::new(None, &headers).hidden_in("t0k3n.of-service_="), "…");
+        headers.insert("authorization", "SharedKey account:c2lnbmF0dXJl==".parse().unwrap());
+        assert_eq!(Sent::new(None, &headers).hidden_in("c2lnbmF0dXJl=="), "…");
     }
 
     #[test]

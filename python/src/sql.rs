@@ -23,7 +23,7 @@ use crate::dataset::PyDataset;
 use crate::error::to_py;
 use crate::exit::attached;
 use crate::runtime::TICK;
-use crate::stream::{Poll, arrow_stream};
+use crate::stream::{Poll, arrow_stream, closed};
 
 /// A table of a query, in memory.
 #[pyclass(name = "Table", module = "forebay._lib", frozen)]
@@ -197,6 +197,8 @@ impl Poll for QueryStream {
     }
 }
 
+const CLOSED: &str = "it was closed or consumed before";
+
 impl PyRows {
     fn new(stream: QueryStream) -> Self {
         let schema = Arc::clone(stream.schema());
@@ -211,13 +213,13 @@ impl PyRows {
 #[pymethods]
 impl PyRows {
     fn next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
-        let stream = self.stream.get().ok_or_else(|| to_py(&Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
+        let stream = self.stream.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         loop {
             let polled = py.detach(|| {
                 let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
                 stream.as_mut().map(|stream| stream.poll(TICK))
             });
-            let polled = polled.ok_or_else(|| to_py(&Error::Closed { reason: "it was closed or consumed before" }))?;
+            let polled = polled.ok_or_else(|| closed(CLOSED))?;
             match polled.map_err(|error| to_py(&error))? {
                 Some(batch) => return Ok(batch.map(PyBatch::new)),
                 None => py.check_signals()?,
@@ -240,7 +242,7 @@ impl PyRows {
         requested_schema: Option<Bound<'py, PyCapsule>>,
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
-        let stream = self.take().ok_or_else(|| PyValueError::new_err("the rows were consumed or closed before"))?;
+        let stream = self.take().ok_or_else(|| closed(CLOSED))?;
         arrow_stream(py, &self.schema, conversion, stream)
     }
 }

@@ -95,11 +95,15 @@ impl PyStream {
     where
         T: Send,
     {
-        let running =
-            self.running.get().ok_or_else(|| to_py(&forebay::Error::Closed { reason: OF_ANOTHER_PROCESS }))?;
+        let running = self.running.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         py.detach(|| lock(running).as_mut().and_then(|running| running.stream.as_mut()).map(call))
-            .ok_or_else(|| to_py(&forebay::Error::Closed { reason: "it was closed before" }))
+            .ok_or_else(|| closed("it was closed before"))
     }
+}
+
+/// Returns the exception for batches that are not to be had any more.
+pub(crate) fn closed(reason: &'static str) -> PyErr {
+    to_py(&forebay::Error::Closed { reason })
 }
 
 #[pymethods]
@@ -197,8 +201,9 @@ impl PyStream {
     ) -> PyArrowResult<Bound<'py, PyCapsule>> {
         // First: what is refused leaves the stream as it was.
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
-        let taken = self.running.get().and_then(|running| py.detach(|| lock(running).take()));
-        let stream = taken.ok_or_else(|| PyValueError::new_err("the stream was consumed or closed before"))?;
+        let running = self.running.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
+        let taken = py.detach(|| lock(running).take());
+        let stream = taken.ok_or_else(|| closed("it was closed or consumed before"))?;
         arrow_stream(py, &self.schema, conversion, stream)
     }
 }

@@ -152,10 +152,10 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
     for location in locations {
-        let store = store_of(location, locations, &mut stores, &request.storage_options)?;
+        let store = store_of(location, &mut stores, &request.storage_options)?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
-            if !known.insert((store, object.path.clone())) {
+            if !known.insert((store, object.path.clone(), object.written.clone())) {
                 let reason = format!("`{}` is in the sources twice", object.url);
                 return Err(Error::Uri { uri: location.text.clone(), reason });
             }
@@ -182,7 +182,7 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
                 // What is meant for the others means nothing to local files.
                 let is_local = location.store == StoreKey::Local;
                 let options = if is_local { const { &BTreeMap::new() } } else { &storage_options };
-                let store = store_of(location, &locations, &mut stores, options)?;
+                let store = store_of(location, &mut stores, options)?;
                 sources.extend(find_file(file, location.clone(), store, &stores[store]).await?);
             }
             parts.push((part, (first..sources.len()).collect()));
@@ -202,23 +202,16 @@ async fn find_file(file: FileRequest, location: Location, store: usize, of: &Sto
     // What is above it says nothing of it: it was chosen by its name.
     let relative = location.path.filename().unwrap_or_default().to_owned();
     let url = location.url();
-    let object = Object { path: location.path, url, size_bytes: file.size_bytes, e_tag: file.e_tag };
+    let Location { path, written, .. } = location;
+    let object = Object { path, url, written, size_bytes: file.size_bytes, e_tag: file.e_tag };
     Ok(vec![Source { store, object, relative }])
 }
 
 /// Returns the number of a location's store, which is made if there is none.
-///
-/// `all` are the locations that are opened together: the store is to know their queries.
-fn store_of(
-    location: &Location,
-    all: &[Location],
-    stores: &mut Vec<Store>,
-    options: &BTreeMap<String, String>,
-) -> Result<usize> {
+fn store_of(location: &Location, stores: &mut Vec<Store>, options: &BTreeMap<String, String>) -> Result<usize> {
     if let Some(index) = stores.iter().position(|store| *store.key() == location.store) {
         return Ok(index);
     }
-    let options = Store::options_with_queries(&location.store, all, options);
-    stores.push(Store::try_new(location.store.clone(), &options)?);
+    stores.push(Store::try_new(location.store.clone(), options)?);
     Ok(stores.len() - 1)
 }

@@ -14,7 +14,10 @@ const VERSION: &[u8] = b"forebay fingerprint 1";
 /// Partition columns count as well: the same objects have others, or none, when another folder is opened.
 ///
 /// A local file's tag holds its inode and time of change, which differ between copies of one dataset on many
-/// machines; the footer's digest tells other contents apart there. What file systems of others tell is of that kind.
+/// machines; the footer's digest tells other contents apart there. What file systems of others tell is of that kind, and
+/// so is the time of the last change, which stands for the e-tag where a web server has none.
+///
+/// The query of a URL does not count: it may be a signature, which is another one the next time.
 ///
 /// The `commit` of a repository stands for the e-tags of all its files, wherever copies of them lie.
 pub(super) fn fingerprint(
@@ -32,7 +35,7 @@ pub(super) fn fingerprint(
     for fragment in fragments {
         let object = &fragment.object;
         let relative = &object.path.as_ref()[folder..];
-        let tag = object.e_tag.as_deref().filter(|_| !are_tags_times && commit.is_none()).unwrap_or_default();
+        let tag = object.entity_tag().filter(|_| !are_tags_times && commit.is_none()).unwrap_or_default();
         for text in [relative, tag] {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);

@@ -22,7 +22,7 @@ use super::thrift;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::panics;
-use crate::source::{Connection, Object, read_ranges, read_suffix};
+use crate::source::{Connection, Object, is_unsatisfiable, measure, read_ranges, read_suffix};
 
 /// The least bytes of a Parquet file: two magic numbers and the length of the footer.
 const LEAST_BYTES: u64 = 12;
@@ -88,7 +88,8 @@ impl TailSize {
 
 /// Reads the end of `object` that `parse` needs, fills in the object's size and e-tag, and returns what `parse` made of it.
 ///
-/// Costs one request for what [`TailSize`] knows, and one more where the footer or the index is larger.
+/// Costs one request for what [`TailSize`] knows, one more where the footer or the index is larger, and two more where the
+/// store knows no suffixes.
 ///
 /// # Errors
 ///
@@ -99,13 +100,18 @@ pub(super) async fn read<T: Send + 'static>(
     tail_size: &TailSize,
     parse: impl Fn(&Object, &Tail) -> Result<Result<T, Vec<Range<u64>>>> + Clone + Send + 'static,
 ) -> Result<T> {
-    let bytes = match read_suffix(connection, object, tail_size.get()).await {
-        // A suffix of nothing cannot be satisfied.
-        Err(Error::Store { source, .. }) if source.to_string().contains("416 Range Not Satisfiable") => Bytes::new(),
+    let mut connection = connection.clone();
+    let bytes = match read_suffix(&connection, object, tail_size.get()).await {
+        // A suffix of nothing cannot be satisfied; and some servers know none.
+        Err(Error::Store { source, .. }) if is_unsatisfiable(&source) => {
+            connection = connection.then();
+            measure(&connection, object).await?;
+            connection = connection.then();
+            read_suffix(&connection, object, tail_size.get()).await?
+        }
         tail => tail?,
     };
     let size = object.size_bytes.unwrap_or(bytes.len() as u64);
-    let mut connection = connection.clone();
     let mut tail = Tail { size, pieces: vec![(size - bytes.len() as u64..size, bytes)] };
     loop {
         // Parsing may take long for wide files: not on the runtime's thread.

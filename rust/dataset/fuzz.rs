@@ -48,7 +48,7 @@ const MAX_ROW_GROUPS: usize = 4;
 pub(crate) fn open(body: &Bytes) -> Result<Option<Arc<Snapshot>>> {
     let size = body.len() as u64;
     let (path, url) = (Path::from("x.parquet"), "s3://fuzz/x.parquet".to_owned());
-    let object = Object { path, url, size_bytes: Some(size), e_tag: Some("1".into()) };
+    let object = Object { path, url, written: None, size_bytes: Some(size), e_tag: Some("1".into()) };
     let source = Source { store: 0, object, relative: "x.parquet".into() };
     let tail = Tail { size, pieces: vec![(0..size, body.clone())] };
     let Ok(fragment) = Fragment::try_new(&source, &tail, None, &Schemas::default(), 1 << 20)? else { return Ok(None) };

@@ -16,7 +16,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -24,7 +24,7 @@ use super::Snapshot;
 use super::find::Source;
 use crate::error::{Error, Result};
 use crate::secrets;
-use crate::source::{self, Location, Object, Store, StoreKey};
+use crate::source::{self, Location, Object, Store, StoreKey, Written};
 
 /// The end of a manifest's name.
 const EXTENSION: &str = ".forebay";
@@ -50,6 +50,9 @@ struct Header {
     /// Of each store, the names of the options that were left out because they are secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     withheld: Vec<Vec<String>>,
+    /// Of the objects whose URLs say more than their keys, the numbers and what is sent, in hex.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    written: Vec<(usize, String)>,
 }
 
 /// Who is to read what is written, and so which options of the stores are in it.
@@ -89,7 +92,10 @@ pub(super) fn encode(splits: &[(&str, &Snapshot)], audience: Audience) -> Vec<u8
         let first = header.objects.len();
         let stores: Vec<usize> = snapshot.stores.iter().map(|store| place_of(&mut header, store, audience)).collect();
         for fragment in &snapshot.fragments {
-            let Object { path, size_bytes, e_tag, .. } = &fragment.object;
+            let Object { path, written, size_bytes, e_tag, .. } = &fragment.object;
+            if let Some(written) = written.as_ref().filter(|_| audience != Audience::Anybody) {
+                header.written.push((header.objects.len(), hex(written.as_str())));
+            }
             let store = stores[fragment.store];
             let (path, relative) = (path.to_string(), fragment.relative.to_string());
             header.objects.push((store, path, *size_bytes, e_tag.clone(), relative, fragment.packed.len()));
@@ -123,18 +129,22 @@ fn place_of(header: &mut Header, store: &Store, audience: Audience) -> usize {
 
 /// Writes options in hex: nobody reads a secret in passing, in a log or a dump. It is no protection.
 fn veiled(options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let hex = |value: &String| value.bytes().map(|byte| format!("{byte:02x}")).collect();
     options.iter().map(|(name, value)| (name.clone(), hex(value))).collect()
 }
 
 /// Reads what [`veiled`] wrote; what it did not write is as good as no value.
 fn unveiled(options: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    options.into_iter().map(|(name, value)| (name, of_hex(&value).unwrap_or_default())).collect()
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_hex(text: &str) -> Option<String> {
     let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
-    let plain = |value: String| {
-        let bytes: Option<Vec<u8>> = value.as_bytes().chunks(2).map(byte).collect();
-        bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
-    };
-    options.into_iter().map(|(name, value)| (name, plain(value))).collect()
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    String::from_utf8(bytes?).ok()
 }
 
 /// Returns what [`encode`] wrote, checked; an error says what is wrong with other bytes.
@@ -162,9 +172,14 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Saved, String> {
             return Err(wrong(&format!("`{relative}` is not the end of `{path}`")));
         }
         let url = header.stores[store].0.url_of(&path);
-        sources.push(Source { store, object: Object { path, url, size_bytes, e_tag }, relative });
+        sources.push(Source { store, object: Object { path, url, written: None, size_bytes, e_tag }, relative });
         packed.push(footers.slice(place..place + len));
         place += len;
+    }
+    for (number, text) in header.written {
+        let written = of_hex(&text).and_then(|text| Written::try_new(&text));
+        let source = sources.get_mut(number).filter(|_| written.is_some());
+        source.ok_or_else(|| format!("object {number}: its URL is none"))?.object.written = written;
     }
     let Header { stores, splits, fingerprints, commits, mut withheld, .. } = header;
     withheld.resize_with(stores.len(), Vec::new);
@@ -210,7 +225,9 @@ pub(super) fn is_manifest(location: &Location) -> bool {
 pub(super) async fn read(location: &Location, options: &BTreeMap<String, String>) -> Result<Saved> {
     let connection = store_of(location, options)?.connect()?;
     let failed = |source| source::error(&location.text, source);
-    let bytes = connection.client.get(&location.path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+    let options = Written::options(location.written.as_ref());
+    let answer = connection.client.get_opts(&location.path, options).await.map_err(failed)?;
+    let bytes = answer.bytes().await.map_err(failed)?;
     // Its checksum and header take long where it is large.
     let decoded = connection.io.spawn_blocking(move || decode(&bytes)).await;
     let decoded = decoded.map_err(|_| Error::Closed { reason: "cancelled" })?;
@@ -223,6 +240,11 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
     if !is_manifest(&location) {
         let reason = format!("expected the name of an object that ends in `{EXTENSION}`, not a folder or a pattern");
         return Err(Error::Uri { uri: location.text, reason });
+    }
+    let objects = || splits.iter().flat_map(|(_, snapshot)| &snapshot.fragments).map(|fragment| &fragment.object);
+    if let Some(Object { url, .. }) = objects().find(|object| object.written.is_some()) {
+        let reason = "a manifest holds no queries, which may be signatures, and no `%2F`: such URLs cannot be in one";
+        return Err(Error::Uri { uri: url.clone(), reason: reason.into() });
     }
     let stores = splits.iter().flat_map(|(_, snapshot)| &snapshot.stores);
     let same = stores.filter(|_| options.is_empty()).find(|store| *store.key() == location.store);
@@ -239,8 +261,7 @@ pub(super) async fn save(splits: &[(&str, &Snapshot)], uri: &str, options: &BTre
 fn store_of(location: &Location, options: &BTreeMap<String, String>) -> Result<Store> {
     let is_local = location.store == StoreKey::Local;
     let options = if is_local { const { &BTreeMap::new() } } else { options };
-    let options = Store::options_with_queries(&location.store, std::slice::from_ref(location), options);
-    Store::try_new(location.store.clone(), &options)
+    Store::try_new(location.store.clone(), options)
 }
 
 #[cfg(test)]
@@ -281,6 +302,22 @@ mod tests {
         ] {
             let refused = decode(&of_header(&json, b"ab")).unwrap_err();
             assert!(refused.contains(said), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_sent_for_an_object_is_of_that_object() {
+        let of = |written: &str| {
+            let header = header(r#"[[{"Http":"https://h"},{}]]"#, r#"[[0,"x",9,null,"x",2]]"#, r#"[["train",[0]]]"#);
+            let json = header.replacen('{', &format!(r#"{{"written":{written},"#), 1);
+            decode(&of_header(&json, b"ab")).map(|mut saved| saved.sources.remove(0).object.written)
+        };
+        let sent = |text: &str| Written::try_new(text).unwrap();
+        assert_eq!(of(&format!(r#"[[0,"{}"]]"#, hex("/x?id=1"))), Ok(Some(sent("/x?id=1"))));
+        assert_eq!(of("[]"), Ok(None));
+        for (number, text) in [(1, hex("/x")), (0, hex("/ x")), (0, "f".to_owned())] {
+            let wrong = format!(r#"[[{number},"{text}"]]"#);
+            assert!(of(&wrong).is_err_and(|said| said.contains("its URL is none")), "{wrong}");
         }
     }
 

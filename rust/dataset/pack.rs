@@ -189,7 +189,7 @@ mod tests {
 
     fn object(name: &str, tag: &str) -> Object {
         let url = format!("s3://bucket/{name}");
-        Object { path: Key::from(name), url, size_bytes: Some(9), e_tag: Some(tag.into()) }
+        Object { path: Key::from(name), url, written: None, size_bytes: Some(9), e_tag: Some(tag.into()) }
     }
 
     fn pack_of(objects: &[(&Object, &[u8])]) -> Pack {

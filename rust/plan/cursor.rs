@@ -93,7 +93,7 @@ impl State {
             version: u32,
         }
 
-        let reason = |error: serde_json::Error| format!("not a state of Forebay: {error}");
+        let reason = |error: serde_json::Error| error.to_string();
         let Versioned { version } = serde_json::from_str(text).map_err(reason)?;
         if version != VERSION {
             return Err(format!("expected a state of version `{VERSION}`, got version `{version}`"));

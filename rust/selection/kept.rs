@@ -28,15 +28,16 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Returns the place of what `query` selects from `snapshot`; `None` without a cache.
+    /// Returns the place of what `query` selects from `snapshot`; `None` without a cache, and where nothing tells another
+    /// version of an object from this one.
     pub(crate) fn of_process(snapshot: &Snapshot, query: &[String]) -> Option<Self> {
-        Some(Self::new(Cache::of_process(KIND)?, snapshot, query))
+        Self::new(Cache::of_process(KIND)?, snapshot, query)
     }
 
-    fn new(cache: Cache, snapshot: &Snapshot, query: &[String]) -> Self {
+    fn new(cache: Cache, snapshot: &Snapshot, query: &[String]) -> Option<Self> {
         let versions = [LAYOUT, env!("CARGO_PKG_VERSION"), DATAFUSION_VERSION].map(str::to_owned);
-        let identity = [snapshot.fingerprint.clone(), tags(snapshot)];
-        Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() }
+        let identity = [snapshot.fingerprint.clone(), tags(snapshot)?];
+        Some(Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() })
     }
 
     /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads. The disk is used on
@@ -95,16 +96,17 @@ async fn blocking<T: Send + 'static>(io: &Io, work: impl FnOnce() -> T + Send + 
     io.spawn_blocking(work).await.map_err(|panic| Error::Internal { reason: panic.to_string() })
 }
 
-/// Returns a hash of the objects' e-tags. Those of local files are in no fingerprint, since they differ between copies; a
-/// selection is not taken over to a copy, which costs one evaluation.
-fn tags(snapshot: &Snapshot) -> String {
+/// Returns a hash of the objects' e-tags; `None` if one has none, as on some web servers: an object as large, with the same
+/// statistics, could be another. Tags of local files are in no fingerprint, since they differ between copies; a selection is
+/// not taken over to a copy, which costs one evaluation.
+fn tags(snapshot: &Snapshot) -> Option<String> {
     let mut hash = Sha256::new();
     for fragment in &snapshot.fragments {
-        let tag = fragment.object.e_tag.as_deref().unwrap_or_default();
+        let tag = fragment.object.entity_tag()?;
         hash.update((tag.len() as u64).to_le_bytes());
         hash.update(tag);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn encode(selection: &Selection, sizes: &[u32]) -> Vec<u8> {
@@ -150,7 +152,7 @@ mod tests {
     /// Asks for the selection; returns it and how often it was evaluated.
     fn ask(folder: &Path, query: &str, requests: u64) -> (Selection, u32) {
         let snapshot = snapshot();
-        let kept = Kept::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]);
+        let kept = Kept::new(Cache::new(folder.to_owned(), 1 << 20), &snapshot, &[query.to_owned()]).unwrap();
         let times = Cell::new(0);
         let evaluate = async {
             times.set(times.get() + 1);
@@ -203,7 +205,7 @@ mod tests {
     fn an_entry_with_a_right_checksum_and_wrong_rows_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let snapshot = snapshot();
-        let kept = Kept::new(Cache::new(folder.path().to_owned(), 1 << 20), &snapshot, &["a > 1".to_owned()]);
+        let kept = Kept::new(Cache::new(folder.path().to_owned(), 1 << 20), &snapshot, &["a > 1".to_owned()]).unwrap();
         let sound = encode(&selection(2), &SIZES);
         for bytes in [&b""[..], b"\0\0\0\0\x02\xff\xff\x03", &sound[..sound.len() - 1], &[&sound[..], b"x"].concat()] {
             kept.put(bytes);

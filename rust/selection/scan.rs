@@ -299,7 +299,7 @@ impl Scan {
         let gap = self.snapshot.gap_bytes(fragment);
         let bounds = (limits.memory_bytes / READS_IN_MEMORY, limits.memory_bytes / 4);
         let mut pieces = Vec::new();
-        for rows in fragment.cut_by_cost(layout, row_group.index, rows, gap, bounds) {
+        for rows in fragment.cut_by_cost(layout, row_group.index, rows, gap, bounds, false) {
             let cost = fragment.read_cost(layout, row_group.index, &rows, gap);
             let num_rows = u64::from(rows.end - rows.start).max(1);
             let of_rows = cost.working.saturating_add(cost.decoded);

@@ -14,7 +14,9 @@ use arrow_schema::{DataType, Fields, Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue, SchemaError};
+use datafusion::common::{
+    Column, DFSchema, DataFusionError, Result as PlanResult, ScalarValue, SchemaError, TableReference,
+};
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::simplify::SimplifyContext;
@@ -24,7 +26,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use super::{floats, literals, numbers, parser};
 use crate::error::{Error, Result};
@@ -289,7 +291,7 @@ pub(crate) fn session() -> &'static SessionState {
         let mut config = SessionConfig::from(options);
         config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
         let mut state = SessionStateBuilder::new().with_config(config).with_default_features().build();
-        for function in crate::sql::vector_functions() {
+        for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function()]) {
             // Nothing of that name is there yet, and nothing else can fail.
             drop(state.register_udf(Arc::clone(function)));
         }
@@ -381,8 +383,10 @@ pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) ->
     if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
         && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
     {
-        let column = match place_of(sql, &field.name) {
-            Some((line, column)) => format!("{}` at line {line}, column {column} of `{}", field.name, shortened(sql)),
+        let column = match place_of(sql, field) {
+            Some((written, at)) => {
+                format!("{written}` at line {}, column {} of `{}", at.line, at.column, shortened(sql))
+            }
             None => field.name.clone(),
         };
         return unknown_column(column, &field.name, schema);
@@ -431,11 +435,20 @@ pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> E
     }
 }
 
-/// Returns line and column, from 1, of the first identifier `name`.
-fn place_of(sql: &str, name: &str) -> Option<(u64, u64)> {
+/// Returns a column as the text has it first, with its table if that is written before it, and where.
+fn place_of(sql: &str, column: &Column) -> Option<(String, Location)> {
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location().ok()?;
-    let found = tokens.iter().find(|token| matches!(&token.token, Token::Word(word) if word.value == name))?;
-    Some((found.span.start.line, found.span.start.column))
+    let is = |token: &TokenWithSpan, name: &str| matches!(&token.token, Token::Word(word) if word.value == name);
+    if let Some(table) = column.relation.as_ref().map(TableReference::table) {
+        let names = |three: &&[TokenWithSpan]| {
+            is(&three[0], table) && three[1].token == Token::Period && is(&three[2], &column.name)
+        };
+        if let Some(found) = tokens.windows(3).find(names) {
+            return Some((format!("{table}.{}", column.name), found[0].span.start));
+        }
+    }
+    let found = tokens.iter().find(|token| is(token, &column.name))?;
+    Some((column.name.clone(), found.span.start))
 }
 
 /// Returns the innermost message of `error`, without DataFusion's prefixes.

@@ -79,7 +79,7 @@ impl Bucket {
         let listed: Vec<_> = recording.inner.list(None).try_collect().await.unwrap();
         let objects = listed.into_iter().map(|meta| {
             let url = meta.location.to_string();
-            (0, Object { path: meta.location, url, size_bytes: Some(meta.size), e_tag: None })
+            (0, Object { path: meta.location, url, written: None, size_bytes: Some(meta.size), e_tag: None })
         });
         let mut snapshot = Snapshot::of_objects(vec![store], objects.collect(), &Progress::default()).await.unwrap();
         if !is_kept {

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::coalesce::{Gap, merge};
 use super::read::read_merged;
-use super::{Connection, Object};
+use super::{Connection, Object, Written};
 use crate::metrics::Metrics;
 
 /// The bytes of a read; `None` where it failed.
@@ -27,12 +27,15 @@ pub(crate) struct Ahead {
     metrics: Arc<Metrics>,
 }
 
+/// What tells an object from all others: its URL, and what that does not show.
+type Id = (String, Option<Written>);
+
 #[derive(Debug, Default)]
 struct State {
     /// Bytes that may still be asked for.
     room: u64,
-    /// By URL and start of the range.
-    held: HashMap<String, BTreeMap<u64, Held>>,
+    /// By object and start of the range.
+    held: HashMap<Id, BTreeMap<u64, Held>>,
     reads: Vec<AbortHandle>,
 }
 
@@ -77,7 +80,7 @@ impl Ahead {
         }
         let connection = connection.with_metrics(&self.metrics);
         let State { held, reads, .. } = &mut *state;
-        let held = held.entry(object.url.clone()).or_default();
+        let held = held.entry(id_of(object)).or_default();
         let traffic = &connection.traffic;
         for part in parts(ranges, traffic.gap(), traffic.max_request_bytes(num_bytes)) {
             let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
@@ -101,7 +104,7 @@ impl Ahead {
     pub(super) async fn take(&self, object: &Object, ranges: &[Range<u64>]) -> Vec<Option<Bytes>> {
         let found: Vec<_> = {
             let mut state = self.lock();
-            let mut held = state.held.get_mut(&object.url);
+            let mut held = state.held.get_mut(&id_of(object));
             ranges.iter().map(|range| find(held.as_deref_mut()?, range)).collect()
         };
         let mut taken = Vec::with_capacity(ranges.len());
@@ -123,6 +126,10 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.lock().reads.iter().for_each(AbortHandle::abort);
     }
+}
+
+fn id_of(object: &Object) -> Id {
+    (object.url.clone(), object.written.clone())
 }
 
 /// Divides ranges, which do not overlap, among reads: those that are [merged](merge), where they span no more than
@@ -191,7 +198,7 @@ mod tests {
     use crate::io::Io;
 
     fn object(name: &str) -> Object {
-        Object { path: Path::from(name), url: format!("s3://b/{name}"), size_bytes: None, e_tag: None }
+        Object { path: Path::from(name), url: format!("s3://b/{name}"), written: None, size_bytes: None, e_tag: None }
     }
 
     /// Runs a test with a store of one object `x`, whose bytes are `0..200`.

@@ -203,7 +203,7 @@ mod tests {
         std::fs::write(&path, body).unwrap();
         let path = path.to_str().unwrap();
         let (url, size_bytes) = (format!("file://{path}"), Some(num_bytes as u64));
-        Object { path: path.trim_start_matches('/').into(), url, size_bytes, e_tag: None }
+        Object { path: path.trim_start_matches('/').into(), url, written: None, size_bytes, e_tag: None }
     }
 
     #[test]
@@ -272,7 +272,8 @@ mod tests {
     fn what_is_not_on_this_machine_is_never_waited_for() {
         crate::io::Io::current().unwrap().block_on(async {
             let store = Store::of_client(crate::source::recording::Recording::of([("x", vec![7; 10])]).await as _);
-            let object = Object { path: "x".into(), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
+            let object =
+                Object { path: "x".into(), url: "s3://b/x".into(), written: None, size_bytes: None, e_tag: None };
             let found =
                 read_cached::<Bytes>(&store.connect().unwrap(), &object, std::slice::from_ref(&(0..10)), |_, _| None);
             assert_eq!(found, Err(Missed::Always));

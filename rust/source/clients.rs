@@ -1,6 +1,7 @@
 //! Clients of object stores, from text, options and the environment.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use super::StoreKey;
 use super::recover::{CONNECT_TIMEOUT, Client, Connector, Policy, Recovering, STALL_TIMEOUT, causes};
 use super::settings::{self, Settings};
 use super::traffic::Traffic;
+use super::values;
 use crate::error::{Error, Result};
 
 /// A body may take long, as long as bytes arrive: a stall is what ends it.
@@ -82,7 +84,7 @@ pub(super) fn connect(
     if *key == StoreKey::Local {
         return build(key, options, None, || Unconnected);
     }
-    let Settings { limit, is_hedging, certificate, queries, .. } = Settings::try_new(key, options)?;
+    let Settings { limit, is_hedging, certificate, .. } = Settings::try_new(key, options)?;
     let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
     let connector = Connector { policy: policy.clone(), certificate };
     // Who reads a web server shows no credentials that could be others.
@@ -90,7 +92,7 @@ pub(super) fn connect(
     let (key, of_make) = (key.clone(), options.clone());
     let make = move || build(&key, &of_make, Some(&Settings::try_new(&key, &of_make)?), || connector.clone());
     let client = if is_web { Client::fixed(make()?) } else { Client::try_new(options, Box::new(make))? };
-    Ok(Arc::new(Recovering::new(client, policy, queries)))
+    Ok(Arc::new(Recovering::new(client, policy)))
 }
 
 /// Makes a store whose HTTP client `connector` makes; remote ones ask once.
@@ -109,16 +111,15 @@ fn build<C: HttpConnector>(
         return Ok(Arc::new(LocalFileSystem::new()));
     };
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-    let pairs = || settings.rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     Ok(match key {
         StoreKey::S3(root) => {
             let builder = AmazonS3Builder::from_env().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
-            for (name, value) in timeouts(key, settings) {
+            for (name, value) in timeouts(settings) {
                 builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
             }
-            for (name, value) in pairs() {
-                builder = builder.with_config(parse_key(name)?, value);
+            for (name, value) in told(key, settings)? {
+                builder = builder.with_config(name, value);
             }
             let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
                 .iter()
@@ -132,39 +133,35 @@ fn build<C: HttpConnector>(
         StoreKey::Gcs(root) => {
             let builder = GoogleCloudStorageBuilder::from_env().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
-            for (name, value) in timeouts(key, settings) {
+            for (name, value) in timeouts(settings) {
                 builder = builder.with_config(GoogleConfigKey::Client(name), value);
             }
-            for (name, value) in pairs() {
-                builder = builder.with_config(parse_key(name)?, value);
+            for (name, value) in told(key, settings)? {
+                builder = builder.with_config(name, value);
             }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Azure(root) => {
             let builder = MicrosoftAzureBuilder::from_env().with_url(root).with_http_connector(connector());
             let mut builder = builder.with_retry(once);
-            for (name, value) in timeouts(key, settings) {
+            for (name, value) in timeouts(settings) {
                 builder = builder.with_config(AzureConfigKey::Client(name), value);
             }
-            for (name, value) in pairs() {
-                builder = builder.with_config(parse_key(name)?, value);
+            for (name, value) in told(key, settings)? {
+                builder = builder.with_config(name, value);
             }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
         StoreKey::Http(root) => {
             let mut builder = HttpBuilder::new().with_url(root).with_http_connector(connector()).with_retry(once);
-            // The only one that does not look there itself.
-            for (name, value) in variables(key) {
-                builder = builder.with_config(name, value);
-            }
-            for (name, value) in timeouts(key, settings) {
+            for (name, value) in timeouts(settings) {
                 builder = builder.with_config(name, value);
             }
             if root.starts_with("http://") {
                 builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
             }
-            for (name, value) in pairs() {
-                builder = builder.with_config(parse_key(name)?, value);
+            for (name, value) in told(key, settings)? {
+                builder = builder.with_config(name, value);
             }
             Arc::new(builder.build().map_err(|error| unusable(root, &error))?)
         }
@@ -175,31 +172,51 @@ fn build<C: HttpConnector>(
     })
 }
 
-/// Returns the options of a client that the environment sets, under names that begin as those of the store.
-fn variables(key: &StoreKey) -> impl Iterator<Item = (ClientConfigKey, String)> {
+/// Returns what the environment and then the options say, each option once, as clients take it.
+///
+/// # Errors
+///
+/// [`Error::Setting`] for options that the store does not have, and for values that clients take for granted to be others.
+fn told<K: FromStr + AsRef<str> + PartialEq>(key: &StoreKey, settings: &Settings) -> Result<Vec<(K, String)>> {
+    let mut said: Vec<(K, String, String)> = variables(key).collect();
+    for (name, value) in &settings.rest {
+        said.push((parse_key(name)?, name.clone(), value.clone()));
+    }
+    let mut told: Vec<(K, String)> = Vec::new();
+    // What is said last counts.
+    for (key, name, value) in said.into_iter().rev() {
+        if !told.iter().any(|(other, _)| *other == key) {
+            let value = values::checked(&name, key.as_ref(), value)?;
+            told.push((key, value));
+        }
+    }
+    Ok(told)
+}
+
+/// Returns the options of a store that the environment sets, under names that begin as those of the store.
+fn variables<K: FromStr>(key: &StoreKey) -> impl Iterator<Item = (K, String, String)> {
     let prefix = settings::prefix(key).unwrap_or_default();
+    // Options of a web server have no such prefix of their own.
+    let is_web = matches!(key, StoreKey::Http(_));
     std::env::vars_os().filter_map(move |(name, value)| {
-        let option = name.to_str()?.strip_prefix(prefix)?.to_ascii_lowercase();
-        Some((option.parse().ok()?, value.into_string().ok()?))
+        let name = name.into_string().ok()?;
+        let option = name.strip_prefix(prefix)?;
+        let key = if is_web { option } else { &name }.to_ascii_lowercase().parse().ok()?;
+        Some((key, name, value.into_string().ok()?))
     })
 }
 
-/// Returns our time-outs, but for those that the environment sets. None is longer than a read may take.
-fn timeouts(key: &StoreKey, settings: &Settings) -> impl Iterator<Item = (ClientConfigKey, String)> {
+/// Returns our time-outs, for what nobody says. None is longer than a read may take.
+fn timeouts(settings: &Settings) -> impl Iterator<Item = (ClientConfigKey, String)> {
     let ours = [
         (ClientConfigKey::Timeout, REQUEST_TIMEOUT),
         (ClientConfigKey::ReadTimeout, STALL_TIMEOUT.min(settings.limit.time)),
         (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT.min(settings.limit.time)),
     ];
-    let prefix = settings::prefix(key).unwrap_or_default();
-    let is_set = move |key: &ClientConfigKey| {
-        std::env::var_os(format!("{prefix}{}", key.as_ref().to_ascii_uppercase())).is_some()
-    };
-    let text = |(key, time): (ClientConfigKey, Duration)| (key, format!("{} ms", time.as_millis().max(1)));
-    ours.into_iter().filter(move |(key, _)| !is_set(key)).map(text)
+    ours.into_iter().map(|(key, time)| (key, values::milliseconds(time)))
 }
 
-fn parse_key<K: std::str::FromStr>(name: &str) -> Result<K> {
+fn parse_key<K: FromStr>(name: &str) -> Result<K> {
     name.parse().map_err(|_| {
         let is_like = |known: &str| normalized_levenshtein(known, name) > 0.6;
         let of_client = COMMON_OPTIONS.into_iter().filter(|known| is_like(known) && known.parse::<K>().is_ok());

@@ -202,7 +202,7 @@ pub(super) fn connect(
     };
     let policy = Policy { traffic: Arc::clone(traffic), limit, is_hedging, root: key.root().to_owned() };
     let files = Files { key: key.clone(), system: open(rest), policy: policy.clone(), io: Arc::downgrade(io) };
-    Ok(Arc::new(Recovering::new(Client::fixed(Arc::new(files)), policy, BTreeMap::new())))
+    Ok(Arc::new(Recovering::new(Client::fixed(Arc::new(files)), policy)))
 }
 
 /// Returns what is ours among the options, and the rest, whose names may be anything.
@@ -409,7 +409,7 @@ mod tests {
             policy: policy.clone(),
             io: Arc::downgrade(&io),
         };
-        let store = Recovering::new(Client::fixed(Arc::new(files)), policy, BTreeMap::new());
+        let store = Recovering::new(Client::fixed(Arc::new(files)), policy);
         io.block_on(test(&store))
     }
 

@@ -35,6 +35,7 @@ use self::urls::Urls;
 use super::recover::{Client, Policy, Recovering};
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
+use crate::secrets;
 
 /// A repository at a commit, or a bucket.
 pub(super) struct Hub {
@@ -83,13 +84,18 @@ impl Hub {
         // Another crate of the process may have installed a provider; any will do.
         drop(rustls::crypto::ring::default_provider().install_default());
         let settings = Settings::try_new(root, options)?;
+        // It may be of a login.
+        let token = settings.token.iter().map(|token| ("hf_token".to_owned(), token.clone()));
+        secrets::remember(&token.collect());
         let client = |redirects| {
             let builder = reqwest::Client::builder()
                 .connect_timeout(settings.connect_timeout)
                 .read_timeout(settings.read_timeout)
                 .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
                 .tls_certs_merge(settings.certificates.iter().cloned())
-                .redirect(redirects);
+                .redirect(redirects)
+                // The URL before is signed.
+                .referer(false);
             let proxied = match &settings.proxy_url {
                 Some(url) => reqwest::Proxy::all(url).map(|proxy| builder.proxy(proxy)),
                 None => Ok(builder),
@@ -120,7 +126,7 @@ impl HubStore {
         let Settings { limit, is_hedging, root, .. } = &hub.settings;
         let traffic = Arc::clone(&hub.traffic);
         let policy = Policy { traffic, limit: *limit, is_hedging: *is_hedging, root: root.clone() };
-        Arc::new(Recovering::new(Client::fixed(Arc::new(Self(hub))), policy, BTreeMap::new()))
+        Arc::new(Recovering::new(Client::fixed(Arc::new(Self(hub))), policy))
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) async fn list_below(connection: &Connection, store: &StoreKey, object
         glob: None,
         is_folder: true,
         text: object.url.clone(),
-        query: None,
+        written: None,
     };
     if location.store_lists() { list_folder(connection, &location).await } else { Err(not_found(&location)) }
 }
@@ -83,7 +83,8 @@ async fn head(connection: &Connection, location: &Location) -> Result<Vec<Listed
 fn named(location: &Location, size_bytes: Option<u64>, e_tag: Option<String>) -> Listed {
     let relative = location.path.filename().unwrap_or_default().to_owned();
     let url = location.store.url_of(&location.path);
-    Listed { object: Object { path: location.path.clone(), url, size_bytes, e_tag }, relative }
+    let (path, written) = (location.path.clone(), location.written.clone());
+    Listed { object: Object { path, url, written, size_bytes, e_tag }, relative }
 }
 
 async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
@@ -140,7 +141,8 @@ fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta
             continue;
         }
         let url = location.store.url_of(&meta.location);
-        let object = Object { path: meta.location, url, size_bytes: Some(meta.size), e_tag: meta.e_tag };
+        let (size_bytes, e_tag) = (Some(meta.size), meta.e_tag);
+        let object = Object { path: meta.location, url, written: None, size_bytes, e_tag };
         listed.push(Listed { object, relative });
     }
     listed.sort_by(|a, b| {

@@ -32,6 +32,7 @@ mod store;
 mod tests;
 mod traffic;
 mod uri;
+mod values;
 mod whole;
 
 pub(crate) use self::ahead::Ahead;
@@ -43,7 +44,8 @@ pub use self::file_system::{
 pub(crate) use self::hub::token_of_user;
 pub(crate) use self::list::{Listed, list, list_below};
 pub(crate) use self::preset::Preset;
-pub(crate) use self::read::{read_ranges, read_suffix};
+pub(crate) use self::read::{is_unsatisfiable, measure, read_ranges, read_suffix};
+pub(crate) use self::recover::Written;
 pub(crate) use self::settings::AS_JSON;
 pub(crate) use self::split::infer as infer_splits;
 pub use self::store::{Connection, Store};
@@ -67,10 +69,22 @@ pub struct Object {
     pub path: Path,
     /// The key as people write it; never with credentials.
     pub url: String,
+    /// What is sent in place of the key, where a URL on the web says more than that: objects that differ in it are two.
+    pub(crate) written: Option<Written>,
     /// Its size, once known.
     pub size_bytes: Option<u64>,
-    /// Its entity tag, once known, where the store has them.
+    /// Its entity tag, once known; where the store has none, the [time](CHANGED) of its last change, if it tells that.
     pub e_tag: Option<String>,
+}
+
+/// What begins a tag that is the time of the last change: a weak one, of whole seconds.
+pub(crate) const CHANGED: &str = "W/\"changed ";
+
+impl Object {
+    /// Returns the entity tag, if the store has one.
+    pub(crate) fn entity_tag(&self) -> Option<&str> {
+        self.e_tag.as_deref().filter(|tag| !tag.starts_with(CHANGED))
+    }
 }
 
 /// Turns a store's error into ours, which says what kind it is and of which object.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 use futures::future::try_join_all;
-use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore};
+use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore};
 
 use super::coalesce::{coalesce, merge, split};
 use super::recover::Notes;
 use super::traffic::Slot;
-use super::{Connection, Object, error, room};
+use super::{CHANGED, Connection, Object, Written, error, room};
 use crate::error::{Error, Result};
 use crate::metrics::During;
 
@@ -94,12 +94,18 @@ async fn read_part<B: AsRef<[u8]>, F: Future<Output = Result<B, object_store::Er
         range: Some(GetRange::Bounded(range.clone())),
         // A weak tag matches nothing by `If-Match`; the answer's is compared below.
         if_match: object.e_tag.clone().filter(|tag| connection.has_preconditions && !tag.starts_with("W/")),
-        ..GetOptions::default()
+        ..Written::options(object.written.as_ref())
     };
     let num_wanted = range.end - range.start;
     let request = Request::start(connection, num_wanted).await?;
     let (answer, room) = room::meanwhile(&connection.io, room, request.get(object, options)).await;
-    let (request, result) = answer.map_err(|failed| of_range(failed, &range))?;
+    let (request, result) = answer.map_err(|failed| match failed {
+        // It had these bytes when it was opened.
+        Error::Store { source, .. } if is_unsatisfiable(&source) && object.size_bytes >= Some(range.end) => {
+            changed(object)
+        }
+        failed => of_range(failed, &range),
+    })?;
     check_unchanged(object, &result)?;
     let bytes = take(result, room).await.map_err(|source| of_range(of_object(object, source), &range))?;
     let num_bytes = bytes.as_ref().len() as u64;
@@ -220,15 +226,34 @@ fn opaque(tag: &str) -> &str {
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
 }
 
-/// Refuses an answer of another version of the object, for stores that ignore `If-Match`.
+/// Returns the tag of what a store says of an object: its e-tag or, where there is none, the time of its last change.
+fn tag_of(meta: &ObjectMeta) -> Option<String> {
+    meta.e_tag.clone().or_else(|| time_of(meta))
+}
+
+/// Returns the time of the last change as a tag, if the store tells it.
+fn time_of(meta: &ObjectMeta) -> Option<String> {
+    let is_told = meta.last_modified.timestamp() != 0;
+    is_told.then(|| format!("{CHANGED}{}\"", meta.last_modified.to_rfc2822()))
+}
+
+/// Refuses an answer of another version of the object, for stores that ignore `If-Match`. Tags are in all answers for an
+/// object or in none: where there was one, and there is none now, it is another version.
 pub(super) fn check_unchanged(object: &Object, result: &GetResult) -> Result<()> {
-    let is_other_tag =
-        matches!((&object.e_tag, &result.meta.e_tag), (Some(ours), Some(theirs)) if opaque(ours) != opaque(theirs));
+    let is_other_tag = object.e_tag.as_ref().is_some_and(|ours| {
+        let theirs = if object.entity_tag().is_some() { result.meta.e_tag.clone() } else { time_of(&result.meta) };
+        theirs.is_none_or(|theirs| opaque(ours) != opaque(&theirs))
+    });
     let is_other_size = object.size_bytes.is_some_and(|size| size != result.meta.size);
     if is_other_tag || is_other_size {
         return Err(changed(object));
     }
     Ok(())
+}
+
+/// Returns whether a store says that it has none of the bytes that it was asked for.
+pub(crate) fn is_unsatisfiable(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.to_string().contains("416 Range Not Satisfiable")
 }
 
 /// Returns the error for another version of the object.
@@ -253,12 +278,10 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
         Some(size) => GetRange::Bounded(size.saturating_sub(num_bytes)..size),
         None => GetRange::Suffix(num_bytes),
     };
-    let options = GetOptions { range: Some(range), ..GetOptions::default() };
+    let options = GetOptions { range: Some(range), ..Written::options(object.written.as_ref()) };
     let request = Request::start(&connection, num_bytes).await?;
     let (request, result) = request.get(object, options).await?;
-    check_unchanged(object, &result)?;
-    object.size_bytes = Some(result.meta.size);
-    object.e_tag = result.meta.e_tag.clone().or(object.e_tag.take());
+    note(object, &result)?;
     let range = result.range.clone();
     let bytes = collect(result).await.map_err(|source| of_range(of_object(object, source), &range))?;
     connection.metrics.want(connection.place.stage, bytes.len() as u64);
@@ -271,11 +294,46 @@ pub(crate) async fn read_suffix(connection: &Connection, object: &mut Object, nu
 
 /// Asks for the size and the e-tag of an object, for stores that know no suffixes (Azure).
 async fn head(connection: &Connection, object: &mut Object) -> Result<()> {
-    let options = GetOptions { head: true, ..GetOptions::default() };
+    let options = GetOptions { head: true, ..Written::options(object.written.as_ref()) };
     let request = Request::start(connection, 0).await?;
     let (request, result) = request.get(object, options).await?;
-    (object.size_bytes, object.e_tag) = (Some(result.meta.size), result.meta.e_tag.or(object.e_tag.take()));
+    note(object, &result)?;
     request.finish(0);
+    Ok(())
+}
+
+/// Asks for the size and the e-tag of an object by its first byte: a signed URL may be good for no `HEAD`.
+///
+/// # Errors
+///
+/// As [`read_ranges`].
+pub(crate) async fn measure(connection: &Connection, object: &mut Object) -> Result<()> {
+    let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..Written::options(object.written.as_ref()) };
+    let request = Request::start(connection, 1).await?;
+    let (request, result) = match request.get(object, options).await {
+        Err(Error::Store { source, .. }) if is_unsatisfiable(&source) => {
+            if object.size_bytes.is_some_and(|listed| listed > 0) {
+                return Err(changed(object));
+            }
+            object.size_bytes = Some(0);
+            return Ok(());
+        }
+        answer => answer?,
+    };
+    note(object, &result)?;
+    let bytes = collect(result).await.map_err(|source| of_range(of_object(object, source), &(0..1)))?;
+    request.finish(bytes.len() as u64);
+    Ok(())
+}
+
+/// Fills in what the answer says of the object, if it is the one that was listed.
+fn note(object: &mut Object, result: &GetResult) -> Result<()> {
+    if result.meta.e_tag.is_none() {
+        // Listings may tell what answers do not.
+        object.e_tag = None;
+    }
+    check_unchanged(object, result)?;
+    (object.size_bytes, object.e_tag) = (Some(result.meta.size), tag_of(&result.meta));
     Ok(())
 }
 
@@ -283,6 +341,7 @@ async fn head(connection: &Connection, object: &mut Object) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
+    use futures::StreamExt;
     use object_store::path::Path;
     use proptest::prelude::*;
 
@@ -299,7 +358,8 @@ mod tests {
     }
 
     fn object(size_bytes: Option<u64>, e_tag: Option<&str>) -> Object {
-        Object { path: Path::from("x"), url: "s3://b/x".into(), size_bytes, e_tag: e_tag.map(str::to_owned) }
+        let (url, e_tag) = ("s3://b/x".into(), e_tag.map(str::to_owned));
+        Object { path: Path::from("x"), url, written: None, size_bytes, e_tag }
     }
 
     fn with_store<T>(test: impl AsyncFnOnce(&Connection, &Recording) -> T) -> T {
@@ -337,12 +397,53 @@ mod tests {
     }
 
     #[test]
+    fn without_an_e_tag_the_time_of_the_last_change_tells_versions_apart() {
+        let answer = |e_tag: Option<&str>, seconds: i64| GetResult {
+            payload: GetResultPayload::Stream(futures::stream::empty().boxed()),
+            meta: ObjectMeta {
+                location: Path::from("x"),
+                last_modified: chrono::DateTime::from_timestamp(seconds, 0).unwrap(),
+                size: 3000,
+                e_tag: e_tag.map(str::to_owned),
+                version: None,
+            },
+            range: 0..0,
+            attributes: object_store::Attributes::default(),
+            extensions: object_store::Extensions::default(),
+        };
+        let opened = |first: &GetResult| {
+            let mut object = object(None, Some("\"of the listing\""));
+            object.e_tag = object.e_tag.filter(|_| first.meta.e_tag.is_none());
+            note(&mut object, first).unwrap();
+            object
+        };
+        let is_same = |first: GetResult, then: GetResult| check_unchanged(&opened(&first), &then).is_ok();
+        assert!(is_same(answer(None, 7), answer(None, 7)) && is_same(answer(None, 7), answer(Some("\"1\""), 7)));
+        assert!(!is_same(answer(None, 7), answer(None, 8)) && !is_same(answer(None, 7), answer(None, 0)));
+        assert!(is_same(answer(Some("\"1\""), 7), answer(Some("\"1\""), 8)));
+        assert!(!is_same(answer(Some("\"1\""), 7), answer(None, 7)), "a tag that is gone");
+        assert!(is_same(answer(None, 0), answer(None, 0)) && is_same(answer(None, 0), answer(Some("\"1\""), 7)));
+        let of_time = opened(&answer(None, 7));
+        assert!(of_time.entity_tag().is_none() && of_time.e_tag.is_some_and(|tag| tag.starts_with("W/")));
+    }
+
+    #[test]
     fn a_suffix_longer_than_the_object_is_all_of_it() {
         with_store(async |connection, _| {
             let mut object = object(None, None);
             assert_eq!(read_suffix(connection, &mut object, 1 << 20).await.unwrap(), body());
             assert_eq!(object.size_bytes, Some(3000));
             assert_eq!(read_suffix(connection, &mut object, 7).await.unwrap(), &body()[BODY - 7..]);
+        });
+    }
+
+    #[test]
+    fn the_first_byte_tells_the_size() {
+        with_store(async |connection, recording| {
+            let mut object = object(None, None);
+            measure(connection, &mut object).await.unwrap();
+            assert_eq!((object.size_bytes, object.e_tag.as_deref()), (Some(3000), Some("\"0\"")));
+            assert_eq!(recording.take(), ["get 0..1 of x"]);
         });
     }
 

@@ -1,6 +1,6 @@
 //! Makes reads survive what stores and networks do: the one layer through which every remote store is read.
 //!
-//! The clients below make each request once, by a [`transport`]. What comes of it is checked before anybody trusts it ([`answer`]) and sorted by
+//! The clients below make each request once, by a [`transport`], which follows a [`redirect`]. What comes of it is checked before anybody trusts it ([`answer`], [`listing`]) and sorted by
 //! what to do about it ([`trouble`]). [`policy`] waits and asks again: on its own after a failure, with all others after
 //! a refusal ([`pace`]), as long as the user's [`patience`] lasts, by a clock that stops with the process ([`stopwatch`]). A [`body`] that breaks goes on where it stopped; a
 //! [`client`] whose credentials are refused is made again once. What is far slower than nearly all of its kind ([`tail`])
@@ -9,11 +9,14 @@
 mod answer;
 mod body;
 mod client;
+mod connect;
 mod http;
+mod listing;
 mod notes;
 mod pace;
 mod patience;
 mod policy;
+mod redirect;
 mod stopwatch;
 mod tail;
 #[cfg(test)]
@@ -21,7 +24,6 @@ mod tests;
 mod transport;
 mod trouble;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +38,10 @@ use object_store::{
 };
 use tokio::time::{Instant, timeout};
 
-pub(super) use self::answer::{kind_of, retry_after};
+pub(super) use self::answer::{coding, kind_of, retry_after};
 pub(super) use self::client::Client;
-pub(super) use self::http::{Connector, Query};
+pub(super) use self::http::Connector;
+pub(crate) use self::http::Written;
 pub(super) use self::notes::Notes;
 pub(super) use self::pace::Pace;
 use self::patience::Patience;
@@ -62,8 +65,6 @@ pub(super) struct Recovering(Arc<Reads>);
 struct Reads {
     client: Client,
     policy: Policy,
-    /// What belongs to the URLs of some objects, and is never shown.
-    queries: BTreeMap<Path, Query>,
 }
 
 /// What is wanted, as often as it takes.
@@ -76,13 +77,13 @@ struct Asked {
 }
 
 impl Recovering {
-    pub(super) fn new(client: Client, policy: Policy, queries: BTreeMap<Path, Query>) -> Self {
-        Self(Arc::new(Reads { client, policy, queries }))
+    pub(super) fn new(client: Client, policy: Policy) -> Self {
+        Self(Arc::new(Reads { client, policy }))
     }
 }
 
-impl Reads {
-    fn asked(&self, location: &Path, mut options: GetOptions) -> Asked {
+impl Asked {
+    fn new(location: &Path, mut options: GetOptions) -> Self {
         let num_bytes = match &options.range {
             _ if options.head => 0,
             Some(GetRange::Bounded(range)) => range.end.saturating_sub(range.start),
@@ -90,12 +91,11 @@ impl Reads {
             Some(GetRange::Offset(_)) | None => u64::MAX,
         };
         let notes = options.extensions.get_or_insert_default::<Notes>().clone();
-        if let Some(query) = self.queries.get(location) {
-            options.extensions.insert(query.clone());
-        }
-        Asked { location: location.clone(), options, notes, num_bytes }
+        Self { location: location.clone(), options, notes, num_bytes }
     }
+}
 
+impl Reads {
     /// Asks until the answer begins.
     async fn open(&self, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
         loop {
@@ -196,7 +196,7 @@ impl ObjectStore for Recovering {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let Self(reads) = self;
         let is_head = options.head;
-        let asked = reads.asked(location, options);
+        let asked = Asked::new(location, options);
         let opened = reads.open(&asked, &mut reads.policy.patience()).await?;
         Ok(if is_head { opened } else { body::recovering(reads, asked, opened) })
     }

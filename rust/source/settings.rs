@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use object_store::Certificate;
-use object_store::path::Path;
+use reqwest::tls::Certificate;
 
 use super::StoreKey;
-use super::recover::{Limit, Query};
+use super::recover::Limit;
 use crate::config;
 use crate::error::{Error, Result};
 
@@ -22,14 +21,6 @@ pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
 
 /// What ends the name of an option whose value is JSON: file systems know more than text.
 pub(crate) const AS_JSON: &str = " as JSON";
-
-/// What begins the name of an option that holds the path and the query of an object's URL. The rest is the object's key.
-const QUERY: &str = "query of ";
-
-/// Returns the option that holds the query of an object's URL.
-pub(crate) fn query_option(path: &Path) -> String {
-    format!("{QUERY}{path}")
-}
 
 /// Returns the options that the store of `key` takes: values that are no text come as text, and [as JSON](AS_JSON), too,
 /// which only file systems read.
@@ -50,7 +41,6 @@ pub(super) struct Settings {
     pub(super) is_hedging: bool,
     /// [Certificates](certificates) to trust besides those of the system, or where they are.
     pub(super) certificate: Option<String>,
-    pub(super) queries: BTreeMap<Path, Query>,
     /// For the client; names in small letters.
     pub(super) rest: Vec<(String, String)>,
 }
@@ -62,14 +52,8 @@ impl Settings {
     ///
     /// [`Error::Setting`] for values that mean nothing.
     pub(super) fn try_new(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Self> {
-        let mut rest: BTreeMap<String, String> = BTreeMap::new();
-        let mut queries = BTreeMap::new();
-        for (name, value) in options {
-            match name.strip_prefix(QUERY).filter(|_| matches!(key, StoreKey::Http(_))) {
-                Some(path) => drop(queries.insert(Path::from(path), Query::new(value))),
-                None => drop(rest.insert(name.to_ascii_lowercase(), value.clone())),
-            }
-        }
+        let named = options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+        let mut rest: BTreeMap<String, String> = named.collect();
         let mut take = |name: &str| rest.remove(name).or_else(|| of_environment(key, name));
         let retry_for = take(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
         let (hedge, certificate) = (take(HEDGE), take(CA_CERTIFICATE));
@@ -81,7 +65,6 @@ impl Settings {
             },
             is_hedging: hedge.map_or(Ok(true), |text| flag(HEDGE, &text))?,
             certificate,
-            queries,
             rest: rest.into_iter().collect(),
         })
     }
@@ -111,35 +94,52 @@ pub(super) fn prefix(key: &StoreKey) -> Option<&'static str> {
     }
 }
 
-/// Reads a number of seconds, or one with a unit.
+/// Reads a number of seconds, or one with a unit, that is not zero.
 pub(super) fn duration(name: &str, text: &str) -> Result<Duration> {
+    time(name, text).ok().filter(|time| !time.is_zero()).ok_or_else(|| no_time(name, text))
+}
+
+/// Reads a number of seconds, or numbers with units, such as `1m 30s`.
+pub(super) fn time(name: &str, text: &str) -> Result<Duration> {
+    let seconds = seconds(text.trim()).map(Duration::try_from_secs_f64);
+    seconds.and_then(std::result::Result::ok).ok_or_else(|| no_time(name, text))
+}
+
+fn no_time(name: &str, text: &str) -> Error {
     let text = text.trim();
+    refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
+}
+
+fn seconds(text: &str) -> Option<f64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let seconds_per_unit = match text[number.len()..].trim() {
-        "" | "s" | "second" | "seconds" => 1.0,
-        "ms" => 0.001,
-        "m" | "min" | "minute" | "minutes" => 60.0,
-        "h" | "hour" | "hours" => 3600.0,
-        _ => 0.0,
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
+        "us" | "usec" => 1e-6,
+        "ms" | "msec" | "millis" => 1e-3,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60.0,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
+        "d" | "day" | "days" => 86400.0,
+        _ => return None,
     };
-    let time =
-        number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok());
-    time.filter(|time| !time.is_zero()).ok_or_else(|| {
-        refused(format!("`{name}`: expected a time such as `300`, `30 seconds` or `10 minutes`, got `{text}`"))
-    })
+    if let Ok(number) = number.parse::<f64>() {
+        return Some(number * seconds_per_unit);
+    }
+    let is_next = |at: &usize| text[..*at].trim_end().ends_with(|c: char| c.is_ascii_alphabetic());
+    let next = text.match_indices(|c: char| c.is_ascii_digit()).map(|(at, _)| at).find(is_next)?;
+    Some(seconds(text[..next].trim())? + seconds(&text[next..])?)
 }
 
 /// Reads a truth value.
 pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" => Ok(true),
-        "false" | "0" | "no" | "off" => Ok(false),
+        "true" | "1" | "yes" | "y" | "on" => Ok(true),
+        "false" | "0" | "no" | "n" | "off" => Ok(false),
         _ => Err(refused(format!("`{name}`: expected `true` or `false`, got `{text}`"))),
     }
 }
 
 /// Reads the PEM text of certificates.
-pub(super) fn pem(text: &str) -> Result<Vec<u8>> {
+fn pem(text: &str) -> Result<Vec<u8>> {
     let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
     if text.trim_start().starts_with("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());
@@ -202,16 +202,5 @@ mod tests {
             let said = settings(&s3, &[(name, text)]).unwrap_err().to_string();
             assert!(said.contains(name), "{said}");
         }
-    }
-
-    #[test]
-    fn a_query_belongs_to_its_object_and_is_not_shown() {
-        let path = Path::from("data/a b.parquet");
-        let option = query_option(&path);
-        let http = StoreKey::Http("https://host".into());
-        let found = settings(&http, &[(&option, "/data/a%20b.parquet?Signature=s3cr3t")]).unwrap();
-        assert!(found.queries.contains_key(&path) && found.rest.is_empty());
-        assert!(!format!("{found:?}").contains("s3cr3t"));
-        assert_eq!(settings(&StoreKey::S3("s3://b".into()), &[(&option, "x")]).unwrap().rest.len(), 1);
     }
 }

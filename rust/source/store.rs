@@ -9,9 +9,9 @@ use super::ahead::Ahead;
 use super::hub::{Hub, HubStore};
 #[cfg(test)]
 use super::preset::Preset;
-use super::settings::{self, query_option};
+use super::settings;
 use super::traffic::{Known, Traffic};
-use super::{Location, StoreKey, clients, file_system};
+use super::{StoreKey, clients, file_system};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -69,17 +69,6 @@ impl Store {
         }
         secrets::remember(&options);
         Ok(Self { key, options, connection: Mutex::new(None) })
-    }
-
-    /// Returns `options` with the queries of those of `locations` that are in the store of `key`.
-    pub(crate) fn options_with_queries(
-        key: &StoreKey,
-        locations: &[Location],
-        options: &BTreeMap<String, String>,
-    ) -> BTreeMap<String, String> {
-        let ours = locations.iter().filter(|location| location.store == *key);
-        let queries = ours.filter_map(|location| Some((query_option(&location.path), location.query.clone()?)));
-        options.clone().into_iter().chain(queries).collect()
     }
 
     /// Returns the same store for another dataset; they share the client, if there is one.

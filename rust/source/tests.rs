@@ -19,7 +19,8 @@ fn with_object(num_bytes: u64, preset: Preset, test: impl AsyncFnOnce(&Connectio
         let body = vec![7; usize::try_from(num_bytes).unwrap()];
         let recording = Recording::of([("x", body)]).await;
         let connection = Store::of_client_with(Arc::clone(&recording) as _, preset).connect().unwrap();
-        let object = Object { path: Path::from("x"), url: "s3://b/x".into(), size_bytes: None, e_tag: None };
+        let object =
+            Object { path: Path::from("x"), url: "s3://b/x".into(), written: None, size_bytes: None, e_tag: None };
         test(&connection, &recording, &object).await;
     });
 }

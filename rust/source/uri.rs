@@ -6,7 +6,7 @@ use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::file_system;
+use super::{Written, file_system};
 use crate::error::{Error, Result};
 use crate::secrets;
 
@@ -85,8 +85,8 @@ pub(crate) struct Location {
     pub(crate) is_folder: bool,
     /// The text as it was given, for messages; without a query, which may be a signature.
     pub(crate) text: String,
-    /// Path and query of a URL that has a query.
-    pub(crate) query: Option<String>,
+    /// Path and query of a URL on the web, where the key does not say all of them.
+    pub(crate) written: Option<Written>,
 }
 
 impl Location {
@@ -166,13 +166,21 @@ impl Location {
         // A glob character in the name of something that exists is no glob.
         let plain = if absolute.exists() { Path::from_absolute_path(&absolute).ok() } else { None };
         if let Some(path) = plain {
-            return Ok(Self { store: StoreKey::Local, path, glob: None, is_folder, text: text.into(), query: None });
+            return Ok(Self { store: StoreKey::Local, path, glob: None, is_folder, text: text.into(), written: None });
         }
         let key = absolute.to_string_lossy();
         Self::from_key(text, StoreKey::Local, key.trim_start_matches('/'), is_folder)
     }
 
     fn remote(text: &str, store: StoreKey, key: &str) -> Result<Self> {
+        if key.starts_with('/') {
+            let reason = format!(
+                "its key begins with `/`, and such objects are not read; write `{}/{}` for the key without it",
+                store.root(),
+                key.trim_start_matches('/')
+            );
+            return Err(refused(text, &reason));
+        }
         Self::from_key(text, store, key, key.is_empty() || key.ends_with('/'))
     }
 
@@ -190,8 +198,19 @@ impl Location {
             return Err(refused(shown, "HTTP cannot list folders and knows no patterns; list the files' URLs instead"));
         }
         let path = Path::from_url_path(key).map_err(|error| refused(shown, &error.to_string()))?;
-        let query = query.filter(|query| !query.is_empty()).map(|query| format!("/{key}?{query}"));
-        Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: shown.into(), query })
+        if path.as_ref().is_empty() {
+            return Err(refused(shown, "it names no file"));
+        }
+        let written = match query.filter(|query| !query.is_empty()) {
+            Some(query) => Some(format!("/{key}?{query}")),
+            // What is a slash in the key is none in the URL, or the other way round.
+            None if key.starts_with('/') || key.to_ascii_lowercase().contains("%2f") => Some(format!("/{key}")),
+            None => None,
+        };
+        let no_url = "it holds a space, a quote or another character that no URL has; write it as `%20` or the like";
+        let written = written.map(|written| Written::try_new(&written).ok_or_else(|| refused(shown, no_url)));
+        let written = written.transpose()?;
+        Ok(Self { store: StoreKey::Http(root), path, glob: None, is_folder: false, text: shown.into(), written })
     }
 
     /// Parses the name of a file of a repository at a commit, or of a bucket.
@@ -220,7 +239,7 @@ impl Location {
         }
         let path = Path::parse(key).map_err(|error| refused(text, &error.to_string()))?;
         let store = StoreKey::Hub(format!("hf://{kind}/{owner}/{name}"));
-        Ok(Self { store, path, glob: None, is_folder: false, text: text.into(), query: None })
+        Ok(Self { store, path, glob: None, is_folder: false, text: text.into(), written: None })
     }
 
     /// Parses the URL of an object of a file system, which may lie in an object of another: `zip://a.parquet::s3://b/x.zip`.
@@ -254,7 +273,7 @@ impl Location {
             (key, None)
         };
         let path = Path::parse(plain).map_err(|error| refused(text, &error.to_string()))?;
-        Ok(Self { store, path, glob, is_folder, text: text.into(), query: None })
+        Ok(Self { store, path, glob, is_folder, text: text.into(), written: None })
     }
 }
 
@@ -378,6 +397,7 @@ mod tests {
             "ftp://host/x",
             "s3://",
             "http://host/folder/",
+            "http://host/%2F",
             "https://host/*.parquet",
             "hf://datasets/a/b",
             "hf://datasets/a/b/x.parquet",
@@ -405,12 +425,29 @@ mod tests {
     #[test]
     fn a_query_goes_beside_the_file_and_into_no_message() {
         let signed = parse("https://host:1/a%20b%2Bc.parquet?X-Amz-Signature=s3cr3t&x=/");
-        assert_eq!(signed.query.as_deref(), Some("/a%20b%2Bc.parquet?X-Amz-Signature=s3cr3t&x=/"));
+        assert_eq!(signed.written.as_ref().map(Written::as_str), Some("/a%20b%2Bc.parquet?X-Amz-Signature=s3cr3t&x=/"));
+        assert!(!format!("{signed:?}").contains("s3cr3t"));
         assert_eq!((signed.path.as_ref(), &*signed.text), ("a b+c.parquet", "https://host:1/a%20b%2Bc.parquet"));
         assert!(!signed.url().contains("s3cr3t"));
         assert_eq!(signed.store, StoreKey::Http("https://host:1".into()));
-        assert_eq!(parse("https://host/x.parquet?").query, None);
-        assert_eq!(parse("https://host/x.parquet").query, None);
+        assert_eq!(parse("https://host/x.parquet?").written, None);
+        assert_eq!(parse("https://host/x.parquet").written, None);
+        for query in ["secret\n", "secret secret", "a=\"secret\""] {
+            let refused = Location::parse(&format!("https://host/x.parquet?{query}")).unwrap_err().to_string();
+            assert!(refused.contains("no URL has") && !refused.contains("secret"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_slash_that_a_key_does_not_have_is_not_lost() {
+        for url in ["https://host/d/a%2Fb.parquet", "https://host/d/a%2fb.parquet", "https://host//d/b.parquet"] {
+            assert!(url.ends_with(parse(url).written.unwrap().as_str()), "{url}");
+        }
+        for uri in ["s3://bucket//d/x.parquet", "gs://bucket//d/*.parquet", "az://container//d/"] {
+            let refused = Location::parse(uri).unwrap_err().to_string();
+            let (scheme, rest) = uri.split_once("://").unwrap();
+            assert!(refused.contains(&format!("`{scheme}://{}`", rest.replace("//", "/"))), "{refused}");
+        }
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
-use super::{Connection, Location, Store, error};
+use super::{Connection, Location, Store, Written, error};
 use crate::error::{Error, Result};
 
 /// One object by its URI, ready to be read or written.
@@ -27,8 +27,7 @@ impl WholeObject {
             let reason = "it names a folder or a pattern; expected the name of one object".into();
             return Err(Error::Uri { uri: location.text, reason });
         }
-        let options = Store::options_with_queries(&location.store, std::slice::from_ref(&location), storage_options);
-        let connection = Store::try_new(location.store.clone(), &options)?.connect()?;
+        let connection = Store::try_new(location.store.clone(), storage_options)?.connect()?;
         Ok(Self { connection, location })
     }
 
@@ -44,7 +43,8 @@ impl WholeObject {
     /// [`Error::NotFound`], and those of the store.
     pub async fn read(&self) -> Result<Bytes> {
         let failed = |source| error(&self.url(), source);
-        let answer = self.connection.client.get(&self.location.path).await.map_err(failed)?;
+        let options = Written::options(self.location.written.as_ref());
+        let answer = self.connection.client.get_opts(&self.location.path, options).await.map_err(failed)?;
         answer.bytes().await.map_err(failed)
     }
 

@@ -171,6 +171,7 @@ fn an_object_without_a_tag_of_its_version_is_not_kept() {
         let object = |e_tag: Option<&str>, size_bytes| Object {
             path: Key::from("d/1.parquet"),
             url: "s3://bucket/d/1.parquet".into(),
+            written: None,
             size_bytes,
             e_tag: e_tag.map(str::to_owned),
         };

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use object_store::GetRange;
 use object_store::path::Path;
-use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
 use reqwest::{Response, StatusCode};
 
 use super::Hub;
 use super::pace::Patience;
 use super::trouble;
 use super::urls::Resolved;
-use crate::source::recover::{Trouble, kind_of, retry_after};
+use crate::source::recover::{Trouble, coding, kind_of, retry_after};
 
 /// What a signed URL that is of no use any more is answered with.
 const STALE: [StatusCode; 4] =
@@ -68,7 +68,7 @@ async fn send(
     patience: &mut Patience,
 ) -> object_store::Result<reqwest::Result<Response>> {
     let with_range = |request: reqwest::RequestBuilder| match &asked.range {
-        Some(range) => request.header(RANGE, range.to_string()),
+        Some(range) => request.header(RANGE, range.to_string()).header(ACCEPT_ENCODING, "identity"),
         None => request,
     };
     if !found.is_direct {
@@ -101,14 +101,21 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     let headers = response.headers();
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_page = text(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
-    if is_page && found.size.is_some_and(|size| Some(size) != total_size(headers)) {
-        return Err(trouble::generic("the store behind the Hub answered with a page of HTML instead of a file".into()));
+    let is_part = response.status() == StatusCode::PARTIAL_CONTENT;
+    let num_bytes = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    let total = if is_part { text(CONTENT_RANGE).and_then(total_size) } else { num_bytes };
+    if is_page && found.size.is_some_and(|size| Some(size) != total) {
+        return Err(trouble::wrong("the store behind the Hub answered with a page of HTML instead of a file".into()));
     }
-    let size = total_size(headers).or(found.size);
+    if let Some(coding) = coding(headers).filter(|_| num_bytes.is_none()) {
+        return Err(trouble::wrong(format!("the store behind the Hub answered with bytes that it coded (`{coding}`)")));
+    }
+    let size = total.or(found.size);
     let size = size.ok_or_else(|| trouble::generic("the answer does not say how large the file is".into()))?;
     if let Some(expected) = found.size.filter(|expected| *expected != size) {
         let said = format!("the Hub says that it has {expected} bytes, the store behind it {size}");
-        return Err(trouble::changed(&asked.path, said));
+        // Of a whole file it is the length of what was sent that is another one.
+        return Err(if is_part { trouble::changed(&asked.path, said) } else { trouble::wrong(said) });
     }
     let range = match &asked.range {
         None => 0..size,
@@ -119,23 +126,20 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     if range.start > range.end || range.start == size && size > 0 {
         return Err(trouble::generic(format!("416 Range Not Satisfiable: it has {size} bytes")));
     }
-    let begins_at = match response.status() {
-        StatusCode::PARTIAL_CONTENT => text(CONTENT_RANGE).and_then(first_byte),
-        _ => Some(0),
-    };
+    let begins_at = if is_part { text(CONTENT_RANGE).and_then(first_byte) } else { Some(0) };
     match begins_at.and_then(|begins_at| range.start.checked_sub(begins_at)) {
         Some(skip) => Ok(Opened { response, skip, range, size, e_tag }),
-        None => Err(trouble::generic("the answer is of other bytes than those that were asked for".into())),
+        None => Err(trouble::wrong(format!(
+            "the store behind the Hub answered with `{}`, which does not begin with byte {} of the file",
+            text(CONTENT_RANGE).unwrap_or("no `Content-Range`"),
+            range.start
+        ))),
     }
 }
 
-/// Returns the size of the whole file.
-fn total_size(headers: &HeaderMap) -> Option<u64> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    match text(CONTENT_RANGE) {
-        Some(range) => range.rsplit('/').next()?.parse().ok(),
-        None => text(CONTENT_LENGTH)?.parse().ok(),
-    }
+/// Returns the size of the whole file of `bytes 5-9/20`.
+fn total_size(content_range: &str) -> Option<u64> {
+    content_range.rsplit('/').next()?.trim().parse().ok()
 }
 
 /// Returns the first byte of `bytes 5-9/20`.

@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::error::Result;
 use crate::source::recover::Limit;
-use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, duration, flag, pem, refused};
+use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, certificates, duration, flag, refused};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -105,11 +105,6 @@ impl Settings {
         }
         url
     }
-}
-
-fn certificates(text: &str) -> Result<Vec<Certificate>> {
-    let failed = |error: reqwest::Error| refused(format!("`{CA_CERTIFICATE}`: {error}"));
-    Certificate::from_pem_bundle(&pem(text)?).map_err(failed)
 }
 
 /// Returns the URL below which the Hub resolves the files of `root`.

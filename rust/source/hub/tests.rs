@@ -108,6 +108,27 @@ fn a_body_that_breaks_off_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_wrong_answer_is_asked_for_again_and_three_are_an_error() {
+    let page = || response("200 OK", &[("content-type", "text/html")], b"<html>", 6);
+    let shifted = || response("206 Partial Content", &[("content-range", "bytes 9-29/36")], &BODY[9..30], 21);
+    for num_wrong in [2, 3] {
+        let (cdn, cdn_log) = serve(move |number, lines| match number {
+            _ if number >= num_wrong => part(lines, usize::MAX),
+            0 => shifted(),
+            1 => response("206 Partial Content", &[], &BODY[2..30], 28),
+            _ => page(),
+        });
+        let (hub, _) = serve(move |_, _| redirect(&cdn));
+        let read = Io::current().unwrap().block_on(read(&*recovering(&hub), 2..30));
+        assert_eq!(cdn_log.lock().unwrap().len(), 3);
+        match read {
+            Ok(found) => assert!(num_wrong == 2 && found == BODY[2..30]),
+            Err(error) => assert!(num_wrong == 3 && error.to_string().contains("a page of HTML"), "{error}"),
+        }
+    }
+}
+
+#[test]
 fn a_url_that_is_refused_is_resolved_once_more_and_no_more() {
     let (cdn, cdn_log) = serve(|_, _| response("403 Forbidden", &[], b"", 0));
     let (hub, hub_log) = serve(move |_, _| redirect(&cdn));

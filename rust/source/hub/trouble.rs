@@ -30,7 +30,7 @@ pub(super) fn of_client(error: reqwest::Error) -> String {
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let code = header("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
-    let said = header("x-error-message").map(|said| format!(": {said}")).unwrap_or_default();
+    let said = header("x-error-message").map(|said| format!(": {said:.1000}")).unwrap_or_default();
     format!("the Hub answered {status}{code}{said}")
 }
 
@@ -48,6 +48,11 @@ pub(super) fn of_status(path: &Path, status: StatusCode, said: String) -> Error 
 /// Returns the error for another version of a file than the one that was asked for.
 pub(super) fn changed(path: &Path, said: String) -> Error {
     Error::Precondition { path: path.to_string(), source: said.into() }
+}
+
+/// Returns the error for an answer to another request than the one that was made.
+pub(super) fn wrong(said: String) -> Error {
+    boxed(Trouble::new(Kind::Wrong, said))
 }
 
 pub(super) fn generic(said: String) -> Error {

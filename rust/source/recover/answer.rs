@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
+use chrono::{DateTime, NaiveDateTime};
 use futures::StreamExt;
-use object_store::client::{HttpError, HttpErrorKind, HttpResponse};
+use object_store::client::{HttpError, HttpErrorKind, HttpResponse, HttpResponseBody};
 use reqwest::StatusCode;
 use reqwest::header::{
-    CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue,
+    LAST_MODIFIED, RETRY_AFTER,
 };
 
 use super::trouble::{Kind, Trouble};
+use crate::secrets::{Sent, redacted};
 
 /// Statuses by which stores say that there are too many requests.
 const THROTTLED: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
@@ -19,6 +23,15 @@ const READ_BYTES: usize = 16 << 10;
 
 /// The longest wait for them.
 const READ_TIME: Duration = Duration::from_secs(2);
+
+/// Bytes of them that may be shown.
+const SHOWN_BYTES: usize = 1000;
+
+/// No answer that is taken whole is longer: a page of a listing holds a few thousand keys, of a kilobyte at most.
+const MOST_WHOLE_BYTES: usize = 64 << 20;
+
+/// The forms of a date that nobody should send any more, and everybody must understand.
+const OLD_DATES: [&str; 2] = ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
 
 /// Returns what a status says that may be another one later.
 pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
@@ -34,18 +47,24 @@ pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Ok(seconds) = asked.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = |text: &str| chrono::DateTime::parse_from_rfc2822(text.trim()).ok();
+    let date = |text: &str| DateTime::parse_from_rfc2822(text.trim()).ok();
     // By the clock that the date is of, where the answer has its time: that of this machine may be hours wrong.
     let now = text(headers, &DATE).and_then(date).map_or_else(chrono::Utc::now, |sent| sent.to_utc());
     Some(date(asked)?.signed_duration_since(now).to_std().unwrap_or_default())
 }
 
 /// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked
-/// for become errors that say so.
+/// for become errors that say so. Of all other failures the body is as long as may be shown.
 pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Result<HttpResponse, HttpError> {
     if let Some(kind) = kind_of(response.status()) {
         return Err(failure(kind, response).await);
     }
+    if !response.status().is_success() {
+        let (head, body) = response.into_parts();
+        let said = beginning(head.extensions.get(), body).await;
+        return Ok(HttpResponse::from_parts(head, said.into()));
+    }
+    tidy(response.headers_mut());
     let Some(range) = range else { return Ok(response) };
     match check_range(range, response.status(), response.headers()) {
         Ok(None) => Ok(response),
@@ -70,36 +89,86 @@ fn is_page(headers: &HeaderMap) -> bool {
     text(headers, &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"))
 }
 
-fn wrong(said: String) -> HttpError {
+pub(super) fn wrong(said: String) -> HttpError {
     HttpError::new(HttpErrorKind::Decode, Trouble::new(Kind::Wrong, said))
+}
+
+/// Takes all of a body, unless it has no end.
+pub(super) async fn whole(body: HttpResponseBody) -> Result<Bytes, HttpError> {
+    let (mut stream, mut whole) = (body.bytes_stream(), BytesMut::new());
+    while let Some(bytes) = stream.next().await {
+        whole.extend_from_slice(&bytes?);
+        if whole.len() > MOST_WHOLE_BYTES {
+            return Err(wrong(format!("its answer is longer than {} MiB", MOST_WHOLE_BYTES >> 20)));
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// Returns the beginning of a failure's body, as much as came in time and may be shown; clients refuse what is no text.
+async fn beginning(sent: Option<&Sent>, body: HttpResponseBody) -> String {
+    let (mut stream, mut said) = (body.bytes_stream(), Vec::new());
+    let read = async {
+        // A bit more is read than is shown: most bodies end then, and their connections can be used again.
+        while said.len() < READ_BYTES
+            && let Some(Ok(bytes)) = stream.next().await
+        {
+            said.extend_from_slice(&bytes);
+        }
+    };
+    // What has come until then says enough.
+    drop(tokio::time::timeout(READ_TIME, read).await);
+    let said = String::from_utf8_lossy(&said);
+    // First: half a secret is not known as one.
+    shown(&redacted(&sent.map_or(said.to_string(), |sent| sent.hidden_in(&said)))).to_owned()
+}
+
+/// Returns as much of a text as may be shown.
+pub(super) fn shown(said: &str) -> &str {
+    &said[..said.floor_char_boundary(SHOWN_BYTES)]
+}
+
+/// Makes headers such that clients can read them: they refuse answers with text that is not ASCII, which servers send as
+/// names of files, and with dates of other forms than one.
+fn tidy(headers: &mut HeaderMap) {
+    let is_odd = |value: &HeaderValue| value.to_str().is_err();
+    let odd: Vec<_> = headers.iter().filter(|(_, value)| is_odd(value)).map(|(name, _)| name.clone()).collect();
+    for name in odd {
+        headers.remove(name);
+    }
+    let date = text(headers, &LAST_MODIFIED).filter(|date| DateTime::parse_from_rfc2822(date).is_err());
+    let Some(date) = date else { return };
+    let parsed = OLD_DATES.iter().find_map(|form| NaiveDateTime::parse_from_str(date, form).ok());
+    match parsed.and_then(|date| HeaderValue::from_str(&date.and_utc().to_rfc2822()).ok()) {
+        Some(date) => drop(headers.insert(LAST_MODIFIED, date)),
+        None => drop(headers.remove(LAST_MODIFIED)),
+    }
+}
+
+/// Returns how the bytes of a body are coded, if they are not simply there.
+pub(in crate::source) fn coding(headers: &HeaderMap) -> Option<&str> {
+    text(headers, &CONTENT_ENCODING).map(str::trim).filter(|coding| !coding.eq_ignore_ascii_case("identity"))
 }
 
 /// Returns the error for a failure, with what the store says of it.
 async fn failure(kind: Kind, response: HttpResponse) -> HttpError {
     let (status, retry_after) = (response.status(), retry_after(response.headers()));
-    let read = async {
-        let mut body = response.into_body().bytes_stream();
-        let mut said = Vec::new();
-        while let Some(Ok(bytes)) = body.next().await
-            && said.len() < READ_BYTES
-        {
-            said.extend_from_slice(&bytes);
-        }
-        said
-    };
-    let body = tokio::time::timeout(READ_TIME, read).await.unwrap_or_default();
-    let said = format!("the store answered {status}{}", reason(&String::from_utf8_lossy(&body)));
+    let (head, body) = response.into_parts();
+    let body = beginning(head.extensions.get(), body).await;
+    let said = format!("the store answered {status}{}", reason(&body));
     let kind_of_client = if kind == Kind::Throttled { HttpErrorKind::Interrupted } else { HttpErrorKind::Unknown };
     HttpError::new(kind_of_client, Trouble { kind, said, retry_after })
 }
 
+/// Returns the text of the first element called `name`, if it has any.
+pub(super) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once("</")?.0.trim()).filter(|text| !text.is_empty())
+}
+
 /// Returns code and message of an XML error; other bodies may hold anything, and are left out.
-fn reason(body: &str) -> String {
-    let element = |name: &str| {
-        let (_, rest) = body.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once("</")?.0.trim()).filter(|text| !text.is_empty())
-    };
-    match (element("Code"), element("Message")) {
+pub(super) fn reason(body: &str) -> String {
+    match (element(body, "Code"), element(body, "Message")) {
         (Some(code), Some(message)) => format!(" ({code}: {message})"),
         (Some(code), None) => format!(" ({code})"),
         _ => String::new(),
@@ -127,8 +196,10 @@ fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<O
     let (first, last, _) = parsed;
     let num_bytes = last - first + 1;
     let length = text(headers, &CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    match length {
-        Some(length) if length != num_bytes => Err(format!("it announced {length} bytes for `{answered}`")),
+    match (length, coding(headers)) {
+        (Some(length), _) if length != num_bytes => Err(format!("it announced {length} bytes for `{answered}`")),
+        // With the length of the range, it is the object that is so coded: stores say what they were told of it.
+        (None, Some(coding)) => Err(format!("it answered {range} with bytes that it coded (`{coding}`)")),
         _ => Ok(Some(num_bytes)),
     }
 }
@@ -205,6 +276,35 @@ mod tests {
         assert!(page.contains("a page of HTML"), "{page}");
         let bare = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &HeaderMap::new()).unwrap_err();
         assert!(bare.contains("no `Content-Range`"), "{bare}");
+    }
+
+    #[test]
+    fn bytes_that_a_server_codes_are_not_those_of_the_object() {
+        let mut answer = headers(&[(&CONTENT_RANGE, "bytes 5-9/20"), (&CONTENT_ENCODING, "gzip")]);
+        let said = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer).unwrap_err();
+        assert!(said.contains("coded (`gzip`)"), "{said}");
+        answer.insert(CONTENT_LENGTH, HeaderValue::from(5));
+        assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok(Some(5)), "as they are stored");
+        answer.remove(CONTENT_LENGTH);
+        answer.insert(CONTENT_ENCODING, HeaderValue::from_static("Identity"));
+        assert_eq!(check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &answer), Ok(Some(5)));
+    }
+
+    #[test]
+    fn headers_that_clients_cannot_read_are_left_out_or_written_anew() {
+        for (sent, read) in [
+            ("Thu, 01 Jan 2026 00:00:00 GMT", Some("Thu, 01 Jan 2026 00:00:00 GMT")),
+            ("Thursday, 01-Jan-26 00:00:00 GMT", Some("Thu, 1 Jan 2026 00:00:00 +0000")),
+            ("Thu Jan  1 00:00:00 2026", Some("Thu, 1 Jan 2026 00:00:00 +0000")),
+            ("yesterday", None),
+        ] {
+            let mut headers = headers(&[(&LAST_MODIFIED, sent), (&CONTENT_LENGTH, "5")]);
+            headers.insert("content-disposition", HeaderValue::from_bytes("filename=é".as_bytes()).unwrap());
+            tidy(&mut headers);
+            assert_eq!(text(&headers, &LAST_MODIFIED), read, "{sent}");
+            assert!(!headers.contains_key("content-disposition"));
+            assert_eq!(text(&headers, &CONTENT_LENGTH), Some("5"));
+        }
     }
 
     #[test]

@@ -76,9 +76,10 @@ impl Body {
             let received = watch.run(self.receive()).await;
             self.patience.watch = watch;
             let failed = match received {
-                Some(Ok(bytes)) => match self.take(bytes)? {
-                    Some(bytes) => return Ok(Some(bytes)),
-                    None => continue,
+                Some(Ok(bytes)) => match self.take(bytes).await {
+                    Ok(Some(bytes)) => return Ok(Some(bytes)),
+                    Ok(None) => continue,
+                    Err(error) => error,
                 },
                 Some(Err(error)) => error,
                 None => {
@@ -88,7 +89,11 @@ impl Body {
             };
             self.go_on(failed).await?;
         }
-        self.end().await
+        if self.is_whole {
+            self.reads.ended(self.num_bytes, self.began.elapsed());
+            self.is_whole = false;
+        }
+        Ok(None)
     }
 
     /// Receives what comes first: bytes, or the answer to a second request, which then goes on.
@@ -119,19 +124,21 @@ impl Body {
         }
     }
 
-    /// Takes those bytes that are missing; none may come after them.
-    fn take(&mut self, mut bytes: Bytes) -> Result<Option<Bytes>> {
+    /// Takes those bytes that are missing; none may come after them, so the last are taken when the answer has ended.
+    async fn take(&mut self, mut bytes: Bytes) -> Result<Option<Bytes>> {
         let skipped = self.skip.min(bytes.len() as u64);
         self.skip -= skipped;
         // No more than the length of what is in memory.
         bytes = bytes.split_off(usize::try_from(skipped).unwrap_or(bytes.len()));
-        if bytes.len() as u64 > self.missing.end - self.missing.start {
-            return Err(self.too_long());
-        }
         if bytes.is_empty() {
             return Ok(None);
         }
-        self.missing.start += bytes.len() as u64;
+        let (num_bytes, num_missing) = (bytes.len() as u64, self.missing.end - self.missing.start);
+        if num_bytes > num_missing || num_bytes == num_missing && self.has_more().await {
+            let said = format!("the body is longer than the {} bytes that it was asked for", self.num_bytes);
+            return Err(Trouble::new(Kind::Wrong, said).of("store"));
+        }
+        self.missing.start += num_bytes;
         self.patience = self.reads.policy.patience();
         Ok(Some(bytes))
     }
@@ -204,21 +211,14 @@ impl Body {
         Err(Error::Precondition { path: self.asked.location.to_string(), source: said.into() })
     }
 
-    /// Reads to the end of the answer, so that its connection can be used again.
-    async fn end(&mut self) -> Result<Option<Bytes>> {
-        if self.is_whole {
-            self.reads.ended(self.num_bytes, self.began.elapsed());
-            self.is_whole = false;
-        }
+    /// Reads to the end of the answer, so that its connection can be used again; returns whether there was more of it.
+    async fn has_more(&mut self) -> bool {
         // All bytes are there: what breaks now breaks nothing.
-        match self.stream.next().await {
-            Some(Ok(bytes)) if !bytes.is_empty() => Err(self.too_long()),
-            _ => Ok(None),
+        while let Some(Ok(bytes)) = self.stream.next().await {
+            if !bytes.is_empty() {
+                return true;
+            }
         }
-    }
-
-    fn too_long(&self) -> Error {
-        let said = format!("the body is longer than the {} bytes that it was asked for", self.num_bytes);
-        Trouble::new(Kind::Wrong, said).of("store")
+        false
     }
 }

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpService,
 };
-use object_store::{ClientOptions, Error};
-use reqwest::header::RANGE;
+use object_store::{ClientOptions, Error, GetOptions};
+use reqwest::header::{ACCEPT_ENCODING, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
 use tokio::time::timeout;
 
 use super::answer;
+use super::listing::Listing;
 use super::notes::Notes;
 use super::patience::Limit;
 use super::policy::Policy;
@@ -33,18 +34,35 @@ const METADATA_TIME: Duration = Duration::from_secs(2);
 const METADATA_PATHS: [&str; 3] = ["/latest/", "/computeMetadata/", "/metadata/identity/"];
 
 /// Path and query of an object's URL as they were given: a signature may be among them, and is of exactly this text.
-#[derive(Clone)]
-pub(in crate::source) struct Query(Arc<str>);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Written(Arc<str>);
 
-impl Query {
-    pub(in crate::source) fn new(path_and_query: &str) -> Self {
-        Self(path_and_query.into())
+impl Written {
+    /// Returns `None` for a text with characters that no URL has, such as a space.
+    pub(crate) fn try_new(path_and_query: &str) -> Option<Self> {
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = path_and_query.parse().ok()?;
+        Some(Self(path_and_query.into()))
+    }
+
+    /// Returns the text, which may hold secrets.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns options that ask for the object of this text, where there is one, and otherwise for that of the key.
+    pub(crate) fn options(written: Option<&Self>) -> GetOptions {
+        let mut options = GetOptions::default();
+        if let Some(written) = written {
+            options.extensions.insert(written.clone());
+        }
+        options
     }
 }
 
-impl fmt::Debug for Query {
+impl fmt::Debug for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Query(…)")
+        f.write_str("Written(…)")
     }
 }
 
@@ -64,7 +82,8 @@ struct Checked {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let transport = Transport::try_new(options.clone(), self.certificate.clone())?;
+        let transport = Transport::try_new(options.clone(), self.certificate.clone())
+            .map_err(|error| Error::Generic { store: "HTTP", source: Box::new(error) })?;
         Ok(HttpClient::new(Checked { transport, policy: self.policy.clone() }))
     }
 }
@@ -78,14 +97,16 @@ impl HttpService for Checked {
             return Box::pin(self.again(request));
         }
         Box::pin(async move {
-            if let Some(Query(query)) = request.extensions().get::<Query>().cloned() {
+            if let Some(Written(written)) = request.extensions().get::<Written>().cloned() {
                 let mut parts = request.uri().clone().into_parts();
                 let invalid =
                     |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query is no query"));
-                parts.path_and_query = Some(query.parse().map_err(invalid)?);
+                parts.path_and_query = Some(written.parse().map_err(invalid)?);
                 let unfit = |_| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("its query does not fit"));
                 *request.uri_mut() = parts.try_into().map_err(unfit)?;
             }
+            // A coded answer is none to a request for bytes. What is signed is signed without this header.
+            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let range = request.headers().get(RANGE).and_then(|range| range.to_str().ok()).map(str::to_owned);
             answer::check(range.as_deref(), self.transport.execute(request).await?).await
         })
@@ -121,12 +142,17 @@ impl Checked {
     /// Makes a request once, and takes its whole answer.
     async fn whole(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let has_data = request.method() == Method::GET;
+        let listing = Listing::of(&request);
         let mut response = answer::check(None, self.transport.execute(request).await?).await?;
         if has_data {
             response = answer::check_data(response)?;
         }
         let (head, body) = response.into_parts();
-        Ok(HttpResponse::from_parts(head, body.bytes().await?.into()))
+        let body = answer::whole(body).await?;
+        if let Some(listing) = listing.filter(|_| head.status.is_success()) {
+            listing.check(&body).map_err(answer::wrong)?;
+        }
+        Ok(HttpResponse::from_parts(head, body.into()))
     }
 
     /// Asks the metadata service, once: most machines have none, and what has one is near it.

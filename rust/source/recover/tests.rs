@@ -114,9 +114,9 @@ impl Server {
         let location = Location::parse(&format!("{}/x.parquet?s3cr3t", self.origin)).unwrap();
         let pairs = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let options: BTreeMap<String, String> = pairs.collect();
-        let options = Store::options_with_queries(&location.store, std::slice::from_ref(&location), &options);
         let connection = Store::try_new(location.store.clone(), &options).unwrap().connect().unwrap();
-        let object = Object { path: location.path.clone(), url: location.url(), size_bytes: None, e_tag: None };
+        let (path, url, written) = (location.path.clone(), location.url(), location.written.clone());
+        let object = Object { path, url, written, size_bytes: None, e_tag: None };
         (connection, object)
     }
 
@@ -209,6 +209,43 @@ fn a_body_goes_on_where_it_broke_off_and_only_of_the_same_version() {
     let asked: Vec<_> = seen.iter().map(|seen| (seen.range(), seen.header("if-match").map(str::to_owned))).collect();
     let pinned = Some("\"one\"".to_owned());
     assert_eq!(asked, [(1000..71_002, None), (71_000..71_002, pinned.clone()), (71_000..71_002, pinned)]);
+}
+
+#[test]
+fn a_body_that_is_too_long_is_asked_for_again_and_three_are_an_error() {
+    for num_wrong in [2, 3] {
+        let server = Server::start(move |number, seen| {
+            let mut reply = seen.answer();
+            if number < num_wrong {
+                // Without a length it ends with the connection.
+                let (_, bytes) = &mut reply.parts[0];
+                let head = String::from_utf8_lossy(&bytes[..200]).into_owned();
+                let line = head.lines().find(|line| line.starts_with("content-length")).unwrap();
+                let begin = head.find(line).unwrap();
+                drop(bytes.splice(begin..begin + line.len() + 2, []));
+                bytes.extend_from_slice(b"more");
+            }
+            reply
+        });
+        let (read, took) = server.read(10..1000, &[]);
+        match read {
+            Ok(read) => assert!(num_wrong == 2 && read == expected(10..1000)),
+            Err(error) => {
+                assert!(num_wrong == 3 && error.describe().contains("longer than the 990 bytes"), "{error:?}")
+            }
+        }
+        assert_eq!((took.failed, server.seen().len()), (2, 3), "{took:?}");
+    }
+}
+
+#[test]
+fn what_a_store_says_of_a_failure_is_read_in_part() {
+    let server = Server::start(|_, _| {
+        let head = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n".to_owned();
+        Reply { parts: vec![(Duration::ZERO, (head + &"x".repeat(1 << 20)).into_bytes())] }
+    });
+    let failed = server.read(0..9, &[]).0.unwrap_err().describe();
+    assert!(failed.contains("400 Bad Request") && failed.contains("xxx") && failed.len() < 2000, "{}", failed.len());
 }
 
 #[test]

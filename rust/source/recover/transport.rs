@@ -1,14 +1,21 @@
-//! Sends requests, and reads certificates when somebody needs them.
+//! Sends requests and follows redirects, and reads certificates when somebody needs them.
 
 use std::sync::OnceLock;
 
 use object_store::ClientOptions;
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, ReqwestConnector,
-};
+use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse};
+use reqwest::tls::Certificate;
+use url::Url;
 
-use super::super::settings::certificates;
+use super::connect::{Trust, connect};
+use super::redirect;
 use super::trouble::{causes, is_of_certificates};
+use crate::error::Result;
+use crate::secrets::Sent;
+use crate::source::settings::{certificates, refused};
+
+/// Redirects of one request that are followed.
+const MOST_REDIRECTS: usize = 10;
 
 /// A client for servers that speak plainly, and one that knows whom the system trusts.
 ///
@@ -27,17 +34,38 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// Those of [`HttpConnector::connect`], for options that make no client.
-    pub(super) fn try_new(options: ClientOptions, certificate: Option<String>) -> object_store::Result<Self> {
-        let plain = connect(&options.clone().with_no_system_certificates(true))?;
+    /// Those of [`connect`], for options that make no client.
+    pub(super) fn try_new(options: ClientOptions, certificate: Option<String>) -> Result<Self> {
+        let plain = connect(&options, Trust::Nobody)?;
         Ok(Self { plain, secure: OnceLock::new(), options, certificate })
     }
 
-    /// Makes a request.
-    pub(super) async fn execute(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    /// Makes a request, and those that it is redirected to. Answers that are no success come with what was [`Sent`].
+    pub(super) async fn execute(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let mut num_redirects = 0;
+        loop {
+            let mut response = self.send(request.clone()).await?;
+            match redirect::next(&request, &response).filter(|_| num_redirects < MOST_REDIRECTS) {
+                Some(next) => request = next,
+                None => {
+                    if !response.status().is_success() {
+                        response.extensions_mut().insert(Sent::new(request.uri().query(), request.headers()));
+                    }
+                    return Ok(response);
+                }
+            }
+            num_redirects += 1;
+        }
+    }
+
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        // The client takes for granted that it is one.
+        if let Err(error) = Url::parse(&request.uri().to_string()) {
+            return Err(unusable(refused(format!("they make no URL of a store or of a service: {error}"))));
+        }
         if request.uri().scheme_str() != Some("https") {
             match self.plain.execute(request.clone()).await {
-                // It was sent elsewhere, or goes by a proxy.
+                // It goes by a proxy.
                 Err(error) if causes(&error).any(is_of_certificates) => {}
                 answer => return answer,
             }
@@ -49,19 +77,14 @@ impl Transport {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }
-        let trusted = self.certificate.as_deref().map_or(Ok(Vec::new()), certificates).map_err(unusable)?;
-        let options = trusted.into_iter().fold(self.options.clone(), ClientOptions::with_root_certificate);
-        let client = connect(&options).map_err(unusable)?;
+        let trusted = self.certificate.as_deref().map_or(Ok(Vec::<Certificate>::new()), certificates);
+        let client = trusted.and_then(|trusted| connect(&self.options, Trust::System(trusted))).map_err(unusable)?;
         Ok(self.secure.get_or_init(|| client))
     }
 }
 
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> HttpError {
     HttpError::new(HttpErrorKind::Connect, error)
-}
-
-fn connect(options: &ClientOptions) -> object_store::Result<HttpClient> {
-    ReqwestConnector::default().connect(options)
 }
 
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! Makes HTTP clients of the options of a store, as `object_store` does, but for redirects: they are left to
+//! [`redirect`](super::redirect), since `reqwest` shows whoever it is sent to the URL before, and what a store's headers say.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use object_store::client::HttpClient;
+use object_store::{ClientConfigKey, ClientOptions};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::tls::Certificate;
+use reqwest::{ClientBuilder, NoProxy, Proxy, redirect};
+
+use super::super::settings;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+
+const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
+
+/// Whom a client trusts.
+pub(super) enum Trust {
+    /// Nobody: it is for servers that speak plainly.
+    Nobody,
+    /// Whom the system trusts, unless the options say otherwise, and these.
+    System(Vec<Certificate>),
+}
+
+/// Makes a client that follows no redirects.
+///
+/// # Errors
+///
+/// [`Error::Setting`] for options that make none.
+pub(super) fn connect(options: &ClientOptions, trust: Trust) -> Result<HttpClient> {
+    let given = Given(options);
+    let builder = ClientBuilder::new().redirect(redirect::Policy::none()).referer(false);
+    let agent = given.text(ClientConfigKey::UserAgent);
+    let builder = builder.user_agent(agent.as_deref().unwrap_or(USER_AGENT));
+    let builder = match trust {
+        Trust::Nobody => builder.tls_certs_only([]),
+        Trust::System(besides) if given.flag(ClientConfigKey::NoSystemCertificates)? => builder.tls_certs_only(besides),
+        Trust::System(besides) => builder.tls_certs_merge(besides),
+    };
+    let mut builder = protocol(times(proxied(builder, &given)?, &given)?, &given)?
+        .danger_accept_invalid_certs(given.flag(ClientConfigKey::AllowInvalidCertificates)?)
+        .https_only(!given.flag(ClientConfigKey::AllowHttp)?);
+    if given.flag(ClientConfigKey::RandomizeAddresses)? {
+        builder = builder.dns_resolver(Arc::new(InTurn::default()));
+    }
+    builder.build().map(HttpClient::new).map_err(|error| settings::refused(said(&error)))
+}
+
+fn proxied(builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
+    let Some(url) = given.text(ClientConfigKey::ProxyUrl) else { return Ok(builder) };
+    let unusable = |key: ClientConfigKey, error| settings::refused(format!("`{}`: {}", key.as_ref(), said(&error)));
+    let proxy = Proxy::all(url).map_err(|error| unusable(ClientConfigKey::ProxyUrl, error))?;
+    let excluded = given.text(ClientConfigKey::ProxyExcludes);
+    let builder = builder.proxy(proxy.no_proxy(excluded.as_deref().and_then(NoProxy::from_string)));
+    let Some(pem) = given.text(ClientConfigKey::ProxyCaCertificate) else { return Ok(builder) };
+    let certificate = Certificate::from_pem(pem.as_bytes());
+    Ok(builder.tls_certs_merge([certificate.map_err(|error| unusable(ClientConfigKey::ProxyCaCertificate, error))?]))
+}
+
+fn times(mut builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
+    if let Some(time) = given.time(ClientConfigKey::Timeout)? {
+        builder = builder.timeout(time);
+    }
+    if let Some(time) = given.time(ClientConfigKey::ReadTimeout)? {
+        builder = builder.read_timeout(time);
+    }
+    if let Some(time) = given.time(ClientConfigKey::ConnectTimeout)? {
+        builder = builder.connect_timeout(time);
+    }
+    if let Some(time) = given.time(ClientConfigKey::PoolIdleTimeout)? {
+        builder = builder.pool_idle_timeout(time);
+    }
+    Ok(builder)
+}
+
+fn protocol(mut builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
+    if let Some(most) = given.number(ClientConfigKey::PoolMaxIdlePerHost)? {
+        builder = builder.pool_max_idle_per_host(most);
+    }
+    if let Some(time) = given.time(ClientConfigKey::Http2KeepAliveInterval)? {
+        builder = builder.http2_keep_alive_interval(time);
+    }
+    if let Some(time) = given.time(ClientConfigKey::Http2KeepAliveTimeout)? {
+        builder = builder.http2_keep_alive_timeout(time);
+    }
+    if given.flag(ClientConfigKey::Http2KeepAliveWhileIdle)? {
+        builder = builder.http2_keep_alive_while_idle(true);
+    }
+    if let Some(size) = given.number(ClientConfigKey::Http2MaxFrameSize)? {
+        builder = builder.http2_max_frame_size(Some(size));
+    }
+    if given.flag(ClientConfigKey::Http1Only)? {
+        builder = builder.http1_only();
+    }
+    if given.flag(ClientConfigKey::Http2Only)? {
+        builder = builder.http2_prior_knowledge();
+    }
+    Ok(builder)
+}
+
+/// Returns what is wrong with a client that could not be made.
+fn said(error: &reqwest::Error) -> String {
+    super::causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Options as they were given.
+struct Given<'o>(&'o ClientOptions);
+
+impl Given<'_> {
+    fn text(&self, key: ClientConfigKey) -> Option<String> {
+        self.0.get_config_value(&key)
+    }
+
+    fn flag(&self, key: ClientConfigKey) -> Result<bool> {
+        self.text(key).map_or(Ok(false), |text| settings::flag(key.as_ref(), &text))
+    }
+
+    fn time(&self, key: ClientConfigKey) -> Result<Option<Duration>> {
+        self.text(key).map(|text| settings::time(key.as_ref(), &text)).transpose()
+    }
+
+    fn number<N: FromStr>(&self, key: ClientConfigKey) -> Result<Option<N>> {
+        let unusable = |text: &str| settings::refused(format!("`{}`: expected a number, got `{text}`", key.as_ref()));
+        self.text(key).map(|text| text.trim().parse().map_err(|_| unusable(&text))).transpose()
+    }
+}
+
+/// Names are resolved as the system does, but the first address is another one each time: the servers of a large store
+/// share its clients.
+#[derive(Default)]
+struct InTurn(Arc<AtomicUsize>);
+
+impl Resolve for InTurn {
+    fn resolve(&self, name: Name) -> Resolving {
+        let turn = Arc::clone(&self.0);
+        Box::pin(async move {
+            let find = move || (name.as_str(), 0).to_socket_addrs().map(Vec::from_iter);
+            let mut addresses: Vec<SocketAddr> = tokio::task::spawn_blocking(find).await??;
+            if !addresses.is_empty() {
+                let first = turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
+                addresses.rotate_left(first);
+            }
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_client_is_named() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        for (key, value) in [
+            (ClientConfigKey::Timeout, "soon"),
+            (ClientConfigKey::AllowHttp, "perhaps"),
+            (ClientConfigKey::PoolMaxIdlePerHost, "many"),
+            (ClientConfigKey::ProxyUrl, "http://"),
+        ] {
+            let options = ClientOptions::new().with_config(key, value);
+            let said = connect(&options, Trust::Nobody).unwrap_err().to_string();
+            assert!(said.contains(key.as_ref()), "{said}");
+        }
+        assert!(connect(&ClientOptions::new(), Trust::Nobody).is_ok());
+    }
+}

@@ -1,0 +1,102 @@
+//! Where a redirect leads to, and what is said there.
+//!
+//! Headers of a store hold what is between it and its user: tokens, signatures, keys that objects are encrypted with. They
+//! stay within its origin. Elsewhere, where a signature of the store's would be of no use, goes only what is wanted, and
+//! nowhere from which URL: it may be signed.
+
+use object_store::client::{HttpRequest, HttpResponse};
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
+    LOCATION, RANGE,
+};
+use reqwest::{Method, StatusCode};
+use url::Url;
+
+const REDIRECTS: [StatusCode; 5] = [
+    StatusCode::MOVED_PERMANENTLY,
+    StatusCode::FOUND,
+    StatusCode::SEE_OTHER,
+    StatusCode::TEMPORARY_REDIRECT,
+    StatusCode::PERMANENT_REDIRECT,
+];
+
+/// Headers that say what is wanted, not who wants it.
+const WANTED: [HeaderName; 7] =
+    [ACCEPT, ACCEPT_ENCODING, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, RANGE];
+
+/// Returns the request that an answer asks to make instead. None but reads follow: what is written, or asked of a service for
+/// credentials, is for whom it was sent to.
+pub(super) fn next(request: &HttpRequest, response: &HttpResponse) -> Option<HttpRequest> {
+    let is_read = [Method::GET, Method::HEAD].contains(request.method());
+    if !is_read || !REDIRECTS.contains(&response.status()) {
+        return None;
+    }
+    let from = Url::parse(&request.uri().to_string()).ok()?;
+    let to = target(&from, response.headers())?;
+    let mut next = request.clone();
+    *next.uri_mut() = to.as_str().parse().ok()?;
+    if from.origin() != to.origin() {
+        let headers = next.headers_mut();
+        let kept = WANTED.map(|name| headers.get(&name).cloned().map(|value| (name, value)));
+        *headers = kept.into_iter().flatten().collect();
+    }
+    Some(next)
+}
+
+fn target(from: &Url, headers: &HeaderMap) -> Option<Url> {
+    let location = std::str::from_utf8(headers.get(LOCATION)?.as_bytes()).ok()?;
+    from.join(location).ok().filter(|to| ["http", "https"].contains(&to.scheme()))
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::client::HttpRequestBody;
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    fn request(method: Method) -> HttpRequest {
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.method_mut() = method;
+        *request.uri_mut() = "https://store.test/a/x?sig=s3cr3t".parse().unwrap();
+        for name in ["range", "if-match", "authorization", "x-amz-security-token", "x-ms-encryption-key", "cookie"] {
+            request.headers_mut().insert(name, HeaderValue::from_static("value"));
+        }
+        request
+    }
+
+    fn redirected(method: Method, status: u16, location: &str) -> Option<HttpRequest> {
+        let mut response = HttpResponse::new(Vec::new().into());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        response.headers_mut().insert(LOCATION, HeaderValue::from_str(location).unwrap());
+        next(&request(method), &response)
+    }
+
+    #[test]
+    fn what_a_store_is_told_is_told_to_nobody_else() {
+        for elsewhere in ["http://store.test/y", "https://store.test:444/y", "//cdn.store.test/y", "https://x.test/y"] {
+            let next = redirected(Method::GET, 307, elsewhere).unwrap();
+            let names: Vec<_> = next.headers().keys().map(HeaderName::as_str).collect();
+            assert_eq!((next.uri().path(), next.uri().query()), ("/y", None));
+            assert_eq!(names, ["if-match", "range"], "{elsewhere}");
+        }
+        for here in ["y", "/y", "https://store.test/y", "https://STORE.test:443/y#z"] {
+            let next = redirected(Method::HEAD, 302, here).unwrap();
+            assert_eq!((next.headers().len(), next.method()), (6, &Method::HEAD), "{here}");
+        }
+    }
+
+    #[test]
+    fn only_reads_follow_and_only_on_the_web() {
+        for (method, status, location) in [
+            (Method::POST, 307, "/y"),
+            (Method::PUT, 308, "/y"),
+            (Method::GET, 200, "/y"),
+            (Method::GET, 304, "/y"),
+            (Method::GET, 302, "file:///etc/passwd"),
+            (Method::GET, 302, "http://"),
+        ] {
+            assert!(redirected(method.clone(), status, location).is_none(), "{method} {status} {location}");
+        }
+    }
+}

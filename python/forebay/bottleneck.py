@@ -22,9 +22,20 @@ def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
         return f"the loop itself: it waited for {waited / elapsed:.1%} of {elapsed:.1f} s; batches were ready"
     causes = {name: stats[f"seconds_waited_for_{name}"] for name in ("store", "memory", "decoding", "gathering")}
     cause = max(causes, key=causes.__getitem__)
-    part = causes[cause] / max(sum(causes.values()), 1e-9)
+    # With functions, the rest of waiting was for the stream, whose threads know what for.
+    for_functions = stats.get("seconds_waited_for_functions", 0.0) / waited
+    part = causes[cause] / max(sum(causes.values()), 1e-9) * (1 - for_functions)
     how_long = f"the loop waited for {waited / elapsed:.0%} of {elapsed:.1f} s"
+    if for_functions > part:
+        return f"{_functions(for_functions)}; {how_long}"
     return f"{_WORDS[cause](part, stats, memory_limit)}; {how_long}"
+
+
+def _functions(part: float) -> str:
+    return (
+        f"functions: {part:.0%} of waiting was for those of `map` or `collate_fn`; run them in more processes "
+        "(`num_proc`, `num_workers`) where there are cores, or make them cheaper"
+    )
 
 
 def _store(part: float, stats: Mapping[str, float], memory_limit: int) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from forebay.exceptions import RowIndexError
+
 
 class Masked(NamedTuple):
     """Values of which some are NULL.
@@ -58,7 +60,12 @@ class Ragged(NamedTuple):
     """int64 `(n + 1,)`, from 0."""
 
     def row(self, index: int) -> Any:
-        """Returns the items of a row, without a copy."""
+        """Returns the items of a row, without a copy; numbers below 0 count from the end."""
+        num_rows = len(self.offsets) - 1
+        if not -num_rows <= index < num_rows:
+            there = f"{num_rows} rows, from 0 to {num_rows - 1}" if num_rows else "no rows"
+            raise RowIndexError(f"row {index}: the column has {there}")
+        index %= num_rows
         return rows_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def rows(self, start: int, stop: int) -> Ragged:

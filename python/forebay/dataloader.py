@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from forebay.loader import Stream
     from forebay.mapped import MappedDataset, Workers
     from forebay.options import Remainder, StartMethod
+    from forebay.passes import Run
+    from forebay.states import Hole
 
 REASONS = {
     "sampler": (
@@ -46,7 +48,7 @@ class DataLoader:
     One reader for the process: its threads fetch and decode, whatever `num_workers` is. Workers run `collate_fn` and
     the functions of `Dataset.map`, and read no files; without such functions there is nothing for them to do, and none
     is started. Ranks are found as by `to_torch`: no `DistributedSampler`. Every loop begins the next epoch, unless
-    `set_epoch` chose one.
+    `set_epoch` chose one; it begins when its first batch is asked for.
 
     Args:
         dataset: A `Dataset`, or one with functions (`Dataset.map`).
@@ -158,11 +160,15 @@ class DataLoader:
         return len(self._stream)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._stream._iteration(self._begin)
+
+    def _begin(self) -> Iterator[Run]:
+        """Takes the start of the next loop, which is that of the next epoch unless another one was chosen."""
         if self._is_next_epoch_due:
             self._stream.set_epoch(self._stream.epoch + 1)
-        batches = iter(self._stream)
+        runs = self._stream._begin()
         self._is_next_epoch_due = True
-        return batches
+        return runs
 
     @property
     def epoch(self) -> int:
@@ -183,9 +189,23 @@ class DataLoader:
         self._stream.load_state_dict(state)
         self._is_next_epoch_due = False
 
+    @property
+    def num_dropped(self) -> int:
+        """Rows of an epoch that no rank gets; see `Stream.num_dropped`."""
+        return self._stream.num_dropped
+
+    @property
+    def holes(self) -> list[Hole]:
+        """What of the epoch could not be read and was left out by `on_error="skip"`; see `Stream.holes`."""
+        return self._stream.holes
+
     def stats(self) -> dict[str, float]:
         """Rows, bytes, requests, memory and waiting time; see `Stream.stats`."""
         return self._stream.stats()
+
+    def bottleneck(self) -> str:
+        """What the loop is waiting for most, and what would help; see `Stream.bottleneck`."""
+        return self._stream.bottleneck()
 
     def __repr__(self) -> str:
         return f"DataLoader({self._stream!r}, num_workers={self.num_workers})"
@@ -216,7 +236,7 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
     """Returns who runs functions."""
     from forebay.mapped import Workers
 
-    check_count("num_workers", num_workers, least=0, most=1024)
+    num_workers = check_count("num_workers", num_workers, least=0, most=1024)
     find: Any = getattr(context, "get_start_method", None)
     if context is not None and not isinstance(context, str) and not callable(find):
         raise SettingError(

@@ -15,7 +15,7 @@ from forebay.casts import cast_query, rename_query
 from forebay.compat import DatasetsFormat
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
-from forebay.exceptions import PerformanceWarning, SettingError
+from forebay.exceptions import PerformanceWarning, QueryError, SettingError
 from forebay.explain import Explanation
 from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
@@ -42,7 +42,7 @@ from forebay.python_values import to_python
 from forebay.replicas import share_of
 from forebay.selection import Selection
 from forebay.shaping import chosen
-from forebay.sql import Function, QueryResult, make_functions, make_parameters, make_tables
+from forebay.sql import Function, QueryResult, in_words_of, make_functions, make_parameters, make_tables
 from forebay.weights import make_weights, weighing
 
 if TYPE_CHECKING:
@@ -119,12 +119,13 @@ class Dataset:
         if isinstance(condition, list | tuple) or is_expression(condition):
             if params is not None:
                 raise SettingError("params: only SQL text has parameters; write values into the conditions")
-            condition, params = to_sql(condition, self.schema)
+            text, values = to_sql(condition, self.schema)
+            with in_words_of(text, "filters", str(condition)):
+                return self._of(self._native.filter(check_text("filter", text), make_parameters(values)))
         if not isinstance(condition, str):
             got = type(condition).__name__
             raise SettingError(f'filter: expected SQL text such as "score > 0.8", or conditions, got {got}')
-        native = self._native.filter(check_text("filter", condition), make_parameters(params))
-        return self._of(native)
+        return self._of(self._native.filter(check_text("filter", condition), make_parameters(params)))
 
     def sql(
         self,
@@ -188,6 +189,10 @@ class Dataset:
             memory_limit: Bytes that the query may hold.
 
         Raises:
+            QueryError: it does not parse or type-check, or names a table that was not passed; while its rows are read:
+                it fails on a value.
+            ColumnNotFoundError: a column is not in the dataset.
+            SettingError: a parameter, table or function that cannot be used.
             MemoryLimitError: it needs more memory than that, spilling included.
 
         Example:
@@ -195,7 +200,7 @@ class Dataset:
             >>> pa.table(ds.query("SELECT count(*) AS n FROM dataset")).to_pylist() == [{"n": ds.num_rows}]
             True
         """
-        check_count("memory_limit", memory_limit)
+        memory_limit = check_count("memory_limit", memory_limit)
         rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
         if not isinstance(rows, _lib.Dataset):
             return QueryResult(rows)
@@ -273,7 +278,8 @@ class Dataset:
         """Gives columns other features, and with them perhaps other types: `datasets.Features`, or a dict of features.
 
         Columns that are not named stay as they are. Values are converted as rows are read, and one that has no equal in
-        the new type is an error.
+        the new type is an error; only decimals and text become the nearest float, and floats the nearest narrower one
+        or decimal. Text becomes a `ClassLabel` by the names of its classes, or by their numbers.
 
         Raises:
             ColumnNotFoundError: a feature is of a column that is not there.
@@ -287,7 +293,10 @@ class Dataset:
         described = to_json(features)
         self._native.select_columns(check_names("features", list(described)))
         query = cast_query(self.schema, described)
-        native = self._native if query is None else self._native.sql(query, {}, {}, [])
+        try:
+            native = self._native if query is None else self._native.sql(query, {}, {}, [])
+        except QueryError as error:
+            raise SettingError(f"features: {error}") from error
         return self._of(native.with_features(json.dumps(described)))
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
@@ -310,6 +319,10 @@ class Dataset:
 
     def selection(self) -> Selection:
         """Returns the kept rows as a thing of their own. Evaluates the filters if that has not been done.
+
+        Raises:
+            QueryError: a filter or query fails on a value.
+            StoreError: the store failed.
 
         Example:
             >>> ds.filter("language = 'rust'").selection()
@@ -354,7 +367,7 @@ class Dataset:
             >>> len(ds.filter("language = 'rust'").skip(300))
             34
         """
-        check_count("n", n, least=0)
+        n = check_count("n", n, least=0)
         if self._shuffle is not None:
             raise SettingError("skip: a shuffled dataset has another order in each epoch; skip before `shuffle`")
         native = self._native
@@ -384,7 +397,7 @@ class Dataset:
             (20, 2000)
         """
         if num_times is not None:
-            check_count("num_times", num_times)
+            num_times = check_count("num_times", num_times)
         is_endless = num_times is None or self._num_passes is None
         num_passes = None if is_endless else (num_times or 1) * (self._num_passes or 1)
         if num_passes is not None and num_passes > MOST_PASSES:
@@ -399,12 +412,16 @@ class Dataset:
         Only their bytes are read, so many machines evaluate a filter in parts: each takes the `selection` of its shard,
         and `Selection.merge` makes one of all. Ranks of a training need no shards; see `to_torch`.
 
+        Raises:
+            SettingError: `index` is not below `num_shards`, or the dataset is a shard already, or of a query: take the
+                shard before `sql`.
+
         Example:
             >>> [ds.shard(i, 4).num_rows for i in range(4)]
             [300, 200, 300, 200]
         """
-        check_count("num_shards", num_shards, most=(1 << 31) - 1)
-        check_count("index", index, least=0, most=(1 << 31) - 1)
+        num_shards = check_count("num_shards", num_shards, most=(1 << 31) - 1)
+        index = check_count("index", index, least=0, most=(1 << 31) - 1)
         return self._of(self._native.shard(index, num_shards))
 
     def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
@@ -426,7 +443,7 @@ class Dataset:
               path  Utf8   'src/7.rs', 'src/999.rs', 'src/7.rs'
               size  Int64  21, 2997, 21
         """
-        check_count("memory_limit", memory_limit)
+        memory_limit = check_count("memory_limit", memory_limit)
         return self._native.gather(self._row_numbers(indices), memory_limit)
 
     def __getitem__(self, key: Any) -> Any:
@@ -506,7 +523,8 @@ class Dataset:
             weights: SQL of what each row weighs: an epoch is then drawn with replacement, in proportion to it. Columns
                 and window functions over the kept rows, so `1.0 / count(*) OVER (PARTITION BY label)` balances classes.
                 Computed once, when rows are first needed; 8 bytes of memory for each row.
-            num_samples: Rows that an epoch draws by `weights`; as many as there are by default.
+            num_samples: Rows that an epoch draws by `weights`; as many as there are by default. `len` of the dataset
+                stays the number of those that it draws from.
 
         Raises:
             SettingError: a setting that cannot work; when rows are needed: a weight is NULL, below 0 or not finite.
@@ -656,7 +674,8 @@ class Dataset:
         Arguments, order and state are those of `to_torch`. Needs no torch.
 
         Raises:
-            TensorError: a column has no form in the chosen format; here, not while iterating.
+            TensorError: a column has no form in the chosen format; here, and while iterating only where lists
+                [seemed to be of one length](../howto/tensors.md#lists-of-different-lengths).
 
         Example:
             >>> import pyarrow as pa
@@ -757,7 +776,8 @@ class Dataset:
                 `e * steps_per_epoch` of the passes over the dataset, however many; see [`repeat`](#repeat).
 
         Raises:
-            TensorError: a column has no form, or not the one asked for; here, not while iterating.
+            TensorError: a column has no form, or not the one asked for; here, and while iterating only where lists
+                [seemed to be of one length](../howto/tensors.md#lists-of-different-lengths).
             ColumnNotFoundError: `forms` names a column that is not there.
             SkipLimitError: while iterating, when more than `max_skipped` rows could not be read.
 
@@ -816,7 +836,7 @@ class Dataset:
         if split is not None:
             check_text("split", split)
         if num_shards is not None:
-            check_count("num_shards", num_shards, most=1 << 20)
+            num_shards = check_count("num_shards", num_shards, most=1 << 20)
         read = ReadOptions(memory_limit=memory_limit, num_threads=num_threads)
         from forebay.hf.versions import import_datasets
 
@@ -830,6 +850,11 @@ class Dataset:
         """Yields all rows of the dataset in its order, or batches of them, in the dataset's [format](#with_format).
 
         Without a format rows are dicts of Python values, and batches dicts of lists; both need pyarrow.
+
+        Raises:
+            SettingError: `batch_size` is below 1.
+            TensorError: a column has no form in the format.
+            ForebayError: while iterating, as any loop over a [stream](../howto/errors.md#when-they-come).
 
         Example:
             >>> next(ds.select_columns(["path", "size"]).iter())
@@ -855,8 +880,13 @@ class Dataset:
         return self.iter()
 
     def take(self, n: int) -> list[Any]:
-        """Returns the first `n` rows in the dataset's [format](#with_format): dicts, without one."""
-        check_count("n", n, least=0)
+        """Returns the first `n` rows in the dataset's [format](#with_format): dicts, without one.
+
+        Raises:
+            SettingError: `n` is below 0.
+            ForebayError: as `iter`.
+        """
+        n = check_count("n", n, least=0)
         self._evaluate()
         return list(islice(self.iter(), n))
 
@@ -865,11 +895,15 @@ class Dataset:
 
         Reads the first row groups only as far as needed.
 
+        Raises:
+            SettingError: `n` is below 1.
+            ForebayError: as `iter`.
+
         Example:
             >>> ds.select_columns(["path", "size"]).head(2).num_rows
             2
         """
-        check_count("n", n)
+        n = check_count("n", n)
         self._evaluate()
         batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
@@ -953,6 +987,10 @@ class Dataset:
         Args:
             analyze: Reads a pass as well, in the order of the dataset, and drops the rows; what that took is beside the
                 estimates under `measured`.
+
+        Raises:
+            QueryError: a filter or query fails on a value.
+            StoreError: the store failed.
 
         Example:
             >>> facts = ds.filter("size < 150").explain(analyze=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
     from forebay.loader import Stream
+    from forebay.options import ShuffleOptions
 
 MAX_COLUMNS = 20
 """Columns listed by name."""
@@ -49,11 +50,17 @@ def _summary(dataset: Dataset) -> str:
     return f"{rows}, {columns}, {objects}"
 
 
+def _shuffle(shuffle: ShuffleOptions) -> str:
+    drawn = "" if shuffle.weights is None else f", weights={shuffle.weights!r}"
+    number = "" if shuffle.num_samples is None else f", num_samples={shuffle.num_samples}"
+    return f"shuffle(seed={shuffle.seed}{drawn}{number})"
+
+
 def _query(dataset: Dataset) -> list[str]:
     lines = [f"filter({text!r})" for text in dataset._native.filters]
     lines += [f"select({text})" for text in dataset._native.restrictions]
     if dataset._shuffle is not None:
-        lines.append(f"shuffle(seed={dataset._shuffle.seed})")
+        lines.append(_shuffle(dataset._shuffle))
     if dataset._num_passes != 1:
         lines.append(f"repeat({'' if dataset._num_passes is None else dataset._num_passes})")
     if dataset._format is not None:

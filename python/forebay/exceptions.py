@@ -128,7 +128,7 @@ class TensorError(ForebayError, TypeError):
 
 
 class ClosedError(ForebayError, ValueError):
-    """A stream was closed, or belongs to another process."""
+    """A stream was closed, or belongs to another process, or an error has ended the iteration."""
 
 
 class TransformError(ForebayError, RuntimeError):

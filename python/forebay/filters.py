@@ -45,6 +45,7 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
 
     Raises:
         SettingError: it is none of these, or says what SQL does not say.
+        ColumnNotFoundError: an expression names a column that is not there.
     """
     if is_expression(filters):
         from forebay.substrait import translate

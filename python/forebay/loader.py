@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import time
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from forebay import bottleneck, display
 from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
-from forebay.exceptions import PerformanceWarning, SettingError, SkippedRowsWarning, StateError
+from forebay.exceptions import ClosedError, PerformanceWarning, SettingError, SkippedRowsWarning, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
-from forebay.stages import Alone, Pass, Read, Until
+from forebay.stages import Alone, Delivered, Pass, Read, Until
+from forebay.states import check_dict
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 
     from forebay import _lib
     from forebay.dataset import Dataset
@@ -36,11 +38,45 @@ SECONDS_BETWEEN_LOOKS = 0.001
 T = TypeVar("T")
 
 
+class Iteration(Generic[T]):
+    """The batches that a loop asks for, one by one. After an error there is no next one, but that is no end."""
+
+    def __init__(self, batches: Generator[T]) -> None:
+        self._failure: str | None = None
+        self._batches = self._noted(batches)
+
+    def _noted(self, batches: Generator[T]) -> Generator[T]:
+        """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
+        try:
+            yield from batches
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._failure = type(error).__name__
+            raise
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._failure is not None:
+            raise ClosedError(
+                f"the iteration was ended by `{self._failure}`; load what `state_dict` returns, and iterate again, to "
+                "go on behind the batches that were received"
+            )
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Ends the iteration and its threads."""
+        self._batches.close()
+
+
 class Stream(Generic[T]):
     """The batches of one rank, epoch by epoch, with a position that can be saved.
 
     Made by `Dataset.batches` and `Dataset.to_torch`. Iterating reads ahead on threads of its own, which end with the
-    iterator; the position counts batches that the loop has received, not those read ahead.
+    iterator; the position counts batches that the loop has received, not those read ahead. An iterator takes position
+    and epoch, and begins to read, when its first batch is asked for: `iter(stream)` alone changes nothing.
     """
 
     has_rows: ClassVar[bool] = True
@@ -63,6 +99,8 @@ class Stream(Generic[T]):
         self._epoch = 0
         # Where the next iteration begins, and where the running one, or the last, stands.
         self._start = self._at = Cursor()
+        # Whether an iterator is to begin there, of which nothing was asked for yet.
+        self._is_announced = False
         self._start_holes: list[Hole] = []
         self._holes: list[Hole] = []
         self._worker: dict[str, Any] | None = None
@@ -90,10 +128,10 @@ class Stream(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
-        check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
+        epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
             self._start = self._at = self._beginning(epoch)
-            self._epoch = epoch
+            self._epoch, self._is_announced = epoch, False
             self._start_holes, self._holes = [], []
             self._worker = self._worker_mark = None
 
@@ -106,16 +144,20 @@ class Stream(Generic[T]):
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank.
 
+        Once `iter` was called, this is about the iteration behind that one, though nothing was taken from it: trainers
+        ask in this order how long epochs are.
+
         Raises:
             TypeError: it has no end: the dataset is repeated without one.
         """
+        start = self._beginning(self._epoch) if self._is_announced else self._start
         if self._passes.steps is not None:
-            return max(self._passes.steps - self._start.done, 0)
+            return max(self._passes.steps - start.done, 0)
         last = self._passes.last(self._epoch)
         if last is None:
             raise TypeError("a dataset that is repeated without an end has no number of batches; see `steps_per_epoch`")
-        num_later = last - self._start.epoch
-        return self._num_batches(self._start) + (num_later and num_later * self._num_batches(Cursor(last)))
+        num_later = last - start.epoch
+        return self._num_batches(start) + (num_later and num_later * self._num_batches(Cursor(last)))
 
     def _num_batches(self, start: Cursor) -> int:
         """Returns how many batches of a pass this rank gets from `start` on."""
@@ -127,24 +169,45 @@ class Stream(Generic[T]):
         return self.reader.num_dropped(self._native_share())
 
     def __iter__(self) -> Iterator[T]:
-        return self._deliver(self._begin(0, 1))
+        return self._iteration(self._begin)
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Iterates beside other tasks of a running event loop, which it does not block while it waits."""
-        return self._deliver_async(self._begin(0, 1))
+        return self._deliver_async(self._when_asked(self._begin))
 
     def _iterate(self, worker: int, num_workers: int) -> Iterator[T]:
         """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks."""
-        return self._deliver(self._begin(worker, num_workers), is_alone=False)
+        # At once: a worker that has not delivered anything yet is asked for its state, too.
+        return Iteration(self._deliver(self._begin(worker, num_workers), is_alone=False))
 
-    def _begin(self, worker: int, num_workers: int) -> Iterator[Run]:
-        """Takes the start of the next iteration, and returns its passes.
+    def _iteration(self, begin: Callable[[], Iterator[Run]]) -> Iterator[T]:
+        """Returns an iterator that has taken nothing before its first batch is asked for."""
+        return Iteration(self._deliver(self._when_asked(begin)))
 
-        Not when the first batch is asked for: a worker that has not delivered anything yet is asked for its state, too.
+    def _when_asked(self, begin: Callable[[], Iterator[Run]]) -> Iterator[Run]:
+        """Returns the passes of an iteration that begins when the first of them is asked for.
+
+        At once where a state is that of the end of its epoch: there is nothing to lose, and a `StatefulDataLoader` goes
+        on to the next epoch by another iterator, without a look at the first one.
         """
-        self._share.check_world()
-        if self._share.read_once:
-            self._check_read_once()
+        self._check_share()
+        if self._is_over:
+            return begin()
+        self._is_announced = True
+        return _late(begin)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the next iteration begins at the end of its epoch, as after a state that was saved there."""
+        start, steps = self._start, self._passes.steps
+        if steps is not None:
+            return start.done >= steps
+        is_last = start.position > 0 and start.epoch == self._passes.last(self._epoch)
+        return is_last and not self._num_batches(start)
+
+    def _begin(self, worker: int = 0, num_workers: int = 1) -> Iterator[Run]:
+        """Takes the start of the next iteration, and returns its passes."""
+        self._check_share()
         reader = self._made_reader(num_workers)
         if worker == 0:
             warn_of_missing_index(self._dataset._native.fingerprint, reader.unindexed(), self._read.memory_limit)
@@ -161,11 +224,15 @@ class Stream(Generic[T]):
         start, last = self._start, self._passes.last(self._epoch)
         share = self._native_share(start, first, num_workers) | {"holes": self._start_holes}
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
+        self._is_announced = False
         self._at = start if mark is None else self._after(start, first, last)
         return self._runs(Run(start, share, last))
 
-    def _check_read_once(self) -> None:
-        """Refuses to read for other ranks what cannot be handed to them."""
+    def _check_share(self) -> None:
+        """Refuses another world than the stream was made in, and to read for other ranks what cannot be handed over."""
+        self._share.check_world()
+        if not self._share.read_once:
+            return
         if self._read.on_error != "raise" or getattr(self._format, "leaves_rows_out", False):
             raise SettingError("read_once: which rows could not be read is known where they were; use on_error='raise'")
         if self._format is None:
@@ -210,7 +277,7 @@ class Stream(Generic[T]):
         end = self.reader.num_rows - dropped
         return Cursor(epoch, min(position + left * self._step, end), done + number)
 
-    def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Iterator[T]:
+    def _deliver(self, runs: Iterator[Run], *, is_alone: bool = True) -> Generator[T]:
         agrees = is_alone
         with closing(self._party(is_alone=is_alone)) as party:
             for run in runs:
@@ -271,7 +338,9 @@ class Stream(Generic[T]):
     def _stats_of(self, stream: _lib.Stream) -> dict[str, float]:
         # Another iteration may be the active one.
         active = self._active
-        return active.stats() if isinstance(active, Read) and active.stream is stream else stream.stats()
+        if isinstance(active, Read | Delivered) and active.stream is stream:
+            return active.stats()
+        return stream.stats()
 
     @contextmanager
     def _reading(self, run: Run) -> Iterator[Batches]:
@@ -302,6 +371,8 @@ class Stream(Generic[T]):
         this = Pass(run.start.epoch, seed, self._share.rank, self._share.world_size, is_alone)
         for stage in self._stages:
             batches = stage.begin(batches, this)
+        if self._stages and isinstance(self._active, Read):
+            batches = self._active = Delivered(batches, self._active, this.waiting)
         return batches
 
     def _first(self, stream: _lib.Stream, run: Run) -> Batches:
@@ -409,9 +480,10 @@ class Stream(Generic[T]):
         Raises:
             StateError: `state` is of another dataset version, query or order; the message says what differs.
         """
+        check_dict(state)
         try:
             text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps")})
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError) as error:
             raise StateError(f"not a Forebay state: {error}") from error
         if state.get("holes") and getattr(self._format, "finish", None) is not None:
             raise StateError(
@@ -423,6 +495,7 @@ class Stream(Generic[T]):
             raise StateError(f"not a Forebay state: worker: expected a dict, got {worker!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
+        self._is_announced = False
         self._start = self._at = cursor._replace(done=done)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
         self._worker = self._worker_mark = worker
@@ -495,6 +568,10 @@ class Stream(Generic[T]):
         return display.stream_html(self, repr(self))
 
 
+def _late(begin: Callable[[], Iterator[Run]]) -> Iterator[Run]:
+    yield from begin()
+
+
 _warned: set[str] = set()
 """Fingerprints of the datasets that were warned of."""
 
@@ -511,16 +588,28 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
         "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) "
         "or with smaller row groups (`row_group_size`), or raise memory_limit",
         PerformanceWarning,
-        stacklevel=4,
+        stacklevel=_level_of_loop(),
     )
 
 
 def warn_of_holes(holes: list[Hole], num_rows: int) -> None:
     """Says what an iteration left out."""
     last = holes[-1]
+    where = f"row group {last['row_group']} of `{last['object']}`"
+    if len(holes) == 1:
+        what = f"of {where}; `holes` of the stream has them. The cause"
+    else:
+        what = f"of {where} among others; `holes` of the stream lists them. The last cause"
     warnings.warn(
-        f"{num_rows:,} rows could not be read and were skipped, of row group {last['row_group']} of `{last['object']}` "
-        f"among others; `holes` of the stream lists them. The last cause: {last['cause']}",
+        f"{num_rows:,} rows could not be read and were skipped, {what}: {last['cause']}",
         SkippedRowsWarning,
-        stacklevel=4,
+        stacklevel=_level_of_loop(),
     )
+
+
+def _level_of_loop() -> int:
+    """Returns the `stacklevel`, for the caller, of the first frame that is not of this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
+        frame, level = frame.f_back, level + 1
+    return level

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, overload
+from typing import Any, Never, overload
 
 from forebay.dataset import Dataset, Filters
 from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SettingError
@@ -215,6 +215,9 @@ def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filt
 
 class DatasetDict(dict[str, "Dataset"]):
     """Splits by name."""
+
+    def __missing__(self, name: object) -> Never:
+        raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(Dataset, name):

@@ -48,6 +48,10 @@ REFUSED = {
 """Methods of `Dataset` that make no sense behind functions, and what to do instead."""
 
 
+class _RefusedError(SettingError, AttributeError):
+    """What a dataset has, and one with functions has not; `hasattr` is false."""
+
+
 @dataclass(frozen=True)
 class Workers:
     """Who runs functions: `number` processes or threads; none for the loop itself."""
@@ -105,7 +109,7 @@ class MappedDataset:
         return stream
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields rows, behind the functions, one by one."""
+        """Refuses: functions run on batches, which `to_torch` and `batches` deliver."""
         raise SettingError("rows: a dataset with functions is iterated in batches; use `to_torch` or `batches`")
 
     @property
@@ -118,7 +122,7 @@ class MappedDataset:
 
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED:
-            raise SettingError(f"{name}: the dataset has functions; {REFUSED[name]}")
+            raise _RefusedError(f"{name}: the dataset has functions; {REFUSED[name]}")
         raise AttributeError(f"a dataset with functions has no `{name}`")
 
     def __repr__(self) -> str:
@@ -170,8 +174,8 @@ def make_step(
 
 def make_workers(num_proc: int, num_threads: int, pool: PoolOptions | None) -> Workers:
     """Checks who is to run functions."""
-    check_count("num_proc", num_proc, least=0, most=1024)
-    check_count("num_threads", num_threads, least=0, most=1024)
+    num_proc = check_count("num_proc", num_proc, least=0, most=1024)
+    num_threads = check_count("num_threads", num_threads, least=0, most=1024)
     if num_proc and num_threads:
         raise SettingError(
             "num_threads: functions run in processes or in threads; pass one of `num_proc`, `num_threads`"
@@ -241,7 +245,8 @@ class MapStage:
             return Threads(self._program, self._workers.number, options.prefetch)
         from forebay.pool.processes import Processes
 
-        return Processes(self.make_job(), self._workers.number, options.prefetch, options.start_method)
+        job, setting = self.make_job(), self._program.setting
+        return Processes(job, setting, self._workers.number, options.prefetch, options.start_method)
 
     def make_job(self) -> bytes:
         """Returns the program as bytes, by `cloudpickle` where that is installed.
@@ -262,7 +267,9 @@ class MapStage:
             return dumps(job)
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            raise SettingError(f"map: the function cannot be sent to a process: {what}; {HOW_TO_BE_FOUND}") from error
+            raise SettingError(
+                f"{self._program.setting}: the function cannot be sent to a process: {what}; {HOW_TO_BE_FOUND}"
+            ) from error
 
     def close(self) -> None:
         """Ends the workers; the next iteration starts others."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from forebay.access import is_number
 from forebay.distributed import current_world
 from forebay.exceptions import SettingError
 
@@ -23,6 +25,8 @@ Remainder = Literal["drop", "pad", "keep"]
 """What becomes of the rows that `world_size` does not divide; see `Dataset.to_torch`."""
 
 GIB = 1 << 30
+
+MOST_COUNT = (1 << 63) - 1
 
 DEFAULT_MEMORY_LIMIT = 2 * GIB
 """Bytes in flight, decoded and ready, all together; twice the default shuffle window."""
@@ -52,16 +56,16 @@ class ReadOptions:
     """How many may be left out in an epoch: a number of rows, or a share of them all below 1."""
 
     def __post_init__(self) -> None:
-        check_count("memory_limit", self.memory_limit, least=LEAST_MEMORY_LIMIT)
+        keep_count(self, "memory_limit", least=LEAST_MEMORY_LIMIT)
         if self.on_error not in get_args(OnError):
             raise SettingError(f"on_error: expected 'raise' or 'skip', got {self.on_error!r}")
         if isinstance(self.max_skipped, float):
             if not 0 <= self.max_skipped < 1:
                 raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {self.max_skipped}")
         else:
-            check_count("max_skipped", self.max_skipped, least=0)
+            keep_count(self, "max_skipped", least=0)
         if self.num_threads is not None:
-            check_count("num_threads", self.num_threads, most=1024)
+            keep_count(self, "num_threads", most=1024)
 
     def skippable(self, num_rows: int) -> int | None:
         """Returns how many of `num_rows` may be left out; `None` where the first that would be is an error."""
@@ -90,16 +94,16 @@ class ShuffleOptions:
     """The dataset whose columns `weights` names; set by `Dataset.shuffle`."""
 
     def __post_init__(self) -> None:
-        check_count("seed", self.seed, least=0, most=(1 << 64) - 1)
-        check_count("shuffle_bytes", self.shuffle_bytes)
+        keep_count(self, "seed", least=0, most=(1 << 64) - 1)
+        keep_count(self, "shuffle_bytes")
         if self.num_lanes is not None:
-            check_count("num_lanes", self.num_lanes, most=1 << 20)
+            keep_count(self, "num_lanes", most=1 << 20)
         if self.window_rows is not None:
-            check_count("window_rows", self.window_rows, most=1 << 40)
+            keep_count(self, "window_rows", most=1 << 40)
         if self.weights is not None:
             check_text("weights", self.weights)
         if self.num_samples is not None:
-            check_count("num_samples", self.num_samples, most=(1 << 32) - 1)
+            keep_count(self, "num_samples", most=(1 << 32) - 1)
             if self.weights is None:
                 raise SettingError("num_samples: only an epoch that is drawn by `weights` has it; `take` takes rows")
 
@@ -125,7 +129,7 @@ class PoolOptions:
     """Called in each process with its number, before the first batch."""
 
     def __post_init__(self) -> None:
-        check_count("prefetch", self.prefetch, most=1024)
+        keep_count(self, "prefetch", most=1024)
         seconds: object = self.timeout
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0):
             raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
@@ -153,9 +157,9 @@ class ShareOptions:
     """Rank and world size of the process, where several ranks have this share."""
 
     def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size, most=(1 << 31) - 1)
-        check_count("world_size", self.world_size, most=(1 << 31) - 1)
-        check_count("rank", self.rank, least=0, most=(1 << 31) - 1)
+        keep_count(self, "batch_size", most=(1 << 31) - 1)
+        keep_count(self, "world_size", most=(1 << 31) - 1)
+        keep_count(self, "rank", least=0, most=(1 << 31) - 1)
         if self.rank >= self.world_size:
             raise SettingError(f"rank: expected below the world size of {self.world_size}, got {self.rank}")
         check_flag("drop_last", self.drop_last)
@@ -165,7 +169,7 @@ class ShareOptions:
         if self.read_once and self.group is None:
             raise SettingError("read_once: every rank gets batches of its own; pass `mesh` or `replicate`")
         if self.steps_per_epoch is not None:
-            check_count("steps_per_epoch", self.steps_per_epoch)
+            keep_count(self, "steps_per_epoch")
             if self.remainder == "keep" and self.world_size > 1:
                 raise SettingError(
                     "steps_per_epoch: with remainder 'keep' ranks may have other numbers of batches, so that a step "
@@ -231,15 +235,31 @@ def check_names(name: str, values: object) -> list[str]:
     return [check_text(name, value) for value in values]
 
 
+def check_named(name: str, values: object, what: str) -> Mapping[str, Any]:
+    """Returns things by their names, none for None; refuses what is no dict of them."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise SettingError(f"{name}: expected a dict of {what} by name, got {type(values).__name__}")
+    return {check_text(name, key): value for key, value in values.items()}
+
+
 def check_flag(name: str, value: object) -> None:
     """Refuses what is not True or False."""
     if not isinstance(value, bool):
         raise SettingError(f"{name}: expected True or False, got {value!r}")
 
 
-def check_count(name: str, value: object, *, least: int = 1, most: int = (1 << 63) - 1) -> None:
-    """Refuses what is not an integer from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(name: str, value: Any, *, least: int = 1, most: int = MOST_COUNT) -> int:
+    """Returns an integer from `least` to `most`, which may have been one of NumPy; refuses what is none."""
+    if not is_number(value):
         raise SettingError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise SettingError(f"{name}: expected {least} to {most}, got {value}")
+    count = index(value)
+    if not least <= count <= most:
+        raise SettingError(f"{name}: expected {least} to {most}, got {count}")
+    return count
+
+
+def keep_count(options: object, name: str, *, least: int = 1, most: int = MOST_COUNT) -> None:
+    """Checks a count among frozen options, and makes it an integer of Python."""
+    object.__setattr__(options, name, check_count(name, getattr(options, name), least=least, most=most))

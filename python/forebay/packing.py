@@ -17,6 +17,7 @@ from forebay.exceptions import SettingError, StateError
 from forebay.loader import Stream
 from forebay.passes import MOST_DONE, Cursor
 from forebay.stages import Item
+from forebay.states import check_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -220,7 +221,8 @@ class PackedStream(Stream[dict[str, Any]]):
         self._start = self._at = self._start._replace(done=done)
 
     def _check_packing(self, state: Mapping[str, Any]) -> int:
-        packed = state.get("pack") if hasattr(state, "get") else None
+        check_dict(state)
+        packed = state.get("pack")
         if not isinstance(packed, dict):
             raise StateError("this state is of a stream that does not pack")
         differences = [

@@ -82,4 +82,6 @@ class Passes:
 def check_ends(num_batches: int, last: int | None) -> None:
     """Refuses passes of no batch that have no end."""
     if last is None and not num_batches:
-        raise SettingError("repeat: the dataset has no batch for this rank, so that there is none to repeat")
+        raise SettingError(
+            "repeat, steps_per_epoch: the dataset has no batch for this rank, so that there is none to repeat"
+        )

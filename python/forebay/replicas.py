@@ -25,7 +25,7 @@ def share_of(rank: int, world_size: int, mesh: Any, replicate: int, *, is_detect
     Raises:
         SettingError: these cannot be.
     """
-    check_count("replicate", replicate)
+    replicate = check_count("replicate", replicate)
     if mesh is None:
         if world_size % replicate:
             raise SettingError(

@@ -94,8 +94,8 @@ class Selection:
             >>> ds.selection().sample(100, seed=7)
             Selection(100 of 1,000 rows)
         """
-        check_count("n", n, least=0)
-        check_count("seed", seed, least=0, most=(1 << 64) - 1)
+        n = check_count("n", n, least=0)
+        seed = check_count("seed", seed, least=0, most=(1 << 64) - 1)
         return Selection(self._native.sample(n, seed))
 
     def split(self, fractions: Sequence[float], seed: int = 0) -> list[Selection]:
@@ -114,7 +114,7 @@ class Selection:
             >>> len(train), len(validation), len(train & validation)
             (900, 100, 0)
         """
-        check_count("seed", seed, least=0, most=(1 << 64) - 1)
+        seed = check_count("seed", seed, least=0, most=(1 << 64) - 1)
         try:
             given: list[object] = list(fractions)
         except TypeError:
@@ -137,7 +137,10 @@ class Selection:
             >>> Selection.merge(parts) == wanted.selection()
             True
         """
-        given = list(parts)
+        try:
+            given = list(parts)
+        except TypeError:
+            raise SettingError(f"parts: expected selections, got {parts!r}") from None
         for part in given:
             if not isinstance(part, Selection):
                 raise SettingError(f"parts: expected selections, got {part!r}")

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from forebay.access import is_number
 from forebay.exceptions import SettingError
-from forebay.options import OnError, check_count, check_flag, check_names, check_text
+from forebay.options import OnError, check_count, check_flag, check_names, check_text, keep_count
 
 if TYPE_CHECKING:
     from forebay.formats import Format
@@ -50,8 +51,7 @@ def _integers(dtype: Dtype | None) -> str:
 
 
 def _check_dtype(dtype: object) -> None:
-    if dtype is not None:
-        _check_choice("dtype", dtype, Dtype)
+    _check_choice("dtype", dtype, Literal[Dtype, None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +90,10 @@ class Pad:
             check_names("columns", self.columns)
         _check_choice("to", self.to, PadTo)
         if self.max_length is not None:
-            check_count("max_length", self.max_length, most=(1 << 31) - 1)
+            keep_count(self, "max_length", most=(1 << 31) - 1)
         elif self.to == "max_length":
             raise SettingError("max_length: `to='max_length'` needs one")
-        check_count("multiple_of", self.multiple_of, most=1 << 20)
+        keep_count(self, "multiple_of", most=1 << 20)
         _check_choice("side", self.side, Side)
         _check_choice("truncation_side", self.truncation_side, Side)
         _check_values(self.values)
@@ -147,11 +147,11 @@ class Pack:
     """What integers become; `None` for what they are. One that does not fit is an error."""
 
     def __post_init__(self) -> None:
-        check_count("length", self.length, most=(1 << 31) - 1)
+        keep_count(self, "length", most=(1 << 31) - 1)
         _check_choice("mode", self.mode, PackMode)
         if self.columns is not None and not check_names("columns", self.columns):
             raise SettingError("columns: expected at least one, got none")
-        check_count("window", self.window, most=1 << 24)
+        keep_count(self, "window", most=1 << 24)
         _check_values(self.values)
         check_flag("labels", self.labels)
         check_flag("flatten", self.flatten)
@@ -213,24 +213,22 @@ class Image:
     """Pixels that an image may have before it is decoded; more are an error, for a small file may be a huge image."""
 
     def __post_init__(self) -> None:
-        for side in self._size():
-            check_count("size", side, most=16_384)
-        if self.crop is not None:
-            _check_choice("crop", self.crop, Crop)
+        self._size()
+        _check_choice("crop", self.crop, Literal[Crop, None])
         _check_range("scale", self.scale, most=1.0)
         _check_range("ratio", self.ratio, most=math.inf)
         _check_flip(self.flip)
         _check_choice("layout", self.layout, Layout)
         _check_choice("mode", self.mode, ColorMode)
         _check_choice("on_error", self.on_error, OnError)
-        check_count("max_pixels", self.max_pixels)
+        keep_count(self, "max_pixels")
 
     def _size(self) -> tuple[int, int]:
-        if isinstance(self.size, tuple | list) and len(self.size) == 2:
-            return (self.size[0], self.size[1])
-        if isinstance(self.size, int):
-            return (self.size, self.size)
-        raise SettingError(f"size: expected (height, width) or one number for both, got {self.size!r}")
+        sides: object = (self.size, self.size) if is_number(self.size) else self.size
+        if not isinstance(sides, tuple | list) or len(sides) != 2:
+            raise SettingError(f"size: expected (height, width) or one number for both, got {self.size!r}")
+        height, width = (check_count("size", side, most=16_384) for side in sides)
+        return height, width
 
     def _settings(self) -> dict[str, Any]:
         flip = 0.5 if self.flip is True else float(self.flip)

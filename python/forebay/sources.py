@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Tick = Callable[[int, int], None]
 
-_CONFIGS = re.compile(r"^configs[ \t]*:", re.MULTILINE)
-
 
 @dataclass
 class Request:
@@ -54,7 +52,8 @@ class Opened:
 class _Found:
     """Files by split, and what a card says of them."""
 
-    splits: dict[str, list[File]]
+    splits: dict[str, list[File]] | None = None
+    """None where the core finds them."""
     info: Mapping[str, Any] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     commit: str | None = None
@@ -88,8 +87,8 @@ def open_sources(request: Request) -> Opened:
     """
     parts = None if request.split is None else splits.parse(request.split)
     found = _find(request)
-    if found is None:
-        return _open_listed(request, parts)
+    if found.splits is None:
+        return _open_listed(request, parts, found.info)
     where = ", ".join(map(_shown, request.sources))
     options = request.options
     if parts is None:
@@ -102,14 +101,14 @@ def open_sources(request: Request) -> Opened:
     return Opened(_cut(opened, parts, str(request.split)), found.info, found.kept)
 
 
-def _open_listed(request: Request, parts: list[splits.Part] | None) -> Opened:
+def _open_listed(request: Request, parts: list[splits.Part] | None, info: Mapping[str, Any]) -> Opened:
     """Opens sources whose splits the core finds by their names."""
     if parts is None:
-        return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)))
+        return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)), info)
     text = str(request.split)
     names = "+".join(splits.names(parts, None, ""))
     native = _lib.Dataset.open(request.sources, names, request.options, request.tick)
-    return Opened(_cut({text: native}, _of_all(parts, [name for name, _ in native.parts]), text))
+    return Opened(_cut({text: native}, _of_all(parts, [name for name, _ in native.parts]), text), info)
 
 
 def _of_all(parts: list[splits.Part], names: list[str]) -> list[splits.Part]:
@@ -146,8 +145,8 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
     return list(dict.fromkeys(files))
 
 
-def _find(request: Request) -> _Found | None:
-    """Returns the files of splits; `None` where the core finds them."""
+def _find(request: Request) -> _Found:
+    """Returns the files of splits, or that the core is to find them."""
     sources, wanted = request.sources, request.wanted
     place = places.parse(sources[0]) if len(sources) == 1 else None
     if place is not None:
@@ -206,7 +205,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _find_elsewhere(request: Request) -> _Found | None:
+def _find_elsewhere(request: Request) -> _Found:
     """Returns the files of a local folder with a card, or of splits that the user names."""
     wanted = request.wanted
     source = request.sources[0]
@@ -219,13 +218,16 @@ def _find_elsewhere(request: Request) -> _Found | None:
             raise SettingError(
                 "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
             )
-        return None
+        return _Found()
     folder = Path(source).expanduser()
     if "://" not in source and folder.is_dir():
         card = _card(folder)
-        if wanted == Wanted() and not card.configs:
-            return None
-        return _of_folder(folder, card, wanted)
+        if card.configs:
+            return _of_folder(folder, card, wanted)
+        if wanted == Wanted():
+            return _Found(info={} if card.default is None else card.info(card.default))
+        # What is named otherwise has no features of the card, as in `datasets`.
+        return _of_folder(folder, Card(), wanted)
     if source in OTHER_FORMATS and wanted.data_files is not None:
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
@@ -238,11 +240,11 @@ def _find_elsewhere(request: Request) -> _Found | None:
             f"`split={wanted.name!r}`"
         )
     if wanted == Wanted():
-        return None
+        return _Found()
     base = "/".join(part for part in (source.rstrip("/"), (wanted.data_dir or "").strip("/")) if part)
     if wanted.data_files is None:
         request.sources = [f"{base}/"]
-        return None
+        return _Found()
     return _of_patterns(patterns.sanitized(wanted.data_files), base, request)
 
 
@@ -251,9 +253,7 @@ def _card(folder: Path) -> Card:
     readme, more = (
         path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else None for path in texts
     )
-    # A text that is about something else is no card.
-    is_card = any(text and _CONFIGS.search(text) for text in (readme, more))
-    return read_card(readme, more, str(folder)) if is_card else Card()
+    return read_card(readme, more, str(folder))
 
 
 def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:

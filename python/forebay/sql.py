@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -10,14 +12,19 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from forebay import _lib
-from forebay.exceptions import SettingError
-from forebay.options import check_text
+from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
+from forebay.options import check_named, check_text
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
 
 QUERIES = "queries"
 """Folder of the saved queries in the package. In a checkout it holds links: maturin follows those of files alone."""
+
+QUOTED = 200
+"""Characters of SQL that errors quote at most."""
+
+_PLACE = re.compile(r" at line:? \d+, column:? \d+( of)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +64,7 @@ def read_query(name: str) -> str:
         -- Text worth training on: neither tiny nor huge, and not written by a program.
     """
     folder = resources.files("forebay") / QUERIES
-    file = folder / f"{name.removesuffix('.sql')}.sql"
+    file = folder / f"{check_text('query', name).removesuffix('.sql')}.sql"
     if "/" in name or not file.is_file():
         known = ", ".join(list_queries())
         raise SettingError(f"query: there is no saved query {name!r}; there are {known}")
@@ -75,6 +82,9 @@ class QueryResult:
 
     Takes part in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the
     first batch on; `close()`, or the end of a `with` block, ends it before its end.
+
+    Raises:
+        ClosedError: the rows were closed, or went to another consumer before.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -101,9 +111,25 @@ class QueryResult:
         return self._rows.__arrow_c_stream__(requested_schema)
 
 
+@contextmanager
+def in_words_of(query: str, name: str, given: str) -> Iterator[None]:
+    """Has errors about SQL that we made quote the argument that it was made of; our lines and columns say nothing."""
+    try:
+        yield
+    except (QueryError, ColumnNotFoundError) as error:
+        said = _PLACE.sub(lambda found: " in" if found[1] else "", str(error))
+        said = said.replace(f"the SQL {_quoted(query)}", _quoted(query)).replace(_quoted(query), _quoted(given))
+        raise type(error)(f"{name}: {said}") from error.__cause__
+
+
+def _quoted(text: str) -> str:
+    return f"`{text}`" if len(text) <= QUOTED else f"`{text[:QUOTED]}…`"
+
+
 def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns each value as an Arrow array of it alone."""
-    if not parameters:
+    given = check_named("params", parameters, "values")
+    if not given:
         return {}
     import pyarrow as pa
 
@@ -113,7 +139,7 @@ def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SettingError(f"params: `{name}` has no SQL type: {error}") from error
 
-    return {check_text("params", name): make(name, value) for name, value in parameters.items()}
+    return {name: make(name, value) for name, value in given.items()}
 
 
 def _python_value(value: Any) -> Any:
@@ -161,15 +187,21 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
 
             if any(isinstance(column, Dataset) for column in table.values()):
                 raise SettingError(f"tables: `{name}` is several splits; choose one, as in ds['{next(iter(table))}']")
-            table = pa.table(dict(table))
+            try:
+                table = pa.table(dict(table))
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                raise SettingError(f"tables: `{name}` is no dict of columns: {error}") from error
         if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
             raise SettingError(
                 f"tables: `{name}` is of type {type(table).__name__}; expected a Dataset, a place of Parquet, or a "
                 "table of an Arrow library (pyarrow, Polars, pandas 2.2 or later, DuckDB, ...)"
             )
-        return _lib.Table(table)
+        try:
+            return _lib.Table(table)
+        except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
+            raise SettingError(f"tables: `{name}` cannot be read as Arrow: {error}") from error
 
-    return {check_text("tables", name): make(name, table) for name, table in (tables or {}).items()}
+    return {name: make(name, table) for name, table in check_named("tables", tables, "tables").items()}
 
 
 def make_functions(functions: Mapping[str, Function] | None) -> list[_lib.Function]:
@@ -184,4 +216,5 @@ def make_functions(functions: Mapping[str, Function] | None) -> list[_lib.Functi
         except (TypeError, ValueError) as error:
             raise SettingError(f"functions: `{name}` has a type that is not Arrow's: {error}") from error
 
-    return [make(check_text("functions", name), function) for name, function in (functions or {}).items()]
+    given = check_named("functions", functions, "`forebay.Function`s")
+    return [make(name, function) for name, function in given.items()]

@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -42,6 +42,21 @@ class Item(NamedTuple):
     """Where the stream stands once the loop has the batch."""
 
 
+class Waiting:
+    """How long a loop has waited for functions: not for a stream that has no batch for them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: float | None = None
+
+    def note(self, *, is_on: bool) -> None:
+        """Notes that from now on the loop waits for functions, or does not."""
+        now = time.perf_counter()
+        if self._since is not None:
+            self.seconds += now - self._since
+        self._since = now if is_on else None
+
+
 @dataclass(frozen=True)
 class Pass:
     """One iteration over an epoch, or the rest of one."""
@@ -52,6 +67,8 @@ class Pass:
     world_size: int
     is_alone: bool
     """Whether this process takes all batches of its rank: it is no DataLoader worker."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """What stages that run functions note."""
 
 
 class Batches(Protocol):
@@ -167,6 +184,64 @@ def _leave_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class Delivered:
+    """Batches as the loop gets them, counted: stages take them ahead, and may let it wait."""
+
+    def __init__(self, batches: Batches, read: Read, waiting: Waiting) -> None:
+        self._batches = batches
+        self._read = read
+        self._waiting = waiting
+        self._num_batches = self._num_rows = 0
+        self._seconds_waited = 0.0
+        self._since: float | None = None
+        self._began = time.perf_counter()
+        self._ended: float | None = None
+
+    @property
+    def stream(self) -> _lib.Stream:
+        """Where the batches come from."""
+        return self._read.stream
+
+    def is_ready(self) -> bool:
+        """Whether the next batch is there, or none will come. Who asks waits for it."""
+        if self._since is None:
+            self._since = time.perf_counter()
+        return self._batches.is_ready()
+
+    def __next__(self) -> Item:
+        since = time.perf_counter() if self._since is None else self._since
+        try:
+            item = next(self._batches)
+        finally:
+            self._since = None
+            self._waiting.note(is_on=False)
+            self._seconds_waited += time.perf_counter() - since
+        self._num_batches += 1
+        self._num_rows += item.num_rows
+        return item
+
+    def holes(self) -> list[dict[str, Any]]:
+        """What could not be read so far."""
+        return self._read.holes()
+
+    def stats(self) -> dict[str, float]:
+        """What was done so far; what stages have in hand is ready, not delivered."""
+        stats = self._read.stats()
+        stats["batches_ready"] += stats["batches"] - self._num_batches
+        stats["batches"], stats["rows"] = self._num_batches, self._num_rows
+        # The stream may have ended before the stages.
+        ended = time.perf_counter() if self._ended is None else self._ended
+        stats["seconds"] = max(stats["seconds"], ended - self._began)
+        stats["seconds_waited"] = self._seconds_waited
+        stats["seconds_waited_for_functions"] = self._waiting.seconds
+        return stats
+
+    def close(self) -> None:
+        """Closes the stages."""
+        self._ended = time.perf_counter()
+        self._batches.close()
 
 
 class Until:

@@ -45,6 +45,13 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
     return reduced | {"holes": list(holes.values())} if holes else reduced
 
 
+def check_dict(state: object) -> None:
+    """Refuses what is no dict, such as the JSON of one."""
+    if not isinstance(state, Mapping):
+        hint = "; `json.loads` makes one of JSON" if isinstance(state, str | bytes) else ""
+        raise StateError(f"not a Forebay state: expected a dict, got {type(state).__name__}{hint}")
+
+
 def _check(state: Mapping[str, Any]) -> None:
     """Refuses a state whose parts that are looked at here are not what they were."""
     _check_counts(state, ("epoch", "position"), "the state")

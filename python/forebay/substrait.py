@@ -6,10 +6,11 @@ Only what means the same in SQL is translated; everything else is refused by nam
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import SettingError
+from forebay.exceptions import ColumnNotFoundError, SettingError
 from forebay.filters import Values, field_text
 from forebay.literals import UnknownError, read_literal, read_message, read_number
 
@@ -61,7 +62,8 @@ def translate(
         hint: What to do instead of what is refused.
 
     Raises:
-        SettingError: it says what Substrait or SQL does not say, or names a column that is not there.
+        SettingError: it says what Substrait or SQL does not say.
+        ColumnNotFoundError: it names a column that is not there.
     """
     import pyarrow as pa
 
@@ -71,6 +73,7 @@ def translate(
         try:
             plan = bytes(expression.to_substrait(known))
         except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
+            _check_column(str(error), expression, schema)
             reason = reason or _reason(str(error).partition("\n")[0], schema, known)
             continue
         translation = _Translation(plan, schema, known, values or Values(), is_exact=is_exact)
@@ -80,6 +83,16 @@ def translate(
             reason = str(unknown)
             break
     raise SettingError(f"filters: `{expression}` cannot be translated: {reason}; {hint}")
+
+
+def _check_column(said: str, expression: Any, schema: Any) -> None:
+    """Refuses an expression of which pyarrow says that it finds a column in no schema, if it is not in ours."""
+    found = re.match(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((.+?)\)(?: FieldRef.*)? in ", said)
+    if found is None or found[1] in schema.names:
+        return
+    near = get_close_matches(found[1], schema.names, 3)
+    hint = f"did you mean `{'`, `'.join(near)}`?" if near else "if it was one, filter before you select columns"
+    raise ColumnNotFoundError(f"filters: no column `{found[1]}` in `{expression}`; {hint}")
 
 
 def _reason(said: str, schema: Any, known: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -14,14 +14,14 @@ from forebay.shaping import Pack
 from forebay.workers import Place
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from forebay.dataset import Dataset
     from forebay.formats import Format
     from forebay.options import ReadOptions, ShareOptions
+    from forebay.passes import Run
     from forebay.stages import Stage
-
-T = TypeVar("T")
+    from forebay.states import Hole
 
 TorchBatch = dict[str, Any]
 """Column name to tensor, list, dict, `Masked`, `Ragged` or `DictionaryEncoded`; see `Dataset.to_torch`."""
@@ -53,7 +53,7 @@ class TorchStream(IterableDataset[TorchBatch]):
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
         if info is None:
-            return self._beginning_here(iter)
+            return self._stream._iteration(self._begin)
         try:
             self._place.begin(self._stream, info)
             return self._stream._iterate(info.id, info.num_workers)
@@ -62,13 +62,14 @@ class TorchStream(IterableDataset[TorchBatch]):
             return map(_refuse, [error])
 
     def __aiter__(self) -> AsyncIterator[TorchBatch]:
-        return self._beginning_here(aiter)
+        return self._stream._deliver_async(self._stream._when_asked(self._begin))
 
-    def _beginning_here(self, begin: Callable[[Stream[TorchBatch]], T]) -> T:
+    def _begin(self) -> Iterator[Run]:
+        """Takes the start of the next iteration of this process, of which later workers know then."""
         self._place.settle(self._stream)
-        batches = begin(self._stream)
+        runs = self._stream._begin()
         self._place.choose(self._stream, None)
-        return batches
+        return runs
 
     def __len__(self) -> int:
         """The exact number of batches that the next iteration delivers to this rank, all workers together."""
@@ -115,6 +116,11 @@ class TorchStream(IterableDataset[TorchBatch]):
         """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
         self._place.choose(self._stream, get_worker_info())
+
+    @property
+    def holes(self) -> list[Hole]:
+        """What of the epoch could not be read and was left out by `on_error="skip"`; see `Stream.holes`."""
+        return self._stream.holes
 
     def stats(self) -> dict[str, float]:
         """Rows, bytes, requests, memory and waiting time; see `Stream.stats`."""

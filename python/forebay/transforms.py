@@ -204,6 +204,12 @@ class Program:
     collate: Collate | None
     seed: int
 
+    @property
+    def setting(self) -> str:
+        """What messages call all functions by: where they were passed."""
+        names = (["map"] if self.steps else []) + ([] if self.collate is None else ["collate_fn"])
+        return ", ".join(names)
+
     def __call__(self, carried: Any, rows: Rows, *, owns_process: bool = False) -> Any:
         """Runs the functions.
 

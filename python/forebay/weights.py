@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from forebay import _lib
 from forebay.exceptions import SettingError
+from forebay.sql import in_words_of
 
 if TYPE_CHECKING:
     from forebay.options import ShuffleOptions
@@ -21,7 +22,8 @@ def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
     """
     # On lines of its own, because the expression may end in a comment.
     query = f"SELECT CAST((\n{expression}\n) AS DOUBLE) AS weight FROM dataset"  # noqa: S608 - it is SQL
-    return native.sql(query, {}, {}, [])
+    with in_words_of(query, "weights", expression):
+        return native.sql(query, {}, {}, [])
 
 
 def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -> _lib.Weights:

@@ -44,8 +44,8 @@ INSTEAD = {
     "filter": "then filter in SQL: `fb.from_hf(ds).filter(\"lang = 'de'\")`",
     "shuffle": "then shuffle it: `fb.from_hf(ds).shuffle(seed)`",
     "take": "then select rows: `fb.from_hf(ds).select(range(n))`",
-    "skip": "then select rows: `fb.from_hf(ds).select(range(n, m))`",
-    "rename_columns": "then rename them in SQL: `fb.from_hf(ds).sql('SELECT id AS number FROM dataset')`",
+    "skip": "then skip rows: `fb.from_hf(ds).skip(n)`",
+    "rename_columns": "then rename them: `fb.from_hf(ds).rename_columns({'id': 'number'})`",
     "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
 }
 """What to do about a step, where something does."""

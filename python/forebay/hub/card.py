@@ -64,7 +64,7 @@ def read(readme: str | None, more: str | None, where: str) -> Card:
 
     Raises:
         DataError: it is not YAML, or says something that means nothing.
-        VersionError: PyYAML is missing, and it has configurations.
+        VersionError: PyYAML is missing, and it has configurations or features.
     """
     data: dict[str, Any] = {}
     text = (readme or "").removeprefix(_MARK)
@@ -82,7 +82,7 @@ def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise VersionError(f"`{where}` has configurations, which are YAML: `pip install 'forebay[hub]'`") from error
+        raise VersionError(f"`{where}` has configurations or features, which are YAML: `pip install pyyaml`") from error
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -42,7 +42,8 @@ class Answer:
         """
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        # Of brackets within brackets without an end.
+        except (ValueError, RecursionError) as error:
             kind = self.headers.get("Content-Type") or "something"
             raise StoreError(
                 f"the Hub answered `{self.url}` with {kind}, not with JSON; is `HF_ENDPOINT` a Hub?"
@@ -118,9 +119,17 @@ class Client:
         raise StoreError(f"the Hub redirects `{url}` for ever")
 
     def pages(self, path: str, what: str) -> Iterator[Any]:
-        """Yields the items of a list that comes in pages."""
+        """Yields the items of a list that comes in pages.
+
+        Raises:
+            StoreError: an answer is no list, or a page is followed by one that came before.
+        """
         url: str | None = path
+        seen = set()
         while url:
+            if url in seen:
+                raise StoreError(f"the Hub's list at `{url}` has no end: its pages lead back to it")
+            seen.add(url)
             answer = self.get(url, what)
             items = answer.json()
             if not isinstance(items, list):

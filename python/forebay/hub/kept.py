@@ -42,7 +42,7 @@ class Kept:
             text, parameters = to_exact_sql(self.filters, dataset.schema)
             return dataset.filter(text, params=parameters)
         except ImportError as error:
-            raise VersionError(f"{self.what}: filters: they need pyarrow: `pip install 'forebay[arrow]'`") from error
+            raise VersionError(f"{self.what}: filters: they need pyarrow: `pip install pyarrow`") from error
         except (SettingError, QueryError, ColumnNotFoundError) as error:
             raise self._wrong(str(error).removesuffix(f"; {HINT}"), "filters") from error
 

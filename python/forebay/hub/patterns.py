@@ -185,9 +185,9 @@ def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
     """
     if isinstance(data_files, str):
         return {"train": [data_files]}
-    if isinstance(data_files, Mapping):
+    if isinstance(data_files, Mapping) and data_files:
         return {_split(name, where): _list(patterns, where) for name, patterns in data_files.items()}
-    if isinstance(data_files, Iterable):
+    if isinstance(data_files, Iterable) and not isinstance(data_files, Mapping):
         items = list(data_files)
         if not any(isinstance(item, Mapping) for item in items):
             return {"train": _list(items, where)}

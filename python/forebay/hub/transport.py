@@ -7,7 +7,11 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from forebay.exceptions import StoreError
+
 _TIMEOUT = 30.0
+_MAX_BYTES = 256 << 20
+"""No answer is longer: the longest is of all files of a repository, a hundred bytes or two of each."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
@@ -38,6 +42,7 @@ def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
     Raises:
         Refusal: the answer has another status than success.
         Failure: there is none.
+        StoreError: it is too long for one.
     """
     if not url.startswith(("https://", "http://")):
         # Others are files of this machine, for one.
@@ -45,7 +50,10 @@ def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - of HTTP, as was checked
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT) as response:
-            return response.headers, response.read()
+            head, body = response.headers, response.read(_MAX_BYTES + 1)
+            if response.length and len(body) <= _MAX_BYTES:
+                # It says so itself only where all is read.
+                raise http.client.IncompleteRead(body, response.length)
     except urllib.error.HTTPError as error:
         with error:
             raise Refusal(error.code, error.reason, error.headers) from None
@@ -57,3 +65,6 @@ def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
         said = str(reason) or type(reason).__name__
         is_unreachable = isinstance(reason, ConnectionRefusedError) or "Name or service not known" in said
         raise Failure(said, is_unreachable=is_unreachable) from error
+    if len(body) > _MAX_BYTES:
+        raise StoreError(f"the Hub answered `{url}` with more than {_MAX_BYTES >> 20} MiB")
+    return head, body

@@ -32,6 +32,11 @@ class Done(NamedTuple):
 class Crew(Protocol):
     """Workers that all run one program."""
 
+    setting: str
+    """What messages call the functions by: where they were passed."""
+
+    num_workers: int
+
     capacity: int
     """Batches that it may have at a time, those included that are done and not delivered."""
 
@@ -87,7 +92,9 @@ class Ordered:
         """Whether the next batch is done, or none will come."""
         self._give(waits=False)
         self._collect(0)
-        return next(iter(self._items), None) in self._done if self._items else self._is_at_end
+        is_ready = next(iter(self._items)) in self._done if self._items else self._is_at_end
+        self._pass.waiting.note(is_on=not is_ready and bool(self._items) and not self._is_starved)
+        return is_ready
 
     def __next__(self) -> Item:
         self._give(waits=True)
@@ -96,6 +103,7 @@ class Ordered:
         number = next(iter(self._items))
         started, num_skipped = time.monotonic(), self._crew.num_skipped
         while number not in self._done:
+            self._pass.waiting.note(is_on=not self._is_starved)
             seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT
             if self._timeout is not None:
                 if not self._crew.has_begun or self._crew.num_skipped > num_skipped:
@@ -107,6 +115,7 @@ class Ordered:
                 seconds = min(seconds, left)
             self._collect(seconds)
             self._give(waits=False)
+        self._pass.waiting.note(is_on=False)
         item, done = self._items.pop(number), self._done.pop(number)
         if done.error is not None:
             raise done.error
@@ -129,6 +138,11 @@ class Ordered:
     def _has_room(self) -> bool:
         return not self._is_at_end and len(self._items) < self._crew.capacity
 
+    @property
+    def _is_starved(self) -> bool:
+        """Whether a worker has nothing to do, because the stream has no batch for it."""
+        return self._has_room and len(self._items) - len(self._done) < self._crew.num_workers
+
     def _rows(self, item: Item) -> Rows:
         return Rows(self._pass.epoch, item.first, self._pass.world_size, item.num_rows)
 
@@ -141,8 +155,8 @@ class Ordered:
         rows = self._rows(self._items[number])
         self._crew.close()
         raise TransformTimeoutError(
-            f"map: nothing came of {rows} within the timeout of {self._timeout} s, from {who}; raise `timeout`, or "
-            "look what the function waits for"
+            f"{self._crew.setting}: nothing came of {rows} within the timeout of {self._timeout} s, from {who}; raise "
+            "`timeout`, or look what the function waits for"
         )
 
     def close(self) -> None:
@@ -172,7 +186,11 @@ class Inline:
     def __next__(self) -> Item:
         item = next(self._batches)
         rows = Rows(self._pass.epoch, item.first, self._pass.world_size, item.num_rows)
-        return item._replace(value=self._program(item.value, rows))
+        # The loop waits for functions also where it runs them itself.
+        self._pass.waiting.note(is_on=True)
+        value = self._program(item.value, rows)
+        self._pass.waiting.note(is_on=False)
+        return item._replace(value=value)
 
     def close(self) -> None:
         """Closes what is before it."""

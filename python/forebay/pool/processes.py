@@ -36,7 +36,9 @@ MOST_RESULTS_IN_USE = 4
 class Processes:
     """Processes that run a program on batches. They end with it, and with this process."""
 
-    def __init__(self, job: bytes, num_workers: int, prefetch: int, start_method: str) -> None:
+    def __init__(self, job: bytes, setting: str, num_workers: int, prefetch: int, start_method: str) -> None:
+        self.setting = setting
+        self.num_workers = num_workers
         self.capacity = num_workers * prefetch
         self._few = prefetch // 2
         self._owner = os.getpid()
@@ -47,7 +49,7 @@ class Processes:
         self._end = weakref.finalize(self, _end, self._workers, self._selector, self._owner)
         context = multiprocessing.get_context(start_method)
         for number in range(num_workers):
-            worker = Worker(context, number, prefetch)
+            worker = Worker(context, setting, number, prefetch)
             self._workers.append(worker)
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._selector.register(worker.ending, selectors.EVENT_READ, worker)
@@ -133,7 +135,8 @@ class Processes:
 class Worker:
     """This process's end of a worker."""
 
-    def __init__(self, context: Any, number: int, prefetch: int) -> None:
+    def __init__(self, context: Any, setting: str, number: int, prefetch: int) -> None:
+        self._setting = setting
         self.number = number
         self.tasks: OrderedDict[int, Rows] = OrderedDict()
         self._inbox = Inbox(prefetch + MOST_RESULTS_IN_USE)
@@ -144,7 +147,9 @@ class Worker:
         theirs.setblocking(True)
         with theirs:
             # A daemon: `multiprocessing` ends it too, should this process end in a way that it still notices.
-            self.process = context.Process(target=main, args=(theirs, number), name=f"forebay-{number}", daemon=True)
+            self.process = context.Process(
+                target=main, args=(theirs, number, setting), name=f"forebay-{number}", daemon=True
+            )
             try:
                 self.process.start()
                 self.ending = _ending_of(self.process)
@@ -190,7 +195,7 @@ class Worker:
         try:
             value = self.open(message, file)
         except Exception as error:  # noqa: BLE001 - whatever the value's class raises
-            what = f"map: what came of {rows} cannot be received: {type(error).__name__}: {error}"
+            what = f"{self._setting}: what came of {rows} cannot be received: {type(error).__name__}: {error}"
             failure = TransformError(what)
             failure.__cause__ = error
             return Done(message.number, None, failure)
@@ -219,11 +224,11 @@ class Worker:
                 how += ", which is how Linux ends processes where memory is short"
         if not self.has_begun:
             return (
-                f"map: worker {self.number} ended {how} before it began; what it printed says why; a program that "
-                "starts processes needs `if __name__ == '__main__':` around all that it does"
+                f"{self._setting}: worker {self.number} ended {how} before it began; what it printed says why; a "
+                "program that starts processes needs `if __name__ == '__main__':` around all that it does"
             )
         rows = next(iter(self.tasks.values()), None)
-        return f"map: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
+        return f"{self._setting}: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
 
 
 def _ending_of(process: Any) -> int:

@@ -21,6 +21,8 @@ class Threads:
     """Threads that run a program on batches. They end with it, at the latest after the batch that they have in hand."""
 
     def __init__(self, program: Program, num_workers: int, prefetch: int) -> None:
+        self.setting = program.setting
+        self.num_workers = num_workers
         self.capacity = num_workers * prefetch
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()

@@ -39,12 +39,12 @@ class Job(NamedTuple):
     worker_init_fn: Callable[[int], Any] | None
 
 
-def main(end: socket.socket, worker: int) -> None:
+def main(end: socket.socket, worker: int, setting: str) -> None:
     """Works until the other end is closed, or the process there is gone."""
     # Ctrl-C is for the process of the loop, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="forebay-follow", daemon=True).start()
-    Worker(Channel(end), worker).work()
+    Worker(Channel(end), worker, setting).work()
 
 
 def _follow_parent() -> None:
@@ -58,9 +58,10 @@ def _follow_parent() -> None:
 class Worker:
     """One end of a crew."""
 
-    def __init__(self, channel: Channel, worker: int) -> None:
+    def __init__(self, channel: Channel, worker: int, setting: str) -> None:
         self._channel = channel
         self._worker = worker
+        self._setting = setting
         self._inbox = Inbox(MOST_INPUTS_IN_USE)
         self._outbox = Outbox()
         self._program: Program | None = None
@@ -97,7 +98,7 @@ class Worker:
             if job.worker_init_fn is not None:
                 job.worker_init_fn(self._worker)
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            what = f"map: a worker cannot begin: {type(error).__name__}: {error}"
+            what = f"{self._setting}: a worker cannot begin: {type(error).__name__}: {error}"
             self._fail(message, TransformError(f"{what}; {HOW_TO_BE_FOUND}"), error)
             return False
         self._program = job.program
@@ -115,14 +116,14 @@ class Worker:
             return
         except BaseException as error:  # noqa: BLE001 - told to the loop
             what = f"{type(error).__name__}: {error}".strip(": ")
-            self._fail(message, TransformError(f"map: a function failed on {rows}: {what}"), error)
+            self._fail(message, TransformError(f"{self._setting}: a function failed on {rows}: {what}"), error)
             return
         try:
             buffers = take_apart(result)
             del result
             packed = self._outbox.pack(self._inbox.leave(buffers))
         except Exception as error:  # noqa: BLE001 - told to the loop
-            what = f"map: what came of {rows} cannot be sent to the process of the loop"
+            what = f"{self._setting}: what came of {rows} cannot be sent to the process of the loop"
             self._fail(message, TransformError(f"{what}: {type(error).__name__}: {error}"), error)
             return
         self._send(Message("result", message.number), *packed)

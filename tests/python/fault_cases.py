@@ -49,6 +49,12 @@ class Place(Protocol):
 
 Make = Callable[[Place], list[Fault]]
 
+FAILED_PAGE = fault_edits.replaced(b".+", b"<Error><Code>InternalError</Code><Message>Try again.</Message></Error>")
+"""Makes a page of a listing an error, with the status of a success."""
+
+PART_OF_A_LISTING = fault_edits.replaced(b"(?<=<IsTruncated>)false", b"true")
+"""Makes a page of a listing one that is followed by another, and does not say by which."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -95,6 +101,18 @@ def spoils(**fault: Any) -> Case:
 def opening(**fault: Any) -> Case:
     """Makes a case of one fault that passes while footers are read."""
     return Case(lambda _: [Fault(**fault)], is_opening=True)
+
+
+def listing(**fault: Any) -> Case:
+    """Makes a case of one fault that passes while objects are listed."""
+    return Case(lambda _: [Fault(**fault, where="list-type")], is_opening=True, stores=("s3",))
+
+
+def unlisted(cause: str, **fault: Any) -> Case:
+    """Makes a case of objects that cannot be listed."""
+    words = rf"the store failed for `s3://[^`]+/`.*{cause}"
+    faults = {"times": None, "where": "list-type"} | fault
+    return Case(lambda _: [Fault(**faults)], (fb.StoreError,), words=words, is_opening=True, stores=("s3",))
 
 
 def happens(what: Callable[[Place], None], *error: type[fb.ForebayError], cause: str, **fault: Any) -> Case:
@@ -188,6 +206,14 @@ CASES: dict[str, Case] = {
     "without a length, whole": passes(edit=fault_edits.with_header("content-length", None), times=None),
     "empty": passes(edit=fault_edits.shortened(1 << 20)),
     "doubled bytes": passes(edit=fault_edits.doubled(9)),
+    "too long": passes(edit=fault_edits.lengthened(9), times=2),
+    "coded, and said to be so": passes(edit=fault_edits.coded(), times=2),
+    "a name of a file that is not ASCII": passes(
+        edit=fault_edits.with_header("content-disposition", 'filename="\xc3\xa9.parquet"'), times=None, skip=0
+    ),
+    "a date as nobody should write it": passes(
+        edit=fault_edits.with_header("last-modified", "Thursday, 01-Jan-26 00:00:00 GMT"), times=None, skip=0
+    ),
     "another Content-Range": passes(edit=fault_edits.shifted_range(3)),
     "no Content-Range": passes(edit=fault_edits.with_header("content-range", None)),
     "a Content-Range of no meaning": passes(edit=fault_edits.with_header("content-range", "bytes 5-2/x")),
@@ -226,6 +252,10 @@ CASES: dict[str, Case] = {
     "doubled bytes for ever": stays(
         fb.StoreError, words=about_bytes(r"announced \d+ bytes for `bytes \d"), edit=fault_edits.doubled(9)
     ),
+    "too long for ever": stays(
+        fb.StoreError, words=about_bytes(r"longer than the \d+ bytes"), edit=fault_edits.lengthened(9)
+    ),
+    "coded for ever": stays(fb.StoreError, words=about_bytes("bytes that it coded"), edit=fault_edits.coded()),
     "ranges ignored for ever": stays(
         fb.StoreError, words=about_bytes("sent the whole object"), may_be_exact=True, hide=("range",)
     ),
@@ -237,7 +267,7 @@ CASES: dict[str, Case] = {
     "403": stays(fb.AccessDeniedError, words=about("403 Forbidden"), status=403),
     "404": stays(fb.NotFoundError, words=about("404 Not Found"), status=404),
     "410": stays(fb.StoreError, fb.NotFoundError, words=about_bytes("410 Gone"), status=410),
-    "416": stays(fb.StoreError, words=about_bytes("416 Range Not Satisfiable"), status=416),
+    "416": stays(fb.ObjectChangedError, words=about("changed .*e-tag"), status=416),
     "412": stays(fb.ObjectChangedError, words=about("changed .*e-tag"), status=412),
     "another e-tag": stays(
         fb.ObjectChangedError, words=about("changed .*e-tag"), edit=fault_edits.with_header("etag", '"other"')
@@ -265,6 +295,14 @@ CASES: dict[str, Case] = {
         lambda place: place.replace(),
         fb.ObjectChangedError,
         fb.StoreError,
+        cause="changed .*e-tag",
+        times=None,
+        hide=("if-match",),
+        edit=without_tag,
+    ),
+    "replaced by one as large, in a store that knows no e-tags": happens(
+        lambda place: place.replace(same_size=True),
+        fb.ObjectChangedError,
         cause="changed .*e-tag",
         times=None,
         hide=("if-match",),
@@ -300,15 +338,20 @@ CASES: dict[str, Case] = {
         is_opening=True,
     ),
     # Listings and credentials, which are of S3.
-    "listing: 503": Case(
-        lambda _: [Fault(**refused(503), times=2, where="list-type")], is_opening=True, stores=("s3",)
+    "listing: 503": listing(**refused(503), times=2),
+    "listing: a cut": listing(cut_after=60, times=2),
+    "listing: a stall": listing(cut_after=60, ending="stall"),
+    "listing: an error in the place of a page": listing(edit=FAILED_PAGE, times=2),
+    "listing: nothing in the place of a page": listing(edit=fault_edits.shortened(1 << 20), times=2),
+    "listing: a page without its end, with a length that agrees": listing(edit=fault_edits.shortened(9), times=2),
+    "listing: a page that does not say which is next": listing(edit=PART_OF_A_LISTING, times=2),
+    "listing: an error in the place of a page, for ever": unlisted(
+        "it sent `Error` instead of a listing .InternalError: Try again", edit=FAILED_PAGE
     ),
-    "listing: a cut": Case(
-        lambda _: [Fault(cut_after=60, times=2, where="list-type")], is_opening=True, stores=("s3",)
+    "listing: a page that does not say which is next, for ever": unlisted(
+        "does not say how to ask for the next", edit=PART_OF_A_LISTING
     ),
-    "listing: a stall": Case(
-        lambda _: [Fault(cut_after=60, ending="stall", where="list-type")], is_opening=True, stores=("s3",)
-    ),
+    "listing: a page without an end": unlisted("longer than 64 MiB", status=200, body=bytes(65 << 20)),
     "listing: no XML": Case(
         lambda _: [Fault(edit=a_page, times=None, where="list-type")],
         (fb.StoreError, fb.NotFoundError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -29,6 +30,37 @@ def shortened(num_bytes: int = 1) -> Edit:
 
     def edit(answer: Answer) -> None:
         answer.body = answer.body[:-num_bytes]
+        answer.headers["content-length"] = str(len(answer.body))
+
+    return edit
+
+
+def lengthened(num_bytes: int = 16) -> Edit:
+    """Sends more after the body, and does not say its length."""
+
+    def edit(answer: Answer) -> None:
+        answer.body += bytes(num_bytes)
+        answer.headers.pop("content-length", None)
+
+    return edit
+
+
+def coded() -> Edit:
+    """Compresses the body, as some proxies do, and does not say its length."""
+
+    def edit(answer: Answer) -> None:
+        answer.body = gzip.compress(answer.body)
+        answer.headers["content-encoding"] = "gzip"
+        answer.headers.pop("content-length", None)
+
+    return edit
+
+
+def replaced(found: bytes, by: bytes) -> Edit:
+    """Puts other text in the place of what a pattern finds in the body."""
+
+    def edit(answer: Answer) -> None:
+        answer.body = re.sub(found, by, answer.body, flags=re.DOTALL)
         answer.headers["content-length"] = str(len(answer.body))
 
     return edit

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -68,17 +69,21 @@ class TwoPartsError(Exception):
 
 def failing(batch, indices, at=200, how="value"):
     if at in indices:
-        if how == "value":
-            raise ValueError(f"no {at}")
-        if how == "unpicklable":
-            raise TwoPartsError("cannot", why=lambda: 0)
-        if how == "exit":
-            sys.exit(3)
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if how == "hang":
-            time.sleep(600)
+        fail(how, at)
     return {"position": indices}
+
+
+def fail(how, at):
+    if how == "value":
+        raise ValueError(f"no {at}")
+    if how == "unpicklable":
+        raise TwoPartsError("cannot", why=lambda: 0)
+    if how == "exit":
+        sys.exit(3)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang":
+        time.sleep(600)
 
 
 def other_length(batch):
@@ -135,6 +140,19 @@ def init(worker):
 
 def name_of_worker(batch):
     return {"worker": [os.environ["WORKER"]] * len(batch["id"])}
+
+
+def timed(batch):
+    """Tells how long it took."""
+    started = time.perf_counter()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1000)
+    return {"seconds": [time.perf_counter() - started] * len(batch["id"])}
+
+
+def failing_pairs(rows, how):
+    if rows[0]["id"] == 64:
+        fail(how, 64)
+    return pairs(rows)
 
 
 def pairs(rows):

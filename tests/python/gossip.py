@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import json
 import re
 import threading
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,10 +18,14 @@ LISTING = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class Gossip:
-    """Serves one object as S3 does, to those who send `token`; all others get `status` and all that they sent."""
+    """Serves one object as S3 does, to those who send `token`; all others get `status` and all that they sent.
+
+    Below `/credentials` it is a service for `credentials`.
+    """
 
     def __init__(self, key: str, body: bytes, token: str) -> None:
         self.key, self.body, self.token = key, body, token
+        self.credentials: dict[str, str] = {}
         self.status, self.location = 403, ""
         self.refused: list[str] = []
         handler = type("Handler", (_Handler,), {"store": self})
@@ -45,8 +51,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     store: Gossip
 
     def do_GET(self) -> None:
-        if self.headers.get("x-amz-security-token") != self.store.token:
-            said = f"<Error><Code>No</Code><Message>{self.path} {self.headers}</Message></Error>"
+        if self.path.startswith("/credentials"):
+            self.answer(200, json.dumps(self.store.credentials).encode(), {"Content-Type": "application/json"})
+        elif self.headers.get("x-amz-security-token") != self.store.token:
+            path = f"{self.path} {unquote(self.path)}"
+            said = f"<Error><Code>No</Code><Message>{path} {self.headers}</Message></Error>"
             self.store.refused.append(said)
             headers = {"Location": self.store.location} if self.store.location else {}
             self.answer(self.store.status, said.encode(), headers)

@@ -55,6 +55,8 @@ class Request:
     ended: float = 0.0
     status: int = 0
     num_bytes: int = 0
+    referer: str | None = None
+    """The URL that led to it."""
 
 
 @dataclass
@@ -288,6 +290,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         has_token = "Authorization" in self.headers
         asked = self.headers.get("Range")
         self.request_log = Request(kind, self.command, self.path, asked, has_token, time.monotonic())
+        self.request_log.referer = self.headers.get("Referer")
         self.fault = self.hub.take_fault(kind, self.path)
         time.sleep(self.hub.latency)
         self.hub.log.append(self.request_log)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+import functions
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -48,6 +50,8 @@ def ds(tmp_path):
         ({"seconds_waited_for_memory": 5.0, "rows_evicted": 1234}, "and 1,234 rows were read again"),
         ({"seconds_waited_for_decoding": 5.0}, "decoding: 100% of waiting was for it, at 400 MiB/s a core"),
         ({"seconds_waited_for_gathering": 5.0}, "gathering: 100%"),
+        ({"seconds_waited_for_functions": 4.0, "seconds_waited_for_store": 1.0}, "functions: 80% of waiting was for"),
+        ({"seconds_waited_for_functions": 2.0, "seconds_waited_for_store": 1e-6}, "the store: 60% of waiting was"),
         ({"seconds_waited": 0.1}, "the loop itself: it waited for 1.0% of 10.0 s"),
         ({"batches": 0}, "nothing yet"),
     ],
@@ -95,6 +99,41 @@ def test_what_the_loop_has_not_asked_for_is_not_delivered(ds):
     assert stream.stats()["rows"] == 700 * 19
 
 
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 1}, {"num_threads": 3}, {"num_proc": 1}], ids=str)
+def test_what_functions_have_in_hand_is_not_delivered(ds, workers):
+    mapped = ds.map(functions.timed, batched=True, pool=fb.PoolOptions(prefetch=2), **workers)
+    stream = mapped.to_torch(2500)
+    assert stream.bottleneck().startswith("nothing yet")
+    seconds = 0.0
+    for number, batch in enumerate(stream, 1):
+        stats = stream.stats()
+        assert (stats["batches"], stats["rows"]) == (number, 2500 * number)
+        assert stats["batches"] + stats["batches_ready"] <= 20
+        seconds += batch["seconds"][0]
+        # The first one is not given to a worker before it is asked for.
+        if not workers or number == 1:
+            assert seconds <= stats["seconds_waited"]
+        if not workers:
+            assert seconds <= stats["seconds_waited_for_functions"]
+        assert 0 <= stats["seconds_waited_for_functions"] <= stats["seconds_waited"] <= stats["seconds"]
+    assert number == 20
+    after = stream.stats()
+    assert (after["batches"], after["batches_ready"]) == (20, 0)
+    assert stream.stats() == after
+
+
+def test_waiting_for_functions_is_counted_in_an_event_loop(ds):
+    async def read():
+        return [batch async for batch in stream]
+
+    stream = ds.map(functions.timed, batched=True, num_threads=1).to_torch(2500)
+    batches = asyncio.run(read())
+    stats = stream.stats()
+    assert stats["batches"] == len(batches) == 20
+    assert batches[0]["seconds"][0] <= stats["seconds_waited"] <= stats["seconds"]
+    assert 0 < stats["seconds_waited_for_functions"] <= stats["seconds_waited"]
+
+
 def test_no_more_batches_are_taken_than_are_asked_for(ds):
     stream = ds.batches(100)
     native = stream.reader.stream(0, stream._native_share())
@@ -130,6 +169,12 @@ def test_batches_before_an_error_come_before_it(tmp_path, pause):
         read()
     assert seen == list(range(len(seen)))
     assert stream.state_dict()["position"] == stream.stats()["rows"] == len(seen)
-    # What is left is the same error again.
+    # That is no end: the iterator says so, and another one finds the error again.
+    batches = iter(stream)
+    with pytest.raises(fb.DataError, match="row group 3"):
+        list(batches)
+    for _ in range(2):
+        with pytest.raises(fb.ClosedError, match="the iteration was ended by `DataError`; load what `state_dict`"):
+            next(batches)
     with pytest.raises(fb.DataError, match="row group 3"):
         read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import time
@@ -193,6 +194,46 @@ def test_a_host_that_has_no_address_is_named(source, options):
     assert time.monotonic() - started < LONGEST_SECONDS
     for said in (f"`{source}`", NOWHERE_NAME, HAS_NO_ADDRESS):
         assert said in str(caught.value)
+
+
+AZURE = {"azure_storage_account_name": "lake", "azure_storage_account_key": "c2VjcmV0"}
+ACCOUNT = json.dumps({"type": "service_account", "gcs_base_url": "localhost:9000"})
+
+
+@pytest.mark.parametrize(
+    ("store", "name", "value"),
+    [
+        *(("s3", "aws_endpoint_url", url) for url in ("localhost:9000", "localhost", "", "ftp://host", f"{NOWHERE}\n")),
+        ("s3", "AWS_ENDPOINT_URL_S3", "localhost:9000"),
+        ("az", "azure_endpoint", "localhost:10000"),
+        ("gs", "google_base_url", "localhost:9000"),
+        ("gs", "GOOGLE_BASE_URL", "localhost:9000"),
+        ("gs", "google_service_account_key", ACCOUNT),
+        *(("s3", name, "s3cr3t-\n") for name in ("aws_access_key_id", "aws_session_token", "AWS_SESSION_TOKEN")),
+        ("s3", "aws_region", "us-east-1\n"),
+        ("az", "azure_storage_token", "s3cr3t-\r"),
+        ("gs", "google_bearer_token", "s3cr3t-\n"),
+    ],
+)
+def test_what_makes_no_request_is_refused_by_name(monkeypatch, store, name, value):
+    credentials = {"s3": {"aws_access_key_id": "id", "aws_secret_access_key": "s3cr3t"}, "az": AZURE, "gs": {}}[store]
+    options = credentials | given(monkeypatch, **{name: value})
+    with pytest.raises(fb.SettingError, match=f"`{name}`: expected|`gcs_base_url` of `{name}`: expected") as caught:
+        fb.load_dataset(f"{store}://{OBJECT}", split="train", storage_options=options)
+    assert "s3cr3t" not in f"{caught.value}"
+
+
+@stores
+@pytest.mark.parametrize("name", ["timeout", "read_timeout", "connect_timeout"])
+def test_a_time_without_a_unit_is_of_seconds(secure_url, authority, monkeypatch, store, name):
+    variable = f"{'AWS' if store == 's3' else 'HTTP'}_{name}".upper()
+    for setting, value in ((name, "30"), (name, "1m 30s"), (variable, "30")):
+        options = given(monkeypatch, **{setting: value})
+        assert ids(open_at(store, secure_url, ca_certificate=authority, **options)) == list(range(NUM_ROWS))
+    for setting, value in ((name, "soon"), (variable, "0")):
+        options = given(monkeypatch, **{setting: value})
+        with pytest.raises(fb.SettingError, match=f"`{setting}`: expected a time such as"):
+            open_at(store, secure_url, **options)
 
 
 def test_who_reads_without_credentials_does_so_after_a_pickle(monkeypatch):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import data
 import functions
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.utils.data
@@ -106,6 +108,50 @@ def test_a_state_goes_on_in_its_epoch_and_the_next_loop_is_the_next(rows: fb.Dat
     assert len(later) == len(epochs[1]) - 5
     assert before + list(later) == epochs[1]
     assert list(later) == epochs[2]
+
+
+@pytest.mark.parametrize("settings", [{}, {"steps_per_epoch": 5}], ids=str)
+def test_an_iterator_that_is_asked_for_nothing_is_no_epoch(rows: fb.Dataset, settings: dict[str, int]) -> None:
+    def make() -> fb.DataLoader:
+        return fb.DataLoader(rows, 32, shuffle=True, **settings)
+
+    loader = make()
+    epochs = [batches_of(loader) for _ in range(4)]
+    loader = make()
+    for epoch, expected in enumerate(epochs[:3]):
+        iter(loader)
+        seen = []
+        for batch in loader:
+            # Not even in the middle of a loop.
+            iter(loader)
+            assert loader.epoch == epoch
+            seen.append(batch["id"].tolist())
+            later = make()
+            later.load_state_dict(loader.state_dict())
+            iter(later)
+            assert len(later) == len(expected)
+            # Behind the last batch there is nothing that could be lost.
+            assert batches_of(later) == (expected[len(seen) :] or epochs[epoch + 1])
+        assert seen == expected
+
+
+def test_it_tells_what_streams_tell(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"id": range(1000)})
+    pq.write_table(table, path, row_group_size=100, compression="none", use_dictionary=False)
+    column = pq.ParquetFile(path).metadata.row_group(3).column(0)
+    body = bytearray(path.read_bytes())
+    body[column.data_page_offset : column.data_page_offset + 8] = b"\xff" * 8
+    path.write_bytes(body)
+    dataset = fb.load_dataset(path, split="train")
+    settings = {"on_error": "skip", "max_skipped": 0.5, "rank": 0, "world_size": 3}
+    for stream in (dataset.to_torch(50, **settings), fb.DataLoader(dataset, 50, **settings)):
+        assert stream.num_dropped == 1
+        with pytest.warns(fb.SkippedRowsWarning, match="of row group 3 of `[^`]*x.parquet`; `holes` of the stream has"):
+            list(stream)
+        assert [hole["row_group"] for hole in stream.holes] == [3]
+        assert stream.holes == stream.state_dict()["holes"]
+        assert isinstance(stream.bottleneck(), str)
 
 
 def children() -> int:

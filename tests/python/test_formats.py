@@ -313,6 +313,8 @@ def test_a_dataset_shows_rows_columns_and_query(ds):
     assert "filter('id > 10')" in shown
     assert "shuffle(seed=4)" in shown
     assert "with_format('torch')" in shown
+    drawn = ds.shuffle(4, weights="id + 1", num_samples=7)
+    assert "shuffle(seed=4, weights='id + 1', num_samples=7)" in repr(drawn)
     kept = ds.filter("id > 10")
     assert len(kept) == 89
     assert repr(kept).startswith("Dataset(89 of 100 rows, 9 columns, 1 object)")

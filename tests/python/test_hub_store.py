@@ -85,6 +85,12 @@ FAULTS = {
     ],
     "an API quota that is used up": [("api", {"times": 1, "status": 429, "headers": {"RateLimit": '"api";r=0;t=0'}})],
     "a signature that is refused": [("cdn", {"times": 1, "status": 403})],
+    "a page in the place of bytes": [
+        ("cdn", {"times": 2, "status": 200, "headers": {"Content-Type": "text/html"}, "body": b"<html>Log in.</html>"})
+    ],
+    "nothing in the place of bytes": [("cdn", {"times": 2, "status": 200})],
+    "a part that does not say of what": [("cdn", {"times": 2, "status": 206, "body": b"x"})],
+    "an answer of the API that breaks off": [("api", {"times": 2, "cut_after": 20})],
 }
 
 
@@ -171,6 +177,15 @@ def test_a_redirect_to_another_origin_gets_no_token_from_the_api_either(hub):
     assert sha
 
 
+def test_who_a_signed_url_redirects_to_does_not_hear_it(hub):
+    dataset = open_train()
+    hub.log.clear()
+    hub.fail("cdn", 1, status=307, headers={"Location": f"{hub.cdn_url}/elsewhere"})
+    assert ids(dataset) == list(range(NUM_ROWS))
+    assert [request for request in hub.log if request.path == "/elsewhere"]
+    assert not [request for request in hub.log if request.referer]
+
+
 def test_a_page_of_html_is_no_answer(hub):
     page = {"headers": {"Content-Type": "text/html"}, "body": b"<html>down for maintenance</html>"}
     hub.fail("api", 1, status=200, **page)
@@ -183,6 +198,32 @@ def test_a_page_of_html_is_no_answer(hub):
         ids(dataset)
     hub.faults.clear()
     assert ids(dataset) == list(range(NUM_ROWS))
+
+
+def test_wrong_answers_for_ever_are_an_error_of_the_store_and_no_other_version(hub):
+    dataset = open_train()
+    hub.fail("cdn", 1000, status=200)
+    with pytest.raises(fb.StoreError, match=r"the Hub says that it has \d+ bytes, the store behind it 0") as caught:
+        ids(dataset)
+    assert not isinstance(caught.value, fb.ObjectChangedError)
+
+
+def test_a_list_without_an_end_is_an_error(hub):
+    hub.create_bucket("org/bucket", {"x.parquet": ids_file(0, 70)})
+    fb.load_dataset("hf://buckets/org/bucket", split="train")
+    (tree,) = (request.path for request in hub.log if request.kind == "api")
+    hub.fail("api", 1000, where="tree", status=200, headers={"Link": f'<{hub.url}{tree}>; rel="next"'}, body=b"[]")
+    with pytest.raises(fb.StoreError, match="has no end: its pages lead back to it"):
+        fb.load_dataset("hf://buckets/org/bucket", split="train")
+
+
+def test_an_answer_that_is_too_deep_or_too_long_is_an_error(hub, monkeypatch):
+    hub.fail("api", 1, status=200, body=b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(fb.StoreError, match="not with JSON"):
+        open_train()
+    monkeypatch.setattr("forebay.hub.transport._MAX_BYTES", 100)
+    with pytest.raises(fb.StoreError, match="the Hub answered `http.*` with more than"):
+        open_train()
 
 
 def test_a_branch_that_moves_changes_nothing_that_is_open(hub):

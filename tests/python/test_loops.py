@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import multiprocessing
 import pickle
@@ -132,6 +133,64 @@ def test_a_loop_that_was_left_early_has_used_its_position(dataset: fb.Dataset, e
         break
     stream.set_epoch(2)
     assert batches_of(loaded) == epochs(2)
+
+
+@pytest.mark.parametrize("kind", ["no loader", "no workers"])
+def test_an_iterator_that_is_asked_for_nothing_changes_nothing(
+    dataset: fb.Dataset, epochs: Expected, kind: str
+) -> None:
+    stream = resumed(dataset, 1)
+    loaded = KINDS[kind](stream)
+    before = stream.state_dict()
+    for _ in range(3):
+        unused = iter(loaded)
+        # How long epochs are, as trainers ask.
+        assert len(stream) == len(epochs(1))
+        assert stream.state_dict() == before
+    assert batches_of(loaded) == epochs(1, POSITION)
+    # The one that was not asked for anything begins as late as it is asked.
+    stream.set_epoch(2)
+    assert batches_of(unused) == epochs(2)
+    for seen, _ in enumerate(loaded, 1):
+        iter(loaded)
+        assert stream.state_dict() == before | {"epoch": 2, "position": seen * BATCH_SIZE}
+        if seen == 3:
+            break
+
+
+def test_the_iterator_that_is_asked_first_gets_the_position(dataset: fb.Dataset, epochs: Expected) -> None:
+    stream = resumed(dataset, 1)
+    one, other = iter(stream), iter(stream)
+    first = ids(next(other))
+    assert batches_of(one) == epochs(1)
+    assert [first, *batches_of(other)] == epochs(1, POSITION)
+    assert batches_of(stream) == epochs(1)
+
+
+def test_a_task_that_is_asked_for_nothing_changes_nothing(dataset: fb.Dataset, epochs: Expected) -> None:
+    async def read() -> list[list[int]]:
+        aiter(stream)
+        return [ids(batch) async for batch in stream]
+
+    stream = resumed(dataset, 1)
+    assert asyncio.run(read()) == epochs(1, POSITION)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stateful_loader_that_was_saved_behind_an_epoch_goes_on_with_a_whole_one(
+    dataset: fb.Dataset, epochs: Expected, num_workers: int
+) -> None:
+    def stateful() -> StatefulDataLoader:
+        method = "fork" if num_workers else None
+        return StatefulDataLoader(
+            dataset.to_torch(BATCH_SIZE), batch_size=None, num_workers=num_workers, multiprocessing_context=method
+        )
+
+    first = stateful()
+    assert batches_of(first) == epochs(0)
+    later = stateful()
+    later.load_state_dict(first.state_dict())
+    assert batches_of(later) == epochs(0)
 
 
 def test_what_is_chosen_in_a_loop_is_for_the_next_one(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:

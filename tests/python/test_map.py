@@ -255,11 +255,29 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
     mapped = rows.map(functions.doubled, batched=True)
     with pytest.raises(fb.SettingError, match="filter: the dataset has functions; choose rows before `map`"):
         mapped.filter("id < 3")
+    assert not hasattr(mapped, "features")
+    assert hasattr(mapped, "num_rows")
     with pytest.raises(fb.SettingError, match="in batches"):
         iter(mapped)
     with pytest.raises(AttributeError, match="no `fliter`"):
         mapped.fliter  # noqa: B018 - it is what raises
     assert repr(mapped).endswith(".map(doubled)")
+
+
+def test_an_iteration_that_was_interrupted_is_not_at_its_end(rows: fb.Dataset) -> None:
+    def interrupted(_batch: Any, indices: list[int]) -> dict[str, Any]:
+        if 64 in indices:
+            raise KeyboardInterrupt
+        return {"position": indices}
+
+    stream = rows.map(interrupted, batched=True, with_indices=True).batches(32)
+    batches = iter(stream)
+    assert [next(batches)["position"][0] for _ in range(2)] == [0, 32]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    with pytest.raises(fb.ClosedError, match="ended by `KeyboardInterrupt`"):
+        next(batches)
+    assert stream.state_dict()["position"] == 64
 
 
 def test_functions_and_shuffle_may_come_in_any_order(rows: fb.Dataset) -> None:

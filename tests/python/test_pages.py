@@ -67,6 +67,23 @@ def test_every_public_name_is_in_the_reference():
     assert [name for name in sorted(names) if f"{name}\n" not in text] == []
 
 
+def test_every_exception_is_in_the_table_of_errors():
+    text = (ROOT / "docs/howto/errors.md").read_text()
+    kinds = {kind for kind in vars(fb).values() if isinstance(kind, type) and issubclass(kind, fb.ForebayError)}
+    names = {kind.__name__ for kind in kinds - {fb.ForebayError}}
+    assert [name for name in sorted(names) if f"\n| `{name}` |" not in text] == []
+
+
+def test_every_count_of_a_stream_is_in_the_reference(tmp_path):
+    text = (ROOT / "docs/reference/streams.md").read_text()
+    data.write_fragments(tmp_path, data.ids_table(10))
+    stream = fb.load_dataset(tmp_path, split="train").batches(4)
+    next(iter(stream))
+    assert [
+        name for name in stream.stats() if f"`{name}`" not in text and f"`..._{name.rpartition('_')[2]}`" not in text
+    ] == []
+
+
 @pytest.fixture(scope="module")
 def runs(request, tmp_path_factory) -> Iterator[dict[str, Future[None]]]:
     """Runs the selected pages side by side: most of their time is that of importing torch, on one core each."""

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import functions
+import numpy as np
 import order_model as model
 import pyarrow as pa
 import pytest
@@ -383,6 +384,7 @@ def test_documents_are_packed_pass_by_pass(shuffled: fb.Dataset) -> None:
         whole += taken(once)
     stream = tokens.repeat(3).to_torch(2, pack=pack)
     assert taken(stream) == whole
+    stream = tokens.repeat(3).to_torch(2, pack=pack)
     batches = iter(stream)
     for cut in range(len(whole)):
         later = tokens.repeat(3).to_torch(2, pack=pack)
@@ -510,3 +512,26 @@ def test_the_first_rows_are_skipped(rows: fb.Dataset, chosen: str, n: int) -> No
         assert ids_of(resumed) == expected[7:]
     even = ids_of(ds.skip(n).filter("id % 2 = 0").batches(30))
     assert sorted(even) == sorted(row for row in expected if row % 2 == 0)
+
+
+def test_integers_of_numpy_are_those_of_python(rows: fb.Dataset) -> None:
+    def delivered(number: Any) -> tuple[list[list[int]], str]:
+        shuffled = rows.shuffle(number(3), num_lanes=number(4), window_rows=number(9)).repeat(number(2))
+        stream = shuffled.batches(number(8), rank=number(1), world_size=number(2), num_threads=number(1))
+        stream.set_epoch(number(1))
+        batches = batches_of(stream)
+        return batches, json.dumps(stream.state_dict())
+
+    assert delivered(np.int64) == delivered(np.uint8) == delivered(int)
+    steps = rows.batches(8, steps_per_epoch=np.int64(5))
+    steps.set_epoch(np.int64(2))
+    assert json.loads(json.dumps(steps.state_dict()))["steps"] == {"epoch": 2, "done": 0}
+    assert rows.take(np.int64(2)) == rows.take(2)
+    assert rows.selection().sample(np.int64(5), np.int64(1)) == rows.selection().sample(5, 1)
+    assert type(fb.Pad(multiple_of=np.int64(8)).multiple_of) is int
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 3.0, np.float64(3), np.array([3]), "3", None], ids=repr)
+def test_what_is_no_integer_is_no_count(rows: fb.Dataset, value: Any) -> None:
+    with pytest.raises(fb.SettingError, match="batch_size: expected an integer, got"):
+        rows.batches(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -200,6 +201,25 @@ def test_a_function_that_hangs_is_given_up_after_its_time(rows: fb.Dataset, work
     assert {child.pid for child in children()} <= before, "workers that hang are ended"
 
 
+@pytest.mark.parametrize(
+    ("how", "kind", "maps"),
+    [
+        ("hang", fb.TransformTimeoutError, False),
+        ("killed", fb.WorkerDiedError, False),
+        ("exit", fb.TransformError, False),
+        ("killed", fb.WorkerDiedError, True),
+    ],
+)
+def test_what_ends_a_function_is_told_by_where_it_was_passed(
+    rows: fb.Dataset, how: str, kind: type[fb.ForebayError], maps: bool
+) -> None:
+    dataset = rows.map(functions.unchanged, batched=True) if maps else rows
+    collate = functools.partial(functions.failing_pairs, how=how)
+    loader = fb.DataLoader(dataset, 32, collate_fn=collate, num_workers=1, timeout=2.5)
+    with pytest.raises(kind, match="^map, collate_fn: " if maps else "^collate_fn: "):
+        list(loader)
+
+
 @pytest.mark.parametrize("num_proc", [0, 1])
 @pytest.mark.parametrize(
     ("function", "words"),
@@ -269,7 +289,8 @@ def test_no_more_batches_are_under_way_than_was_said(rows: fb.Dataset) -> None:
     for _ in range(20):
         next(batches)
         time.sleep(0.005)
-        assert stream.stats()["batches"] <= stream.state_dict()["position"] / 4 + 6
+        num_given = stream._active._read.stats()["batches"]
+        assert num_given <= stream.state_dict()["position"] / 4 + 6
 
 
 def unchanged_by(kind: str, prefetch: int) -> Crew:
@@ -279,6 +300,7 @@ def unchanged_by(kind: str, prefetch: int) -> Crew:
         return value
 
     made: Any = program
+    made.setting = "map"
     return MapStage(made, Workers(kind, 1, fb.PoolOptions(prefetch=prefetch)))._make_crew()
 
 
@@ -397,6 +419,8 @@ class Clock:
 class Behind:
     """A crew that takes two seconds for each batch, and has some to do that nobody wants any more."""
 
+    setting = "map"
+    num_workers = 1
     capacity = 4
     is_usable = has_begun = is_short = True
     num_skipped = 0

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import traceback
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 from hub_data import ids_file
 from rows import ids_of
-from upstreams import Objects
+from upstreams import Answer, Asked, Objects, refusal
 
 import forebay as fb
 
@@ -38,14 +38,16 @@ SECRET = "X-Amz-Signature=s3cr3t"
 ROLE = "arn:aws:iam::123456789012:role/training"
 
 
-def make_object() -> bytes:
-    table = pa.table({"id": range(NUM_ROWS), "text": [f"{row:0200}" for row in range(NUM_ROWS)]})
+def make_object(first: int = 0) -> bytes:
+    rows = range(first, first + NUM_ROWS)
+    table = pa.table({"id": rows, "text": [f"{row:0200}" for row in rows]})
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=400, use_dictionary=False, compression="none")
     return sink.getvalue()
 
 
 BODY = make_object()
+OTHER_BODY = make_object(NUM_ROWS)
 
 
 @dataclass
@@ -281,6 +283,126 @@ def test_signed_urls_of_one_host_keep_their_own_queries(store):
     assert ids(ds.select(range(NUM_ROWS, 2 * NUM_ROWS))) == list(range(NUM_ROWS))
     with pytest.raises(fb.AccessDeniedError):
         ids(ds.select([0]))
+
+
+class ByQuery(Objects):
+    """Objects that are named by the query of a URL, all with one path."""
+
+    def ask(self, asked: Asked) -> Answer:
+        return super().ask(replace(asked, path=dict(parse_qsl(urlsplit(asked.path).query))["id"]))
+
+
+def test_urls_that_differ_in_the_query_are_two_objects(tmp_path):
+    with FaultProxy(ByQuery({"one": BODY, "two": OTHER_BODY})) as web:
+        one, two = f"{web.url}/download?id=one", f"{web.url}/download?id=two"
+        splits = fb.load_dataset("parquet", data_files={"train": one, "test": two})
+        expected = {"train": list(range(NUM_ROWS)), "test": list(range(NUM_ROWS, 2 * NUM_ROWS))}
+        assert {name: ids(ds) for name, ds in splits.items()} == expected
+        both = fb.load_dataset([two, one], split="train")
+        for ds in (both, pickle.loads(pickle.dumps(both))):
+            assert ids(ds) == expected["test"] + expected["train"]
+            assert ids(ds.filter("id % 7 = 3")) == [row for row in ids(ds) if row % 7 == 3]
+        with pytest.raises(fb.SettingError, match="in the sources twice"):
+            fb.load_dataset([one, two, one], split="train")
+        with pytest.raises(fb.SettingError, match="a manifest holds no queries") as caught:
+            both.save_manifest(tmp_path / "m.forebay")
+        texts = [str(caught.value), str(both.batches(10).state_dict()), repr(both), str(both.explain())]
+        assert not [text for text in texts if "id=" in text]
+
+
+def test_a_state_is_good_for_another_signature(store):
+    store.query = "X-Amz-Signature=first"
+    stream = fb.load_dataset(f"{store.url}/x.parquet?{store.query}", split="train").batches(400, rank=0, world_size=1)
+    next(iter(stream))
+    state = stream.state_dict()
+    store.query = "X-Amz-Signature=second"
+    again = fb.load_dataset(f"{store.url}/x.parquet?{store.query}", split="train").batches(400, rank=0, world_size=1)
+    again.load_state_dict(state)
+    assert ids_of(again) == list(range(400, NUM_ROWS))
+
+
+@pytest.mark.parametrize("query", ["sig=abc\n", "sig=a b", 'sig="a"'])
+def test_a_query_that_no_url_has_is_refused_at_once(proxy, query):
+    with pytest.raises(fb.SettingError, match=r"x\.parquet.*no URL has") as caught:
+        fb.load_dataset(f"{proxy.url}/x.parquet?{query}", split="train")
+    assert "sig" not in str(caught.value)
+    assert not proxy.log
+
+
+class AsWritten(Objects):
+    """Objects whose names are paths as they were sent, in hex."""
+
+    def ask(self, asked: Asked) -> Answer:
+        return super().ask(replace(asked, path=asked.path.encode().hex()))
+
+
+def test_a_slash_that_is_encoded_is_sent_so():
+    first_ids = {"/d/a%2Fb.parquet": 0, "/d/a/b.parquet": NUM_ROWS}
+    objects = {path.encode().hex(): OTHER_BODY if first else BODY for path, first in first_ids.items()}
+    with FaultProxy(AsWritten(objects)) as web:
+        for path, first in first_ids.items():
+            assert ids(fb.load_dataset(f"{web.url}{path}", split="train"))[0] == first
+
+
+class WithoutTags(Objects):
+    """Objects without e-tags, which may tell when they were changed."""
+
+    changed: str | None = None
+
+    def ask(self, asked: Asked) -> Answer:
+        answer = super().ask(replace(asked, hidden=("if-match",)))
+        answer.headers.pop("etag", None)
+        if self.changed is not None:
+            answer.headers["last-modified"] = self.changed
+        return answer
+
+
+def test_the_time_of_the_last_change_stands_for_an_e_tag():
+    with FaultProxy(web := WithoutTags({"x.parquet": BODY})) as proxy:
+        web.changed = "Thu, 01 Jan 2026 00:00:00 GMT"
+        ds = fb.load_dataset(f"{proxy.url}/x.parquet", split="train")
+        copy = pickle.loads(pickle.dumps(ds))
+        assert ids(ds) == ids(copy) == list(range(NUM_ROWS))
+        state = ds.batches(10).state_dict()
+        web.objects["x.parquet"], web.changed = OTHER_BODY, "Fri, 02 Jan 2026 00:00:00 GMT"
+        assert len(OTHER_BODY) == len(BODY)
+        for stale in (ds, copy):
+            with pytest.raises(fb.ObjectChangedError, match="x.parquet"):
+                ids(stale)
+        # It was put there again, as it was: a time is no content.
+        web.objects["x.parquet"] = BODY
+        fb.load_dataset(f"{proxy.url}/x.parquet", split="train").batches(10).load_state_dict(state)
+
+
+def test_an_e_tag_that_is_gone_is_another(proxy):
+    ds = fb.load_dataset(f"{proxy.url}/x.parquet", split="train")
+    proxy.upstream = WithoutTags({"x.parquet": OTHER_BODY})
+    with pytest.raises(fb.ObjectChangedError, match="x.parquet"):
+        ids(ds)
+
+
+def test_an_object_that_shrank_has_changed():
+    with FaultProxy(web := WithoutTags({"x.parquet": BODY})) as proxy:
+        ds = fb.load_dataset(f"{proxy.url}/x.parquet", split="train")
+        web.objects["x.parquet"] = BODY[:3]
+        with pytest.raises(fb.ObjectChangedError, match="x.parquet"):
+            ids(ds)
+
+
+class WithoutSuffixes(Objects):
+    """Objects of a server that knows no ranges from the end."""
+
+    def ask(self, asked: Asked) -> Answer:
+        if asked.shown.get("range", "").startswith("bytes=-"):
+            return refusal(416)
+        return super().ask(asked)
+
+
+def test_a_server_that_knows_no_suffixes_is_read():
+    with FaultProxy(WithoutSuffixes({"x.parquet": BODY, "empty.parquet": b""})) as proxy:
+        assert ids(fb.load_dataset(f"{proxy.url}/x.parquet", split="train")) == list(range(NUM_ROWS))
+        with pytest.raises(fb.DataError, match="it has 0 bytes"):
+            fb.load_dataset(f"{proxy.url}/empty.parquet", split="train")
 
 
 def point(monkeypatch: pytest.MonkeyPatch, store: Store, token: str) -> None:

@@ -5,6 +5,7 @@ Everything secret holds `MARK`, in one spelling or another, so looking for it is
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import io
@@ -268,6 +269,93 @@ def test_no_refusal_repeats_a_secret(gossip: Gossip, store: str, status: int, mo
     # An error travels from workers, too.
     assert not shows(pickle.dumps(caught.value))
     assert not [warning for warning in warned if shows(str(warning.message))]
+
+
+@pytest.mark.filterwarnings("ignore::forebay.StoreWarning")
+@pytest.mark.parametrize("status", [403, 404, 500])
+@pytest.mark.parametrize("store", ["a signed URL", "azure"])
+def test_no_refusal_repeats_a_part_of_a_signature(
+    gossip: Gossip, store: str, status: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(gossip, "status", status)
+    # What another test has as an option is hidden everywhere.
+    signature = f"signature-{status}-of-{store[-3:]}"
+    url = f"{gossip.url}/corpus.parquet?X-Amz-Expires=900&X-Amz-Signature={signature}%2F"
+    options = {"retry_for": "300 ms"}
+    if store == "azure":
+        url = "az://box/corpus/"
+        options |= azure(gossip, azure_storage_sas_token=f"sv=2022-11-02&sig={signature}%2F%3D")
+    with pytest.raises(fb.ForebayError) as caught:
+        fb.load_dataset(url, split="train", storage_options=options)
+    assert f"{signature}/" in gossip.refused[-1]
+    assert f"{signature}%2F" in gossip.refused[-1]
+    assert signature not in told(caught.value), told(caught.value)
+    assert "corpus" in str(caught.value)
+
+
+@pytest.fixture
+def service(gossip: Gossip, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Sets the store up as a service for credentials, too; returns the file of the token that it is asked with."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(
+        gossip,
+        "credentials",
+        {
+            "AccessKeyId": "ASIA-OF-A-SERVICE",
+            "SecretAccessKey": "secret-of-a-service",
+            "Token": "token/of-a-service=",
+            "Expiration": "2100-01-01T00:00:00Z",
+        },
+    )
+    token = tmp_path / "token"
+    token.write_text("who-asks")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{gossip.url}/credentials")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+    return token
+
+
+@pytest.mark.parametrize("name", ["corpus/", "corpus/a.parquet"])
+def test_no_refusal_repeats_credentials_that_came_from_a_service(gossip: Gossip, service: Path, name: str):
+    assert service.exists()
+    with pytest.raises(fb.AccessDeniedError) as caught:
+        fb.load_dataset(f"s3://lake/{name}", split="train", storage_options={"aws_endpoint_url": gossip.url})
+    for secret in ("ASIA-OF-A-SERVICE", "token/of-a-service="):
+        assert secret in gossip.refused[-1]
+        assert secret not in told(caught.value), told(caught.value)
+
+
+def test_a_token_in_a_file_that_ends_with_a_line_break_is_refused_by_the_name_of_the_variable(
+    gossip: Gossip, service: Path
+):
+    service.write_text("who-asks\n")
+    with pytest.raises(fb.SettingError, match="`AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`.*line break") as caught:
+        fb.load_dataset("s3://lake/corpus/", split="train", storage_options={"aws_endpoint_url": gossip.url})
+    assert "who-asks" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "store", ["s3", "s3 with a key", "azure with a signature", "azure with a token", "a signed URL"]
+)
+def test_a_redirect_takes_no_secret_to_another_origin(gossip: Gossip, store: str, monkeypatch: pytest.MonkeyPatch):
+    signed_url = f"{gossip.url}/x.parquet?X-Amz-Signature={MARK}"
+    source, options_of = STORES.get(store.removesuffix(" with a key"), (signed_url, lambda _: {}))
+    options = options_of(gossip)
+    if store.endswith(" with a key"):
+        key = f"{MARK}{'0' * 20}".encode()
+        options |= {
+            "aws_server_side_encryption": "sse-c",
+            "aws_sse_customer_key_base64": base64.b64encode(key).decode(),
+        }
+    with Gossip("corpus/a.parquet", b"", TOKEN) as elsewhere:
+        monkeypatch.setattr(gossip, "status", 307)
+        monkeypatch.setattr(gossip, "location", f"{elsewhere.url}/elsewhere")
+        with pytest.raises(fb.AccessDeniedError):
+            fb.load_dataset(source, split="train", storage_options=options)
+        said = "".join(elsewhere.refused).lower()
+    assert "/elsewhere" in said
+    assert not shows(said), said
+    assert not [name for name in ("authorization", "referer", "x-amz-", "x-ms-") if name in said], said
 
 
 @pytest.mark.parametrize("status", [429, 500])

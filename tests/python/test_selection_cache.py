@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import data
 import pyarrow.parquet as pq
 import pytest
+from fault_proxy import FaultProxy
 from programs import run_python
+from upstreams import Answer, Asked, Objects
 
 import forebay as fb
 
@@ -72,6 +74,25 @@ def test_what_differs_is_evaluated_anew(cache: Path, folder: Path) -> None:
     pq.write_table(data.ids_table(1000), folder / "x.parquet", row_group_size=100)
     os.utime(folder / "x.parquet", (1, 1))
     assert opened(folder).explain()["selection_cached"] == 0
+
+
+class WithoutTags(Objects):
+    """Objects without e-tags, as some web servers have them."""
+
+    def ask(self, asked: Asked) -> Answer:
+        answer = super().ask(asked)
+        answer.headers.pop("etag", None)
+        return answer
+
+
+@pytest.mark.parametrize(("objects", "is_kept"), [(Objects, 1), (WithoutTags, 0)])
+def test_objects_without_e_tags_have_none(cache: Path, folder: Path, objects: type[Objects], is_kept: int) -> None:
+    body = (folder / "x.parquet").read_bytes()
+    with FaultProxy(objects({"x.parquet": body})) as web:
+        for was_kept in (0, is_kept):
+            facts = fb.load_dataset(f"{web.url}/x.parquet", split="train").filter(SQL).explain()
+            assert (facts["selection_cached"], facts["rows_kept"]) == (was_kept, 333)
+    assert (len(list(cache.iterdir())) if cache.exists() else 0) == is_kept
 
 
 def test_what_statistics_decide_takes_no_place(cache: Path, folder: Path) -> None:

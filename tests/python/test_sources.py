@@ -224,6 +224,9 @@ def test_splits_are_found_in_names(tmp_path, splits):
     assert splits_in_datasets(tmp_path) == {name: sorted(names) for name, names in splits.items()}
     found = fb.load_dataset(tmp_path)
     assert isinstance(found, fb.DatasetDict)
+    with pytest.raises(KeyError, match=f"no split 'dev/test'; there are {', '.join(found)}"):
+        found["dev/test"]
+    assert found.get("dev/test") is None
     assert {name: objects(ds) for name, ds in found.items()} == splits
     for name, names in splits.items():
         assert objects(fb.load_dataset(tmp_path, split=name)) == names
@@ -356,6 +359,12 @@ def test_a_local_store_of_obstore_is_a_source(tmp_path):
 def test_a_store_that_only_this_process_has_is_refused():
     with pytest.raises(fb.SettingError, match="MemoryStore"):
         fb.load_dataset(MemoryStore(), split="train")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_a_key_that_begins_with_a_slash_is_refused(scheme):
+    with pytest.raises(fb.SettingError, match=f"write `{scheme}://bucket/d/x.parquet`"):
+        fb.load_dataset(f"{scheme}://bucket//d/x.parquet", split="train")
 
 
 @pytest.mark.parametrize("source", [3, None, b"bytes", [1, 2], {"train": 3}])

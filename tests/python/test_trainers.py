@@ -218,6 +218,47 @@ def test_lightning_resumes_a_stateful_loader_exactly(
     assert fit(stop_at=5) + fit(checkpoint=tmp_path / "stopped.ckpt") == whole
 
 
+@pytest.mark.parametrize("kind", ["DataLoader", "to_torch"])
+def test_lightning_trains_every_epoch_once_from_where_a_loader_stands(rows: fb.Dataset, kind: str) -> None:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> Any:
+            return self.model(batch["id"])["loss"]
+
+        def on_train_epoch_start(self) -> None:
+            if kind == "to_torch":
+                loader.set_epoch(self.current_epoch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def make() -> Any:
+        return fb.DataLoader(rows, BATCH_SIZE) if kind == "DataLoader" else rows.to_torch(BATCH_SIZE)
+
+    stopped = make()
+    list(zip(range(5), stopped, strict=False))
+    for state in (None, stopped.state_dict()):
+        loader = make()
+        if state is not None:
+            loader.load_state_dict(state)
+        module = Module()
+        trainer = lightning.Trainer(
+            max_epochs=2,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(module, loader)
+        assert module.model.seen == epochs(rows, 2)[0 if state is None else 5 :]
+
+
 # Ranks on which several train, one after another, because importing them takes longest.
 RANKS = """
 import os

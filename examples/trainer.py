@@ -92,6 +92,7 @@ def train(dataset: fb.Dataset, folder: Path, stop_at: int = 0, resume: bool = Fa
     arguments = TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=NUM_EPOCHS,
+        per_device_train_batch_size=BATCH_SIZE,  # for what is logged: the stream has batches of its own
         ignore_data_skip=True,  # the position is in the checkpoint
         save_strategy="no",
         logging_strategy="no",

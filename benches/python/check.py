@@ -5,6 +5,7 @@ All in one process and in seconds, where `run.py --quick` takes minutes; nothing
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import replace
@@ -48,4 +49,10 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the tiny data is made")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; by default all")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - CASES.keys():
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    main(arguments.folder, arguments.cases)

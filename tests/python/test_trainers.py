@@ -165,6 +165,13 @@ def test_the_demo_runs_in_a_folder_of_its_own(
     assert Path(".cache/demo-state.json").is_file()
 
 
+def quiet_trainer(max_epochs: int) -> Any:
+    import lightning
+
+    shown = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return lightning.Trainer(max_epochs=max_epochs, accelerator="cpu", **shown)
+
+
 class Stopped(Exception):  # noqa: N818 - it is none of the trainer's
     """Ends a training in the middle of an epoch."""
 
@@ -197,14 +204,7 @@ def test_lightning_resumes_a_stateful_loader_exactly(
         module = Module(stop_at)
         stream = rows.to_hf() if kind == "to_hf" else rows.to_torch(BATCH_SIZE)
         size = BATCH_SIZE if kind == "to_hf" else None
-        trainer = lightning.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        trainer = quiet_trainer(max_epochs=1)
         loader = StatefulDataLoader(stream, batch_size=size, num_workers=num_workers)
         with contextlib.suppress(Stopped):
             trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
@@ -247,14 +247,7 @@ def test_lightning_trains_every_epoch_once_from_where_a_loader_stands(rows: fb.D
         if state is not None:
             loader.load_state_dict(state)
         module = Module()
-        trainer = lightning.Trainer(
-            max_epochs=2,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        trainer = quiet_trainer(max_epochs=2)
         trainer.fit(module, loader)
         assert module.model.seen == epochs(rows, 2)[0 if state is None else 5 :]
 

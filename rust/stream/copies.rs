@@ -9,9 +9,13 @@ use arrow_schema::ArrowError;
 
 use super::gather::SourceRow;
 
-/// How many values ahead of the one at hand memory is asked for, and how many ranges.
+/// How many values ahead of the one at hand memory is asked for, and how many ranges, long and short ones.
 const VALUES_AHEAD: usize = 64;
-const RANGES_AHEAD: usize = 2;
+pub(super) const RANGES_AHEAD: usize = 2;
+const SHORT_RANGES_AHEAD: usize = 16;
+
+/// Bytes that are copied at once, for ranges that are not longer, as long as others follow them in the source.
+const SHORT: usize = 32;
 
 /// A range of values: which source, and which of its values.
 pub(super) type SourceRange = (u32, Range<usize>);
@@ -187,7 +191,10 @@ pub(super) fn offsets_of<O: ArrowNativeType>(
     out.push(O::default());
     let mut ranges = Vec::with_capacity(rows.len());
     let mut total = 0_usize;
-    for &(source, row) in rows {
+    for (place, &(source, row)) in rows.iter().enumerate() {
+        if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
+            prefetch(offsets[source as usize], row as usize);
+        }
         let of = offsets[source as usize];
         let range = of[row as usize].as_usize()..of[row as usize + 1].as_usize();
         total += range.len();
@@ -208,12 +215,35 @@ fn max_offset<O>() -> usize {
 /// Copies the values of each range, `width` bytes each.
 pub(super) fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     let total: usize = ranges.iter().map(|(_, range)| range.len() * width).sum();
+    if total <= ranges.len() * SHORT {
+        return copy_short_ranges(values, ranges, width, total);
+    }
     let mut out = MutableBuffer::with_capacity(total);
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
             prefetch(values[*source as usize], ahead.start * width);
         }
         out.extend_from_slice(&values[*source as usize][range.start * width..range.end * width]);
+    }
+    out.into()
+}
+
+/// Copies the values of ranges most of which are short: each takes two moves of registers instead of a call.
+fn copy_short_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, total: usize) -> Buffer {
+    let mut out = MutableBuffer::with_capacity(total + SHORT);
+    for (place, (source, range)) in ranges.iter().enumerate() {
+        if let Some((source, ahead)) = ranges.get(place + SHORT_RANGES_AHEAD) {
+            prefetch(values[*source as usize], ahead.start * width);
+        }
+        let (rest, len) = (&values[*source as usize][range.start * width..], range.len() * width);
+        match rest.first_chunk::<SHORT>() {
+            Some(bytes) if len <= SHORT => {
+                let end = out.len() + len;
+                out.extend_from_slice(bytes);
+                out.truncate(end);
+            }
+            _ => out.extend_from_slice(&rest[..len]),
+        }
     }
     out.into()
 }

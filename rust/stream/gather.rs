@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 
 use super::copies::{Bits, Integers, SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of, widen_ranges};
 use super::dictionary::{has_dictionary, with_unique_values};
-use super::narrow::{has_nulls, item_of, item_width, stands_for};
+use super::narrow::{has_nulls, item_of, item_width, narrow_ranges, stands_for, with_item_width};
 use super::runs::Runs;
 
 /// One row: which source, and which row of it.
@@ -126,7 +126,34 @@ pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows
     Ok(trusted(builder.add_child_data(trusted(items))))
 }
 
-/// The same where others have NULLs, which kernels for one width know: first all rows that are narrow, then all.
+/// Returns `rows` of lists of integers without NULLs, with `fewer` bytes for each of these; `None` where some need more.
+pub(super) fn gather_narrowed(
+    sources: &[&ArrayData],
+    rows: &[SourceRow],
+    fewer: usize,
+) -> Result<Option<ArrayData>, ArrowError> {
+    let Some((data_type, width)) =
+        sources.first().and_then(|first| item_width(first.data_type()).map(|width| (first.data_type(), width)))
+    else {
+        return Ok(None);
+    };
+    let (offsets, ranges) = match data_type {
+        DataType::LargeList(_) => list_offsets::<i64>(sources, rows, fewer)?,
+        _ => list_offsets::<i32>(sources, rows, fewer)?,
+    };
+    let values = sources.iter().map(|source| {
+        let items = &source.child_data()[0];
+        &items.buffers()[0].as_slice()[items.offset() * width..]
+    });
+    let Some(buffer) = narrow_ranges(&values.collect::<Vec<_>>(), &ranges, width, fewer) else { return Ok(None) };
+    let data_type = with_item_width(data_type, fewer);
+    let item_type = item_of(&data_type).map_or(DataType::Null, |item| item.data_type().clone());
+    let items = ArrayData::builder(item_type).len(buffer.len() / fewer).add_buffer(buffer);
+    let lists = ArrayData::builder(data_type).len(rows.len()).add_buffer(offsets);
+    Ok(Some(trusted(lists.add_child_data(trusted(items)))))
+}
+
+/// As [`gather_as`] where others have NULLs, which kernels for one width know: first all rows that are narrow, then all.
 fn gather_beside_nulls(
     data_type: &DataType,
     sources: &[&ArrayData],

@@ -7,13 +7,13 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow_buffer::{ArrowNativeType, ToByteSlice};
+use arrow_buffer::{ArrowNativeType, Buffer, ToByteSlice};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, FieldRef};
 use num_traits::{AsPrimitive, FromBytes, PrimInt};
 
-use super::copies::PastCaches;
-use super::shelves::{Filled, items};
+use super::copies::{PastCaches, RANGES_AHEAD, SourceRange, prefetch};
+use super::shelves::items;
 
 /// Returns the items of lists.
 pub(super) fn item_of(data_type: &DataType) -> Option<&FieldRef> {
@@ -128,11 +128,40 @@ where
     }
 }
 
-/// Returns the bytes that are enough for each item of lists of one length.
-pub(super) fn fewest_bytes(lists: &ArrayData, row_len: usize) -> usize {
+/// Copies the integers of each range, `width` bytes each, to ones of `fewer`; `None` where these are not enough for all.
+pub(super) fn narrow_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, fewer: usize) -> Option<Buffer> {
+    match (width, fewer) {
+        (4, 2) => narrow_each::<4, u32, u16>(values, ranges),
+        (8, 2) => narrow_each::<8, u64, u16>(values, ranges),
+        (8, 4) => narrow_each::<8, u64, u32>(values, ranges),
+        _ => None,
+    }
+}
+
+fn narrow_each<const W: usize, T, N>(values: &[&[u8]], ranges: &[SourceRange]) -> Option<Buffer>
+where
+    T: PrimInt + FromBytes<Bytes = [u8; W]> + AsPrimitive<N> + From<N>,
+    N: ArrowNativeType + PrimInt,
+{
+    let (mut out, mut narrowed) = (Vec::new(), Vec::new());
+    out.try_reserve_exact(ranges.iter().map(|(_, range)| range.len()).sum()).ok()?;
+    for (place, (source, range)) in ranges.iter().enumerate() {
+        if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
+            prefetch(values[*source as usize], ahead.start * W);
+        }
+        if !narrow::<W, T, N>(&values[*source as usize][range.start * W..range.end * W], &mut narrowed) {
+            return None;
+        }
+        out.extend_from_slice(&narrowed);
+    }
+    Some(Buffer::from_vec(out))
+}
+
+/// Returns the bytes that are enough for each item of lists without NULLs.
+pub(super) fn fewest_bytes(lists: &ArrayData) -> usize {
     let items_of = item_of(lists.data_type()).map(|item| item.data_type());
     let (mut halves, mut words) = (Vec::new(), Vec::new());
-    let items = items(lists, row_len);
+    let items = items(lists);
     match items_of {
         Some(DataType::Int32 | DataType::UInt32) if narrow::<4, u32, u16>(items, &mut halves) => 2,
         Some(DataType::Int64 | DataType::UInt64) if narrow::<8, u64, u16>(items, &mut halves) => 2,
@@ -155,9 +184,9 @@ impl Narrowing {
     }
 
     /// Notes what came of a try.
-    pub(super) fn tried(&self, filled: &Filled) {
+    pub(super) fn tried(&self, has_failed: bool) {
         self.num_tried.fetch_add(1, Ordering::Relaxed);
-        self.num_failed.fetch_add(u64::from(matches!(filled, Filled::TooLarge)), Ordering::Relaxed);
+        self.num_failed.fetch_add(u64::from(has_failed), Ordering::Relaxed);
     }
 }
 
@@ -261,13 +290,13 @@ mod tests {
     #[test]
     fn what_fails_often_is_not_tried_again() {
         let narrowing = Narrowing::default();
-        narrowing.tried(&Filled::TooLarge);
+        narrowing.tried(true);
         assert!(narrowing.is_worth_trying());
-        narrowing.tried(&Filled::TooLarge);
+        narrowing.tried(true);
         assert!(!narrowing.is_worth_trying());
         let narrowing = Narrowing::default();
-        (0..1000).for_each(|_| narrowing.tried(&Filled::Uneven));
-        (0..60).for_each(|_| narrowing.tried(&Filled::TooLarge));
+        (0..1000).for_each(|_| narrowing.tried(false));
+        (0..60).for_each(|_| narrowing.tried(true));
         assert!(narrowing.is_worth_trying());
     }
 

@@ -6,6 +6,7 @@
 //! Their integers take [fewer bytes](super::narrow) where these are enough.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, make_array};
@@ -15,7 +16,7 @@ use arrow_schema::{ArrowError, DataType, SchemaRef};
 
 use super::copies::PastCaches;
 use super::dictionary::has_dictionary;
-use super::gather::{Rows, SourceRow, gather_array};
+use super::gather::{Rows, SourceRow, gather_array, gather_narrowed};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
 use crate::dataset::{ColumnReader, Storing};
 use crate::decode::Items;
@@ -154,11 +155,28 @@ impl Shelves {
             (u32::try_from(after - 1).unwrap_or(u32::MAX), row - firsts[after - 1])
         };
         let sources: Vec<&ArrayData> = sources.iter().collect();
-        let on_shelf = |rows: &[u32]| {
-            let rows: Vec<SourceRow> = rows.iter().map(of_source).collect();
-            gather_array(&sources, Rows::new(&rows))
-        };
-        self.each().map(on_shelf).collect()
+        let rows_of = |rows: &[u32]| rows.iter().map(of_source).collect::<Vec<SourceRow>>();
+        if let Some(fewer) = self.fewer_bytes(&sources) {
+            let narrowed = |rows: &[u32]| gather_narrowed(&sources, &rows_of(rows), fewer).transpose();
+            let shelves: Option<Result<_, _>> = self.each().map(narrowed).collect();
+            self.narrowing.tried(shelves.is_none());
+            if let Some(shelves) = shelves {
+                return shelves;
+            }
+        }
+        self.each().map(|rows| gather_array(&sources, Rows::new(&rows_of(rows)))).collect()
+    }
+
+    /// Returns the bytes that are enough for the integers of the first lists, if they have more and all may have fewer.
+    fn fewer_bytes(&self, sources: &[&ArrayData]) -> Option<usize> {
+        let first = sources.first()?;
+        let are_lists = matches!(first.data_type(), DataType::List(_) | DataType::LargeList(_));
+        let width = item_width(first.data_type()).filter(|_| are_lists)?;
+        if sources.iter().any(|lists| has_nulls(lists)) || !self.narrowing.is_worth_trying() {
+            return None;
+        }
+        let fewest = fewest_bytes(&first.slice(0, first.len().min(FIRST_ROWS)));
+        (fewest < width).then_some(fewest)
     }
 
     fn words<T: ArrowNativeType>(&self, column: &ArrayData, values: &[T]) -> Result<Vec<ArrayData>, ArrowError> {
@@ -201,7 +219,7 @@ impl Shelves {
         let Some(row_len) = even_len(&lists).filter(|row_len| row_len * width >= LEAST_ROW_BYTES) else {
             return Ok(Err(vec![lists]));
         };
-        let fewest = if self.narrowing.is_worth_trying() { fewest_bytes(&lists, row_len) } else { width };
+        let fewest = if self.narrowing.is_worth_trying() { fewest_bytes(&lists) } else { width };
         let mut filled = match (width, fewest) {
             (4, 2) => self.fill(column, lists, row_len, narrower::<4, u32, u16>())?,
             (8, 2) => self.fill(column, lists, row_len, narrower::<8, u64, u16>())?,
@@ -209,7 +227,7 @@ impl Shelves {
             _ => self.fill_as_stored(column, lists, row_len)?,
         };
         if fewest < width {
-            self.narrowing.tried(&filled);
+            self.narrowing.tried(matches!(filled, Filled::TooLarge));
             if matches!(filled, Filled::TooLarge) {
                 column.rewind();
                 lists = first(column)?;
@@ -265,7 +283,7 @@ impl Shelves {
             })
             .then(|| self.rows.len() - num_placed)
         };
-        let mut left = place(Items { bytes: items(&lists, row_len), width });
+        let mut left = place(Items { bytes: items(&lists), width });
         while let Some(num_left @ 1..) = left {
             let num_next = (DECODED_BYTES / (row_len * width)).clamp(1, num_left);
             if let Some((_, rows)) = column.take_items(num_next, row_len, size_of::<N>()) {
@@ -276,7 +294,7 @@ impl Shelves {
             if even_len(&lists) != Some(row_len) {
                 return Ok(Filled::Uneven);
             }
-            left = place(Items { bytes: items(&lists, row_len), width });
+            left = place(Items { bytes: items(&lists), width });
         }
         if left.is_none() {
             return Ok(Filled::TooLarge);
@@ -351,16 +369,22 @@ fn even_steps<O: ArrowNativeType>(offsets: &[O]) -> Option<usize> {
     offsets.windows(2).all(|pair| step(pair) == first).then_some(first)
 }
 
-/// Returns the bytes of the items of lists of this length.
-pub(super) fn items(lists: &ArrayData, row_len: usize) -> &[u8] {
-    let first = match lists.data_type() {
-        DataType::List(_) => lists.buffer::<i32>(0)[0].as_usize(),
-        DataType::LargeList(_) => lists.buffer::<i64>(0)[0].as_usize(),
-        _ => lists.offset() * row_len,
+/// Returns the bytes of the items of lists of numbers.
+pub(super) fn items(lists: &ArrayData) -> &[u8] {
+    fn ends<O: ArrowNativeType>(offsets: &[O], len: usize) -> Range<usize> {
+        offsets[0].as_usize()..offsets[len].as_usize()
+    }
+    let of_lists = match lists.data_type() {
+        DataType::List(_) => ends::<i32>(lists.buffer(0), lists.len()),
+        DataType::LargeList(_) => ends::<i64>(lists.buffer(0), lists.len()),
+        DataType::FixedSizeList(_, len) => {
+            let len = usize::try_from(*len).unwrap_or(0);
+            lists.offset() * len..(lists.offset() + lists.len()) * len
+        }
+        _ => 0..0,
     };
     let (items, width) = (&lists.child_data()[0], item_width(lists.data_type()).unwrap_or(0));
-    let start = (items.offset() + first) * width;
-    &items.buffers()[0].as_slice()[start..start + lists.len() * row_len * width]
+    &items.buffers()[0].as_slice()[(items.offset() + of_lists.start) * width..(items.offset() + of_lists.end) * width]
 }
 
 /// Returns lists of one length.
@@ -470,7 +494,7 @@ pub(super) mod tests {
             let width = item_width(rows.data_type()).unwrap();
             if odd.is_none() && kind < 3 && len * width >= LEAST_ROW_BYTES {
                 let data = rows.to_data();
-                let all = items(&data, len).chunks(width).map(|item| match width {
+                let all = items(&data).chunks(width).map(|item| match width {
                     4 => u64::from(u32::from_ne_bytes(item.try_into().unwrap())),
                     _ => u64::from_ne_bytes(item.try_into().unwrap()),
                 });
@@ -482,6 +506,36 @@ pub(super) mod tests {
                     0x1_0000..=0xffff_ffff if width == 8 => prop_assert!(are_stored_in(4) || are_stored_in(8)),
                     _ => prop_assert!(are_stored_in(width)),
                 }
+            }
+            let batch = RecordBatch::try_from_iter_with_nullable([("lists", Arc::clone(&rows), true)]).unwrap();
+            let held = on_shelves(&batch, Shelves::of(leaving.clone(), num_shelves).unwrap());
+            let picked: Vec<SourceRow> = leaving.iter().map(|row| (0, *row)).collect();
+            let gathered = held::gather(&batch.schema(), &[held], &picked).unwrap();
+            gathered.column(0).to_data().validate_full().unwrap();
+            let picked: Vec<(usize, usize)> = leaving.iter().map(|row| (0, *row as usize)).collect();
+            let expected = arrow_select::interleave::interleave(&[&*rows], &picked).unwrap();
+            prop_assert_eq!(gathered.column(0), &expected);
+        }
+    }
+
+    proptest! {
+        /// Lists of any length have their integers in fewer bytes, too, but for those that turn out too large.
+        #[test]
+        fn ragged_lists_on_shelves_are_those_that_were_decoded(
+            kind in 0_usize..2, lens in prop::collection::vec(prop::option::weighted(0.999, 0_usize..60), 2..200),
+            other in prop::option::of((any::<prop::sample::Index>(), prop::sample::select(vec![-1, 65_536, 1 << 31]))),
+            num_shelves in 1_usize..9, seed in any::<u64>(), skip in 0_usize..3,
+        ) {
+            let num_items = lens.iter().flatten().sum::<usize>().max(1);
+            let other = other.map(|(at, value)| (1 + at.index(num_items), value)).filter(|(_, value)| kind == 1 || *value < 1 << 31);
+            let skip = skip.min(lens.len() - 1);
+            let num_rows = lens.len() - skip;
+            let rows = lists(kind, &lens, other).slice(skip, num_rows);
+            let leaving = order(num_rows, seed);
+            let stored = Shelves::of(leaving.clone(), num_shelves).unwrap().store(&mut Decoded::new(Arc::clone(&rows))).unwrap();
+            stored.iter().for_each(|array| array.to_data().validate_full().unwrap());
+            if other.is_none() && rows.null_count() == 0 {
+                prop_assert!(stored.iter().all(|array| item_width(array.data_type()) == Some(2)));
             }
             let batch = RecordBatch::try_from_iter_with_nullable([("lists", Arc::clone(&rows), true)]).unwrap();
             let held = on_shelves(&batch, Shelves::of(leaving.clone(), num_shelves).unwrap());

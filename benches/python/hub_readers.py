@@ -68,6 +68,7 @@ def main(order: dict[str, Any]) -> None:
 
     reader = READERS[order["function"]]
     tiny = measuring.check(reader, task("tiny"))
+    measuring.take_and_give_back(order["free_bytes"])
     found = measuring.measure(reader, task("whole"), order["max_seconds"])
     print(json.dumps({"checked": asdict(tiny), "measured": asdict(found)}), flush=True)
     # Some readers leave threads and workers that outlive the interpreter.

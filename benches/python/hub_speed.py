@@ -25,7 +25,7 @@ from harness import ROOT, FailedError
 from measuring import Measurement
 from report import Bar, Table, count, progress
 from slow_store import BUCKET, SlowStore
-from throughput import LOADER_SECONDS, QUICK_SECONDS
+from throughput import LOADER_SECONDS, QUICK_SECONDS, free_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,6 +181,7 @@ def _once(run: Run, hub: Any, name: str, reader: str) -> dict[str, Any]:
             "num_workers": num_workers,
             "num_cores": run.num_cores,
             "max_seconds": None if reader == OURS else QUICK_SECONDS if run.is_quick else LOADER_SECONDS,
+            "free_bytes": free_bytes(run),
             "environment": hub.environment(Path(home)) | {"XDG_CACHE_HOME": home},
         }
         answer = run.program("hub_readers.py", json.dumps(order))

@@ -108,7 +108,9 @@ impl Cache {
         static NUM_WRITTEN: AtomicU64 = AtomicU64::new(0);
         make_folder(&self.folder)?;
         let number = NUM_WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.folder.join(format!(".{}-{number}", std::process::id()));
+        // Processes of other machines, and of containers, have the same numbers.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let temporary = self.folder.join(format!(".{}-{now:x}-{number}", std::process::id()));
         let mut hash = Sha256::new();
         let mut write = || {
             let mut file = File::create(&temporary)?;

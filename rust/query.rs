@@ -280,6 +280,12 @@ impl Dataset {
         self.filter_identities().into_iter().chain(self.restriction.texts()).collect()
     }
 
+    /// Returns the texts that tell the dataset as a table of a query from others: what it keeps of its rows may depend on
+    /// their order.
+    pub(crate) fn table_texts(&self) -> Vec<String> {
+        self.query_texts().into_iter().chain(self.restriction.order_text()).collect()
+    }
+
     /// Returns the rows that the dataset was restricted to.
     pub(crate) fn restriction(&self) -> &Restriction {
         &self.restriction
@@ -303,7 +309,7 @@ impl Dataset {
         match self.query.as_deref() {
             None => self.filters.iter().map(Filter::identity).collect(),
             Some((query, base)) => {
-                let mut texts = base.query_texts();
+                let mut texts = base.table_texts();
                 texts.push(query.identity().to_owned());
                 texts
             }

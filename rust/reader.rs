@@ -17,7 +17,7 @@ use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
-use crate::plan::{self, EpochPlan, Hole, Order, OrderState, PieceId, Span, State, Weights};
+use crate::plan::{self, EpochPlan, Hole, HoleUnits, Order, OrderState, PieceId, Span, State, Weights};
 use crate::query::{Answer, Dataset};
 use crate::rows::RowSet;
 use crate::selection::Selection;
@@ -81,6 +81,7 @@ pub struct EpochReader {
     given: Option<String>,
     order: Order,
     spans: Arc<[Span]>,
+    hole_units: HoleUnits,
     /// For each fragment, where the projected columns are.
     layouts: Vec<Arc<ColumnLayout>>,
     /// Decoded bytes of a row of the projected columns, on average.
@@ -114,6 +115,7 @@ impl EpochReader {
             given: None,
             order: Order::Sequential,
             spans: Arc::default(),
+            hole_units: HoleUnits::default(),
             layouts,
             row_bytes: 0,
             memory_limit,
@@ -144,6 +146,9 @@ impl EpochReader {
         this.order = resolve(&this.settings, dataset, &spans)?;
         if dataset.outputs().is_some_and(|outputs| outputs.needs_attached()) {
             this.first_kept = first_kept(&spans);
+        }
+        if matches!(this.settings, OrderSettings::Sequential | OrderSettings::Given(_)) {
+            this.hole_units = HoleUnits::row_groups(&spans);
         }
         this.spans = spans.into();
         this.row_bytes = decoded_bytes.div_ceil(num_rows.max(1));
@@ -275,10 +280,20 @@ impl EpochReader {
 
     /// Says what is wrong with a hole that is none of this order.
     fn refusal(&self, hole: &Hole) -> Option<String> {
-        let &Hole { span, start, end, .. } = hole;
-        let num_kept = self.spans.get(span as usize).map_or(0, |span| span.num_kept);
-        let is_sound = start < end && end <= num_kept;
-        (!is_sound).then(|| format!("holes: expected rows of span {span}, which has {num_kept}, got {start} to {end}"))
+        let &Hole { span, start, end, row_group, .. } = hole;
+        let spans = self.spans.get(self.hole_units.spans(span)).unwrap_or_default();
+        let num_kept: u32 = spans.iter().map(|span| span.num_kept).sum();
+        if start >= end || end > num_kept {
+            return Some(format!("holes: expected rows of span {span}, which has {num_kept}, got {start} to {end}"));
+        }
+        let of = spans.first().map(|span| self.dataset.snapshot().row_groups[span.row_group as usize].index as usize);
+        let expected = of.filter(|of| *of != row_group)?;
+        Some(format!("holes: expected row group {expected} of span {span}, got {row_group}"))
+    }
+
+    /// Returns what rows of holes are counted in.
+    pub(crate) fn hole_units(&self) -> &HoleUnits {
+        &self.hole_units
     }
 
     /// Returns the hole that rows of a piece leave which cannot be read.
@@ -286,7 +301,8 @@ impl EpochReader {
         let (_, row_group) = self.row_group_of(piece);
         let object = self.fragment_of(piece).object.url.clone();
         let row_group = row_group.index as usize;
-        Hole { span: piece.span, start: kept.start, end: kept.end, object, row_group, cause }
+        let (span, first) = self.hole_units.place(piece.span);
+        Hole { span, start: first + kept.start, end: first + kept.end, object, row_group, cause }
     }
 
     /// Returns how each column leaves in batches for `target`; see [`forms`](crate::forms).
@@ -417,7 +433,7 @@ fn add_spans(starts: &[u32], row_group: &RowGroupRef, index: usize, kept: &RowSe
 }
 
 /// Returns the hash, in hex, that tells one order from another.
-fn digest(rows: &[u64]) -> String {
+pub(crate) fn digest(rows: &[u64]) -> String {
     let mut hash = Sha256::new();
     rows.iter().for_each(|row| hash.update(row.to_le_bytes()));
     hash.finalize().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()

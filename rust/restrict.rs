@@ -11,6 +11,7 @@ use crate::answer::Answer;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
+use crate::reader::digest;
 use crate::rows::RowSet;
 use crate::selection::{Part, Report, Selection, SetOperation, Subset};
 
@@ -44,6 +45,11 @@ impl Restriction {
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
         let part = self.part.map(|part| format!("shard {} of {}", part.index, part.num_parts));
         self.texts.iter().cloned().chain(part)
+    }
+
+    /// Returns the order in which rows were asked for, in a word, if it is not that of the dataset.
+    pub(crate) fn order_text(&self) -> Option<String> {
+        self.order.as_ref().map(|order| format!("order {}", digest(order)))
     }
 
     fn to_bytes(&self, snapshot: &Snapshot) -> Vec<u8> {
@@ -141,7 +147,9 @@ impl Dataset {
         let mut restriction = self.restriction().clone();
         let place = |kept: &u64| unique.partition_point(|other| other < kept);
         let number = |kept: &u64| numbers.get(place(kept)).copied();
-        restriction.order = (kept != unique).then(|| kept.iter().filter_map(number).collect());
+        // Where a query has an order, that of the dataset is another one.
+        let has_order = access.answer().order().is_some() || kept != unique;
+        restriction.order = has_order.then(|| kept.iter().filter_map(number).collect());
         let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
         let rows = Arc::new(rows);
         let subset = Subset::of(self.snapshot(), Arc::clone(&rows), None, None);
@@ -216,12 +224,12 @@ impl Dataset {
         let answer = answer.only(self.snapshot(), &numbers).map_err(|error| attached_error(&error))?;
         Ok(match self.given_order(&both) {
             None => answer,
-            order => answer.in_order(order),
+            Some(order) => answer.in_order((!order.is_sorted()).then_some(order)),
         })
     }
 
     /// Returns the kept rows, by their numbers among those of `selection`, in the order in which they were asked for;
-    /// `None` where that is the order of the dataset.
+    /// `None` where nobody asked for one.
     fn given_order(&self, selection: &Selection) -> Option<Arc<[u64]>> {
         let order = self.restriction().order.as_ref()?;
         let mut by_row: Vec<(u64, usize)> = order.iter().copied().zip(0..).collect();

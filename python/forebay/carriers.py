@@ -41,7 +41,8 @@ def make_carrier(format: Format | None, native: _lib.Dataset) -> tuple[Format, O
     kinds = dict(zip(native.column_names, native.column_types, strict=True))
     # What was asked for, and what the stream itself decodes, goes as it is.
     own = {*format._requests, *format.decoded}
-    text = {name: TEXT[kind] for name, kind in kinds.items() if kind in TEXT and name not in own}
+    # A name with a dot may be that of a struct's field as well.
+    text = {name: TEXT[kind] for name, kind in kinds.items() if kind in TEXT and name not in own and "." not in name}
     carried = TensorFormat(format._library, format._requests | dict.fromkeys(text, "ragged"), format.finish)
     return carried, TensorOpener(text)
 

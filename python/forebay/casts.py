@@ -23,10 +23,12 @@ def rename_query(names: Sequence[str], renamed: Mapping[str, str]) -> str:
     """Returns the query that renames columns.
 
     Raises:
-        SettingError: two columns would have one name.
+        SettingError: two columns would have one name, or one a name that Arrow cannot hand on.
     """
     after = [renamed.get(name, name) for name in names]
     for name in renamed.values():
+        if "\0" in name:
+            raise SettingError(f"column_mapping: {name!r} is no name of a column: Arrow's interface ends at the NUL")
         if after.count(name) > 1:
             raise SettingError(f"column_mapping: `{name}` would be the name of two columns")
     columns = [f"{_quoted(name)} AS {_quoted(new)}" for name, new in zip(names, after, strict=True)]

@@ -66,22 +66,21 @@ class DatasetsFormat:
         import pyarrow as pa
         from datasets.table import table_cast
 
-        features = self._learn(batch)
-        table = pa.Table.from_batches([pa.record_batch(batch)])
+        record = pa.record_batch(batch)
+        features = self._learn(record.schema)
+        table = pa.Table.from_batches([record])
         try:
             table = table_cast(table, self._target)
             return with_plain_arrays(table) if self.name is None else table
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(f"a batch does not fit its features {features}: {error}") from error
 
-    def _learn(self, batch: _lib.Batch) -> Any:
-        """Returns the features of a batch; makes the formatter for them."""
-        import pyarrow as pa
+    def _learn(self, schema: Any) -> Any:
+        """Returns the features of batches of a schema; makes the formatter for them."""
         from datasets.formatting import get_formatter
 
-        schema = pa.schema(batch)
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
-            features = read_features(batch)
+            features = read_features(schema)
             self._formatter = get_formatter(self.name, features=features)
             self._target, self._schema = features.arrow_schema, schema
         return self._formatter.features

@@ -130,9 +130,13 @@ class DataLoader:
                 prefetch_factor=prefetch_factor,
                 multiprocessing_context=multiprocessing_context,
                 persistent_workers=persistent_workers,
+                timeout=timeout,
+                worker_init_fn=worker_init_fn,
             )
-        if pin_memory or pin_memory_device:
-            settings |= {"pin_memory": pin_memory, "device": pin_memory_device or None}
+        if pin_memory:
+            settings["pin_memory"] = pin_memory
+        if pin_memory_device:
+            settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
 
@@ -257,9 +261,10 @@ def _check_needless(dataset: Any, **of_workers: Any) -> None:
     from forebay.mapped import MappedDataset
 
     has_own = isinstance(dataset, MappedDataset) and dataset._workers.number > 0
+    # Those of `map` persist in any case, and torch passes an initialiser of no worker over.
+    allowed = "persistent_workers" if has_own else "worker_init_fn"
     for name, value in of_workers.items():
-        # Those of `map` persist in any case.
-        if value and not (has_own and name == "persistent_workers"):
+        if value and name != allowed:
             instead = "; those of `map` have theirs there: `pool=fb.PoolOptions(...)`" if has_own else ""
             raise SettingError(f"{name}: it is about workers, of which `num_workers=0` makes none{instead}")
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from forebay.torch import TorchStream
 
 ROWS_PER_READ = 1024
-"""Rows that `Dataset.iter` takes from Arrow to Python at a time."""
+"""Rows that `Dataset.iter` takes from Arrow to Python at a time, where they are small."""
 
 Filters = Sequence[Any]
 """Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
@@ -861,11 +861,11 @@ class Dataset:
             {'path': 'src/0.rs', 'size': 0}
         """
         chosen = None if self._format is None else self._format.prepare(self._make_reader(ReadOptions()))
-        batches = Dataset(self._native, self._shuffle, None, self._num_passes).batches(
-            ROWS_PER_READ if batch_size is None else batch_size,
-            drop_last=drop_last_batch,
-            rank=0,
-            world_size=1,
+        plain = Dataset(self._native, self._shuffle, None, self._num_passes)
+        batches: Iterable[_lib.Batch] = (
+            plain._fitting_batches()
+            if batch_size is None
+            else plain.batches(batch_size, drop_last=drop_last_batch, rank=0, world_size=1)
         )
         if chosen is not None:
             return chain.from_iterable(map(chosen.rows, batches)) if batch_size is None else map(chosen, batches)
@@ -875,6 +875,11 @@ class Dataset:
         if batch_size is None:
             return chain.from_iterable(to_python(record, "to_pylist") for record in records)
         return (to_python(record, "to_pydict") for record in records)
+
+    def _fitting_batches(self) -> Iterator[_lib.Batch]:
+        """Yields all rows in batches for somebody who does not mind how many are in one."""
+        batch_rows = min(ROWS_PER_READ, self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows)
+        yield from self.batches(batch_rows, rank=0, world_size=1)
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()

@@ -8,7 +8,9 @@ it away again when the copies from it are over. Without an accelerator there is 
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from forebay.exceptions import SettingError
@@ -141,9 +143,9 @@ class Ahead:
             self._moved.append(self._move(next(self._batches)))
         moved = self._moved.popleft()
         # Others that are there, so that they are copied while the loop computes.
-        while self._failure is None and len(self._moved) < BATCHES_AHEAD and self._batches.is_ready():
+        while self._failure is None and len(self._moved) < BATCHES_AHEAD:
             try:
-                item = next(self._batches, None)
+                item = next(self._batches, None) if self._batches.is_ready() else None
             except Exception as error:  # noqa: BLE001 - raised behind the batches before it
                 self._failure = error
                 break
@@ -159,7 +161,8 @@ class Ahead:
         tensors: list[Any] = []
 
         def move(tensor: Any) -> Any:
-            is_there = tensor.device.type != "cpu" or tensor.is_pinned() or str(tensor.layout) != "torch.strided"
+            is_plain = str(tensor.layout) == "torch.strided" and not tensor.is_nested
+            is_there = tensor.device.type != "cpu" or not is_plain or tensor.is_pinned()
             pinned = tensor if is_there else self._link.pin(tensor)
             if not self._copies:
                 return pinned
@@ -183,8 +186,18 @@ def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
         return function(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(function, part) for part in value))
-    if isinstance(value, dict):
-        return {name: map_tensors(function, part) for name, part in value.items()}
-    if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor | dict | list | tuple) for part in value):
+    if isinstance(value, Mapping):
+        mapped = {name: map_tensors(function, part) for name, part in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return mapped
+        # What tokenizers and models return: dicts of their own, with attributes.
+        made = copy.copy(value)
+        # Some refuse `update`.
+        for name, part in mapped.items():
+            made[name] = part
+        return made
+    if isinstance(value, list | tuple) and any(
+        isinstance(part, torch.Tensor | Mapping | list | tuple) for part in value
+    ):
         return type(value)(map_tensors(function, part) for part in value)
     return value

@@ -91,7 +91,7 @@ def _condition(condition: Any, schema: Any, values: Values) -> str:
     if not isinstance(condition, list | tuple) or len(condition) != 3:
         raise SettingError(f"filters: {FORM}, got {condition!r}")
     column, operator, value = condition
-    if not isinstance(column, str) or operator not in OPERATORS:
+    if not isinstance(column, str) or not isinstance(operator, str) or operator not in OPERATORS:
         raise SettingError(f"filters: {FORM}, got {condition!r}")
     said, names = OPERATORS[operator], schema.names
     if not said.endswith("IN"):

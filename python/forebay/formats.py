@@ -6,13 +6,13 @@ library is imported when its format is chosen.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from forebay.columns import row_of
 from forebay.compat import DatasetsFormat, check_compat
-from forebay.exceptions import SettingError
+from forebay.exceptions import DataError, ForebayError, SettingError
 from forebay.options import check_text
 
 if TYPE_CHECKING:
@@ -155,7 +155,19 @@ class FrameFormat:
         return self
 
     def __call__(self, batch: _lib.Batch) -> Any:
-        """Returns a `pyarrow.Table` or `polars.DataFrame` without a copy, or a `pandas.DataFrame`."""
+        """Returns a `pyarrow.Table` or `polars.DataFrame` without a copy, or a `pandas.DataFrame`.
+
+        Raises:
+            DataError: the library has no form for a column, or for a value in it.
+        """
+        try:
+            return self._frame(batch)
+        except BaseException as error:
+            if not _is_refusal(error):
+                raise
+            raise self._no_form(batch, error) from error
+
+    def _frame(self, batch: Any) -> Any:
         if self._library == "pyarrow":
             return self._module.table(batch)
         if self._library == "polars":
@@ -163,6 +175,23 @@ class FrameFormat:
         import pyarrow as pa
 
         return pa.record_batch(batch).to_pandas()
+
+    def _no_form(self, batch: Any, error: BaseException) -> DataError:
+        """Returns the exception for a batch that the library raised `error` for: it names the first such column."""
+        what, library = "a batch", self._library
+        if importlib.util.find_spec("pyarrow") is not None:
+            import pyarrow as pa
+
+            record = pa.record_batch(batch)
+            for field in record.schema:
+                try:
+                    self._frame(record.select([field.name]))
+                except BaseException as cause:
+                    if not _is_refusal(cause):
+                        raise
+                    what, error = f"column `{field.name}` of type `{field.type}`", cause
+                    break
+        return DataError(f"{what} has no form in `{library}`: {error}; leave it out, or read it in another format")
 
     def rows(self, batch: _lib.Batch) -> Iterator[Any]:
         """Yields tables of one row."""
@@ -175,6 +204,13 @@ class FrameFormat:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrameFormat, (self._library,)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Returns whether a library refuses a type or a value; Polars panics at some, which is no `Exception`."""
+    if type(error).__name__ == "PanicException":
+        return True
+    return isinstance(error, Exception) and not isinstance(error, ForebayError | MemoryError)
 
 
 def _import(module: str, name: str) -> Any:

@@ -6,7 +6,7 @@ The few messages that matter are read here, so that they need no library of Prot
 from __future__ import annotations
 
 import struct
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ Message = dict[int, list[Any]]
 """A message: values by the number of their field, in order."""
 
 EPOCH = datetime(1970, 1, 1)
+
+MILLIS_OF_A_DAY = 86_400_000
 
 OWN = 33
 """The field of literals of types that are Arrow's own."""
@@ -92,8 +94,17 @@ def _decimal(body: bytes) -> Decimal:
     return Decimal(digits).scaleb(-read_number(message, 3))
 
 
-def _instant(value: int) -> datetime:
-    return EPOCH + timedelta(microseconds=_signed(value))
+def _instant(value: int, zone: str | None = None) -> Any:
+    """Returns microseconds since 1970 as a scalar of pyarrow: Python has no year 10000."""
+    import pyarrow as pa
+
+    return pa.scalar(_signed(value), pa.timestamp("us", zone))
+
+
+def _day(days: int) -> Any:
+    import pyarrow as pa
+
+    return pa.scalar(days, pa.date32())
 
 
 def _unsigned(value: int | None) -> Any:
@@ -120,11 +131,11 @@ _READERS: dict[int, Any] = {
     12: bytes.decode,
     13: bytes,
     14: _instant,
-    16: lambda days: date(1970, 1, 1) + timedelta(days=_signed(days)),
+    16: lambda days: _day(_signed(days)),
     17: lambda micros: (EPOCH + timedelta(microseconds=micros)).time() if micros else time(),
     23: bytes,
     24: _decimal,
-    27: lambda micros: _instant(micros).replace(tzinfo=UTC),
+    27: lambda micros: _instant(micros, "UTC"),
 }
 """How the kinds of literals are read, by their field."""
 
@@ -132,7 +143,7 @@ _OWN_READERS: dict[str, Any] = {
     **dict.fromkeys(("u8", "u16", "u32", "u64"), _unsigned),
     "large_string": lambda value: (value or b"").decode(),
     "large_binary": lambda value: bytes(value or b""),
-    "date_millis": lambda value: date(1970, 1, 1) + timedelta(milliseconds=_signed(value or 0)),
+    "date_millis": lambda value: _day(_signed(value or 0) // MILLIS_OF_A_DAY),
     "time_seconds": lambda value: _time(value, "s"),
     "time_millis": lambda value: _time(value, "ms"),
     "time_nanos": lambda value: _time(value, "ns"),

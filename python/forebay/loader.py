@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import warnings
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from forebay import bottleneck, display
@@ -42,27 +42,18 @@ class Iteration(Generic[T]):
     """The batches that a loop asks for, one by one. After an error there is no next one, but that is no end."""
 
     def __init__(self, batches: Generator[T]) -> None:
-        self._failure: str | None = None
-        self._batches = self._noted(batches)
-
-    def _noted(self, batches: Generator[T]) -> Generator[T]:
-        """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
-        try:
-            yield from batches
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._failure = type(error).__name__
-            raise
+        self._failures: list[str] = []
+        # Which does not hold on to this: an iteration that is left has to end at once, not with the next collection.
+        self._batches = _noted(batches, self._failures)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        if self._failure is not None:
+        if self._failures:
             raise ClosedError(
-                f"the iteration was ended by `{self._failure}`; load what `state_dict` returns, and iterate again, to "
-                "go on behind the batches that were received"
+                f"the iteration was ended by `{self._failures[0]}`; load what `state_dict` returns, and iterate again, "
+                "to go on behind the batches that were received"
             )
         return next(self._batches)
 
@@ -90,6 +81,11 @@ class Stream(Generic[T]):
         format: Format | None = None,
         stages: tuple[Stage, ...] = (),
     ) -> None:
+        if share.has_replicas and read.on_error != "raise":
+            raise SettingError(
+                "on_error: ranks of one replica get the same batches, and one of them may fail to read what another "
+                "reads; use on_error='raise'"
+            )
         self._dataset = dataset
         self._stages = stages
         self._share = share
@@ -99,6 +95,7 @@ class Stream(Generic[T]):
         self._epoch = 0
         # Where the next iteration begins, and where the running one, or the last, stands.
         self._start = self._at = Cursor()
+        self._epoch_at = 0
         # Whether an iterator is to begin there, of which nothing was asked for yet.
         self._is_announced = False
         self._start_holes: list[Hole] = []
@@ -131,7 +128,8 @@ class Stream(Generic[T]):
         epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
             self._start = self._at = self._beginning(epoch)
-            self._epoch, self._is_announced = epoch, False
+            self._epoch = self._epoch_at = epoch
+            self._is_announced = False
             self._start_holes, self._holes = [], []
             self._worker = self._worker_mark = None
 
@@ -226,7 +224,8 @@ class Stream(Generic[T]):
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
         self._is_announced = False
         self._at = start if mark is None else self._after(start, first, last)
-        return self._runs(Run(start, share, last))
+        self._epoch_at = self._epoch
+        return self._runs(Run(start, share, last, self._epoch))
 
     def _check_share(self) -> None:
         """Refuses another world than the stream was made in, and to read for other ranks what cannot be handed over."""
@@ -244,17 +243,17 @@ class Stream(Generic[T]):
         Raises:
             SettingError: there is no end, and no batch.
         """
-        start, share, last = run
+        start, share, last, number = run
         steps, num_workers = self._passes.steps, share["num_workers"]
         while steps is None or start.done + share["worker"] < steps:
             stood = self._at
-            yield Run(start, share, last)
+            yield Run(start, share, last, number)
             if start.epoch == last:
                 return
             # How long a pass is decides whose turn the next one begins with; of packed documents nobody knows.
             is_counted = num_workers > 1 or steps is not None
             length = self._num_batches(start) if is_counted else int(self._at != stood)
-            if start.position == 0:
+            if start.position == 0 and (is_counted or not start.done):
                 check_ends(length, last)
             worker = (share["worker"] - length) % num_workers
             start = Cursor(start.epoch + 1, 0, 0 if steps is None else start.done + length)
@@ -291,7 +290,7 @@ class Stream(Generic[T]):
                         time.sleep(pause)
                     with closing(self._staged(read, run, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
-                            self._at = item.after
+                            self._at, self._epoch_at = item.after, run.number
                             yield item.value
 
     async def _deliver_async(self, runs: Iterator[Run]) -> AsyncIterator[T]:
@@ -317,7 +316,7 @@ class Stream(Generic[T]):
                         item = next(batches, None)
                         if item is None:
                             break
-                        self._at = item.after
+                        self._at, self._epoch_at = item.after, run.number
                         yield item.value
 
     @contextmanager
@@ -328,12 +327,17 @@ class Stream(Generic[T]):
         try:
             yield stream
         finally:
-            self._last_stats, self._holes = self._stats_of(stream), stream.holes()
-            self._active = None
+            stats, holes = self._stats_of(stream), stream.holes()
+            if self._is_active(stream):
+                self._last_stats, self._holes, self._active = stats, holes, None
             stream.close()
         # Not in the place of what ended the loop.
-        if self._holes:
-            warn_of_holes(self._holes, int(self._last_stats["rows_skipped"]))
+        if holes:
+            warn_of_holes(holes, int(stats["rows_skipped"]))
+
+    def _is_active(self, stream: _lib.Stream) -> bool:
+        """Whether no other iteration has begun since."""
+        return getattr(self._active, "stream", self._active) is stream
 
     def _stats_of(self, stream: _lib.Stream) -> dict[str, float]:
         # Another iteration may be the active one.
@@ -368,7 +372,7 @@ class Stream(Generic[T]):
         """Returns what delivers batches through all stages."""
         shuffle = self._dataset._shuffle
         seed = 0 if shuffle is None else shuffle.seed
-        this = Pass(run.start.epoch, seed, self._share.rank, self._share.world_size, is_alone)
+        this = Pass(run.start.epoch, seed, self._share.rank, self._share.world_size, is_alone, self.reader.num_rows)
         for stage in self._stages:
             batches = stage.begin(batches, this)
         if self._stages and isinstance(self._active, Read):
@@ -377,7 +381,7 @@ class Stream(Generic[T]):
 
     def _first(self, stream: _lib.Stream, run: Run) -> Batches:
         """Returns the batches of `stream` as the first stage."""
-        start, share, last = run
+        start, share, last, _ = run
         worker, num_workers, position = share["worker"], share["num_workers"], start.position
 
         def ends(number: int, behind: int) -> tuple[int, Cursor]:
@@ -404,7 +408,7 @@ class Stream(Generic[T]):
             AgreementError: on every rank, when dataset, query, order, epoch, position, batch size or remainder differ
                 between them; the message says what and where.
         """
-        for pause in self._agreeing(Run(self._start, self._native_share(), None)):
+        for pause in self._agreeing(Run(self._start, self._native_share(), None, self._epoch)):
             time.sleep(pause)
 
     def _agreeing(self, run: Run) -> Iterator[float]:
@@ -415,7 +419,7 @@ class Stream(Generic[T]):
 
     def _facts(self, run: Run) -> dict[str, Fact]:
         """Returns what must be the same on every rank."""
-        (epoch, position, done), share, _ = run
+        (epoch, position, done), share, _, _ = run
         state = json.loads(self.reader.state(epoch, position))
         order = {"seed": 0, "num_lanes": 0, "window_rows": 0, "shuffle_bytes": 0} | state["order"]
         return {
@@ -467,7 +471,7 @@ class Stream(Generic[T]):
         """
         state: dict[str, Any] = json.loads(self.reader.state(self._at.epoch, self._at.position))
         if self._passes.steps is not None:
-            state["steps"] = {"epoch": self._epoch, "done": self._at.done}
+            state["steps"] = {"epoch": self._epoch_at, "done": self._at.done}
         if self.holes:
             state["holes"] = self.holes
         if self._worker_mark is not None:
@@ -483,7 +487,7 @@ class Stream(Generic[T]):
         check_dict(state)
         try:
             text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps")})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"not a Forebay state: {error}") from error
         if state.get("holes") and getattr(self._format, "finish", None) is not None:
             raise StateError(
@@ -495,6 +499,7 @@ class Stream(Generic[T]):
             raise StateError(f"not a Forebay state: worker: expected a dict, got {worker!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
+        self._epoch_at = self._epoch
         self._is_announced = False
         self._start = self._at = cursor._replace(done=done)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
@@ -521,13 +526,23 @@ class Stream(Generic[T]):
         """What of the epoch could not be read and was left out by `on_error="skip"`, in the order in which it failed.
 
         Of each: the `object`, the `row_group` in it, the `cause`, and the rows as the state has them, from `start` to
-        `end` of those selected in a `span`. Of this rank alone; `forebay.cursor` joins the states of several.
+        `end` of those selected in a `span`, or without a shuffle in the row group. Of this rank alone;
+        `forebay.cursor` joins the states of several.
         """
-        return list(self._holes) if self._active is None else self._active.holes()
+        active = self._active
+        if active is not None:
+            # Another thread may end it meanwhile.
+            with suppress(ClosedError):
+                return active.holes()
+        return list(self._holes)
 
     def stats(self) -> dict[str, float]:
         """Rows, bytes, requests, memory, waiting time of the running iteration, or the last one: of its last pass."""
-        return self._active.stats() if self._active is not None else dict(self._last_stats)
+        active = self._active
+        if active is not None:
+            with suppress(ClosedError):
+                return active.stats()
+        return dict(self._last_stats)
 
     def bottleneck(self) -> str:
         """What the running iteration, or the last one, is waiting for most, and what would help: one sentence.
@@ -566,6 +581,17 @@ class Stream(Generic[T]):
 
     def _repr_html_(self) -> str:
         return display.stream_html(self, repr(self))
+
+
+def _noted(batches: Generator[T], failures: list[str]) -> Generator[T]:
+    """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
+    try:
+        yield from batches
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failures.append(type(error).__name__)
+        raise
 
 
 def _late(begin: Callable[[], Iterator[Run]]) -> Iterator[Run]:

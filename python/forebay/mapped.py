@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,9 @@ class MappedDataset:
         if len(kinds) > 1:
             raise SettingError("num_threads: all functions of a dataset run in the same workers, threads or processes")
         chosen = workers if workers.number >= self._workers.number else self._workers
-        if workers.kind != "loop" and chosen is self._workers:
-            chosen = replace(chosen, options=workers.options)
+        # Those that were given last.
+        given = self._workers if settings.get("pool") is None else workers
+        chosen = replace(chosen, options=given.options)
         return MappedDataset(self._dataset, (*self._steps, step), chosen)
 
     def shuffle(self, seed: int = 0, **settings: Any) -> MappedDataset:
@@ -218,7 +220,8 @@ class MapStage:
         self._workers = workers
         self._keeps_workers = keeps_workers
         self._crew: Crew | None = None
-        self._running: Ordered | None = None
+        # Weakly: an iteration holds on to the stream, which then would end, with its workers, only as a cycle.
+        self._running: weakref.ref[Ordered] | None = None
 
     def begin(self, batches: Batches, this: Pass) -> Batches:
         """Begins an iteration. In a DataLoader worker the program runs there: it is a worker itself."""
@@ -228,14 +231,16 @@ class MapStage:
         if self._workers.kind == "loop" or not this.is_alone:
             return Inline(batches, self._program, this)
         timeout = self._workers.options.timeout
-        is_taken = self._running is not None and not self._running.is_closed
+        running = None if self._running is None else self._running()
+        is_taken = running is not None and not running.is_closed
         if is_taken or not self._keeps_workers:
             # Of this iteration alone.
             return Ordered(batches, self._make_crew(), this, timeout, ends_crew=True)
         if self._crew is None or not self._crew.is_usable:
             self._crew = self._make_crew()
-        self._running = Ordered(batches, self._crew, this, timeout)
-        return self._running
+        running = Ordered(batches, self._crew, this, timeout)
+        self._running = weakref.ref(running)
+        return running
 
     def _make_crew(self) -> Crew:
         options = self._workers.options

@@ -131,7 +131,9 @@ class PoolOptions:
     def __post_init__(self) -> None:
         keep_count(self, "prefetch", most=1024)
         seconds: object = self.timeout
-        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0):
+        if seconds is not None and (
+            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0
+        ):
             raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
         method: object = self.start_method
         if method not in get_args(StartMethod):
@@ -180,6 +182,11 @@ class ShareOptions:
     def process(self) -> tuple[int, int]:
         """Rank and world size of the process."""
         return self.group or (self.rank, self.world_size)
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether other ranks may have this share, too."""
+        return self.process[1] != self.world_size
 
     def check_world(self) -> None:
         """Refuses to iterate when the process group was initialised after the rank was looked up."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.utils.dlpack import from_dlpack
 
 from forebay import _lib
-from forebay.exceptions import SettingError, StateError
+from forebay.exceptions import MemoryLimitError, SettingError, StateError
 from forebay.loader import Stream
 from forebay.passes import MOST_DONE, Cursor
 from forebay.stages import Item
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENTS_PER_READ = 256
 """Documents that are taken from the reader at a time, unless they are large. No state depends on it."""
+
+BYTES_OF_PLACE = 8
+"""Of a column, `position_ids` or `labels`, for each token; at most."""
 
 MADE = ("position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 """What batches hold besides the packed columns."""
@@ -66,19 +69,19 @@ class PackedRun:
     """A running read whose documents are packed, with the methods of the read."""
 
     def __init__(self, stream: _lib.Stream, packer: _lib.Packer) -> None:
-        self._stream = stream
+        self.stream = stream
         self._packer = packer
 
     def next(self) -> _lib.PackedBatch | None:
         """Waits for the next batch; None at the end."""
         while not self._is_ready:
-            self._packer.feed(self._stream)
+            self._packer.feed(self.stream)
         return self._packer.next()
 
     def wait(self, seconds: float) -> bool:
         """Waits until `next` would not have to, and takes what documents there are meanwhile."""
-        if not self._is_ready and self._stream.wait(seconds):
-            self._packer.feed(self._stream)
+        if not self._is_ready and self.stream.wait(seconds):
+            self._packer.feed(self.stream)
         return self._is_ready
 
     @property
@@ -92,12 +95,12 @@ class PackedRun:
 
     def holes(self) -> list[dict[str, Any]]:
         """Those of the read: none, since what cannot be read is an error."""
-        return self._stream.holes()
+        return self.stream.holes()
 
     def stats(self) -> dict[str, float]:
         """Those of the read, and how well the sequences are filled."""
         tokens, padding = self._packer.filled
-        return self._stream.stats() | {"tokens_packed": tokens, "tokens_padding": padding}
+        return self.stream.stats() | {"tokens_packed": tokens, "tokens_padding": padding}
 
 
 class PackedRead:
@@ -142,8 +145,19 @@ class PackedStream(Stream[dict[str, Any]]):
         taken = [name for name in columns if name in MADE or (name == "labels" and pack.labels and len(columns) == 1)]
         if taken:
             raise SettingError(f"columns: packed batches have a `{taken[0]}` of their own; rename the column")
+        unknown = [name for name in pack.values if name not in columns and not (pack.labels and name == "labels")]
+        if unknown:
+            raise SettingError(f"values: `{unknown[0]}` is not a column that is packed")
         self._pack = pack
         self._settings = pack._settings(share.batch_size, drop_last=share.drop_last)
+        # Refuses what cannot be numbered.
+        _lib.Packer(self._settings, 0, 0)
+        num_bytes = BYTES_OF_PLACE * (len(columns) + 1 + pack.labels) * pack.length * share.batch_size
+        if num_bytes > read.memory_limit:
+            raise MemoryLimitError(
+                f"memory_limit of {read.memory_limit} bytes is too small: a batch of {share.batch_size} sequences of "
+                f"{pack.length} tokens takes up to {num_bytes}; use a smaller batch_size or length, or raise the limit"
+            )
         super().__init__(dataset.select_columns(columns), share, read, PackedFormat(pack, columns), stages)
 
     def __len__(self) -> int:
@@ -159,7 +173,7 @@ class PackedStream(Stream[dict[str, Any]]):
     def _running(self, run: Run) -> Iterator[Any]:
         document = run.start.position // self._share.world_size
         packer = _lib.Packer(self._settings, document, run.start.done)
-        last: dict[str, float] = {}
+        last: dict[str, float] | None = None
         try:
             with super()._running(run) as stream:
                 packed = PackedRun(stream, packer)
@@ -168,9 +182,10 @@ class PackedStream(Stream[dict[str, Any]]):
                 try:
                     yield packed
                 finally:
-                    last = packed.stats()
+                    last = packed.stats() if self._is_active(stream) else None
         finally:
-            self._last_stats = last
+            if last is not None:
+                self._last_stats = last
 
     def _first(self, stream: Any, run: Run) -> Batches:
         assert self._format is not None, "packed batches have a format"  # noqa: S101

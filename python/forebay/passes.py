@@ -39,6 +39,8 @@ class Run(NamedTuple):
     share: dict[str, Any]
     last: int | None
     """The pass that the iteration ends with, if it ends with one."""
+    number: int
+    """The epoch that the iteration is of, as `set_epoch` counts them."""
 
     def behind(self, cursor: Cursor) -> Run:
         """Returns what of it is left."""

@@ -122,7 +122,11 @@ class Selection:
         for fraction in given:
             if isinstance(fraction, bool) or not isinstance(fraction, int | float):
                 raise SettingError(f"fractions: expected numbers such as [0.9, 0.1], got {fraction!r}")
-        return [Selection(part) for part in self._native.split([float(fraction) for fraction in fractions], seed)]
+        try:
+            parts = self._native.split([float(fraction) for fraction in given], seed)  # type: ignore[arg-type]
+        except OverflowError:
+            raise SettingError(f"fractions: expected numbers from 0 to 1, got {given!r}") from None
+        return [Selection(part) for part in parts]
 
     @staticmethod
     def merge(parts: Iterable[Selection]) -> Selection:

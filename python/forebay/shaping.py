@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -42,7 +43,7 @@ def _check_values(values: object) -> None:
         raise SettingError(f'values: expected a dict such as {{"labels": -100}}, got {values!r}')
     for column, value in values.items():
         check_text("values", column)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise SettingError(f"values[{column!r}]: expected a number, got {value!r}")
 
 
@@ -87,7 +88,7 @@ class Pad:
 
     def __post_init__(self) -> None:
         if self.columns is not None:
-            check_names("columns", self.columns)
+            object.__setattr__(self, "columns", check_names("columns", self.columns))
         _check_choice("to", self.to, PadTo)
         if self.max_length is not None:
             keep_count(self, "max_length", most=(1 << 31) - 1)
@@ -103,7 +104,7 @@ class Pad:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "columns": None if self.columns is None else check_names("columns", self.columns),
+            "columns": self.columns,
             "max_length": self.max_length,
             "is_fixed": self.to == "max_length",
             "multiple_of": self.multiple_of,
@@ -149,8 +150,10 @@ class Pack:
     def __post_init__(self) -> None:
         keep_count(self, "length", most=(1 << 31) - 1)
         _check_choice("mode", self.mode, PackMode)
-        if self.columns is not None and not check_names("columns", self.columns):
-            raise SettingError("columns: expected at least one, got none")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", check_names("columns", self.columns))
+            if not self.columns:
+                raise SettingError("columns: expected at least one, got none")
         keep_count(self, "window", most=1 << 24)
         _check_values(self.values)
         check_flag("labels", self.labels)
@@ -253,7 +256,7 @@ def _check_flip(value: object) -> None:
 def _check_range(name: str, value: object, *, most: float) -> None:
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     numbers = [number for number in value if isinstance(number, int | float)] if isinstance(value, tuple | list) else []
-    if not is_pair or len(numbers) != 2 or not 0 < numbers[0] <= numbers[1] <= most or math.isinf(numbers[1]):
+    if not is_pair or len(numbers) != 2 or not 0 < numbers[0] <= numbers[1] <= min(most, sys.float_info.max):
         within = f" within 0 to {most:g}" if math.isfinite(most) else " above 0"
         raise SettingError(f"{name}: expected (least, most){within}, got {value!r}")
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay import _lib, splits
@@ -21,6 +20,8 @@ from forebay.hub.resolve import Chosen, Wanted, choose, resolve
 from forebay.options import check_options, check_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forebay.hub.repository import File
 
 Tick = Callable[[int, int], None]
@@ -219,8 +220,8 @@ def _find_elsewhere(request: Request) -> _Found:
                 "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
             )
         return _Found()
-    folder = Path(source).expanduser()
-    if "://" not in source and folder.is_dir():
+    folder = None if "://" in source else places.local(source)
+    if folder is not None and folder.is_dir():
         card = _card(folder)
         if card.configs:
             return _of_folder(folder, card, wanted)

@@ -143,7 +143,14 @@ def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _python_value(value: Any) -> Any:
-    """Returns values of arrays as those of Python, but for nanoseconds: `tolist` makes integers of them."""
+    """Returns values of arrays as those of Python, but for nanoseconds: `tolist` makes integers of them.
+
+    Those of pandas are taken apart here, as pyarrow cuts them off.
+    """
+    # `NaT` has `nan` there, an index of pandas another index, and an interval of Arrow no `value`.
+    parts = (getattr(value, "nanosecond", 0), getattr(value, "nanoseconds", 0))
+    if hasattr(value, "value") and any(isinstance(part, int) and part for part in parts):
+        return _nanoseconds(value)
     if str(getattr(value, "dtype", ""))[-4:] in ("[ns]", "[ps]", "[fs]", "[as]"):
         return [_python_value(part) for part in value] if value.ndim else value[()]
     if hasattr(value, "to_pylist"):
@@ -151,6 +158,16 @@ def _python_value(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value
+
+
+def _nanoseconds(value: Any) -> Any:
+    """Returns a `Timestamp` or `Timedelta` of pandas as a scalar of pyarrow."""
+    import pyarrow as pa
+
+    if hasattr(value, "nanoseconds"):
+        return pa.scalar(value.value, pa.duration("ns"))
+    zone = None if value.tzinfo is None else pa.lib.tzinfo_to_string(value.tzinfo)
+    return pa.scalar(value.value, pa.timestamp("ns", zone))
 
 
 def _one_value(value: Any) -> Any:

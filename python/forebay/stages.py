@@ -67,6 +67,8 @@ class Pass:
     world_size: int
     is_alone: bool
     """Whether this process takes all batches of its rank: it is no DataLoader worker."""
+    num_positions: int | None = None
+    """Those of the epoch; what would stand behind them is a row that comes again, because ranks lacked one."""
     waiting: Waiting = field(default_factory=Waiting)
     """What stages that run functions note."""
 
@@ -164,10 +166,12 @@ class Read:
     def stats(self) -> dict[str, float]:
         """What was done so far; what the loop has not asked for is ready, not delivered."""
         stats = self.stream.stats()
-        num_ready = len(self._items) + len(self._taken)
+        # At once: the loop may be in another thread, and go on meanwhile.
+        items, taken = list(self._items), list(self._taken)
+        num_ready = len(items) + len(taken)
         stats["batches"] -= num_ready
         stats["batches_ready"] += num_ready
-        stats["rows"] -= sum(item.num_rows for item in self._items) + sum(len(batch) for batch, _ in self._taken)
+        stats["rows"] -= sum(item.num_rows for item in items) + sum(len(batch) for batch, _ in taken)
         return stats
 
     def close(self) -> None:

@@ -27,7 +27,10 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
     Raises:
         StateError: there is no state of ours inside, or not one of every worker.
     """
-    states = list(_states_in(loader_state))
+    try:
+        states = list(_states_in(loader_state))
+    except RecursionError:
+        raise StateError("not a Forebay state: it is nested without an end, or nearly so") from None
     if not states:
         raise StateError("no Forebay state inside; expected what `StatefulDataLoader.state_dict()` returned")
     for state in states:

@@ -70,6 +70,11 @@ def translate(
     reason = ""
     for wide in integers:
         known = _known_columns(schema, wide)
+        if len(known) < len(schema) and "FieldPath(" in str(expression):
+            raise SettingError(
+                f"filters: `{expression}` names columns by their places, and Substrait has not the types of all; use "
+                "their names"
+            )
         try:
             plan = bytes(expression.to_substrait(known))
         except (pa.ArrowException, ValueError, TypeError, KeyError) as error:

@@ -34,16 +34,28 @@ class Rows(NamedTuple):
     step: int
     """From each row's position to the next one's: the world size."""
     num_rows: int
+    repeated: int | None = None
+    """Position of the last one, where it comes a second time, because the rank lacked a row."""
 
     @property
-    def positions(self) -> range:
+    def last(self) -> int:
+        """Position of the last one, if it is in turn."""
+        return self.first + self.step * max(self.num_rows - 1, 0)
+
+    @property
+    def positions(self) -> Sequence[int]:
         """The rows' positions in the order of the epoch, which know neither ranks nor batches."""
-        return range(self.first, self.first + self.step * self.num_rows, self.step)
+        in_turn = range(self.first, self.first + self.step * self.num_rows, self.step)
+        return in_turn if self.repeated is None else [*in_turn[:-1], self.repeated]
 
     def __str__(self) -> str:
-        last = self.first + self.step * max(self.num_rows - 1, 0)
         every = f" in steps of {self.step}" if self.step > 1 else ""
-        return f"the rows at positions {self.first} to {last}{every} of epoch {self.epoch}"
+        if self.repeated is None:
+            return f"the rows at positions {self.first} to {self.last}{every} of epoch {self.epoch}"
+        if self.num_rows == 1:
+            return f"the row at position {self.repeated} of epoch {self.epoch}, again"
+        last = self.last - self.step
+        return f"the rows at positions {self.first} to {last}{every}, and {self.repeated} again, of epoch {self.epoch}"
 
 
 def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
@@ -67,7 +79,7 @@ def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
 def seed_of(seed: int, rows: Rows, purpose: str) -> int:
     """Returns the random bits of the first row, as `seeds_of` does."""
     start, mask = _key(seed, rows.epoch, purpose)
-    return _mixed(start + rows.first * _GOLDEN) ^ mask
+    return _mixed(start + rows.positions[0] * _GOLDEN) ^ mask
 
 
 def _mixed(bits: int) -> int:
@@ -288,14 +300,18 @@ def _checked_table(batch: Any, result: Any, rows: Rows) -> Any:
 
 def _stacked(values: Sequence[Any]) -> Any:
     """Returns the values of rows as one array where they have one shape and type, else as a list."""
-    first = values[0]
+    first: Any = values[0]
     kind = type(first)
     if any(type(value) is not kind for value in values):
         return list(values)
     for module in ("torch", "numpy"):
         library: Any = sys.modules.get(module)
-        array = None if library is None else library.Tensor if module == "torch" else library.ndarray
-        if array is not None and isinstance(first, array):
+        if library is None:
+            continue
+        # What NumPy's arrays hold are of types of their own.
+        names = ("Tensor",) if module == "torch" else ("ndarray", "number", "bool_", "datetime64", "timedelta64")
+        kinds: Any = tuple(getattr(library, name) for name in names)
+        if isinstance(first, kinds):
             is_one = all(value.shape == first.shape and value.dtype == first.dtype for value in values)
             return library.stack(list(values)) if is_one else list(values)
     return list(values)

@@ -36,6 +36,10 @@ class WorkerInfo(Protocol):
     def seed(self) -> int:
         """The loop's seed, plus the worker's number."""
 
+    @property
+    def num_workers(self) -> int:
+        """How many there are."""
+
 
 class Choice(NamedTuple):
     """Where the next loop begins, as the process of the stream chose it."""
@@ -50,11 +54,12 @@ class Place:
 
     The choice counts at the moment a loop starts its workers, or starts them again. A position is for one loop: the
     next loop begins where the epoch does. Workers begin one by one, so the first one notes which loop used the position
-    up; loops are told apart by the seed that a DataLoader draws for each.
+    up; loops are told apart by the seed that a DataLoader draws for each, and by the numbers of their processes where a
+    program sets the seed again.
     """
 
     _CHOICE = struct.Struct("q4Q")
-    _USE = struct.Struct("qQ")
+    _USE = struct.Struct("qQqq")
     _NUM_USES = 64
 
     def __init__(self) -> None:
@@ -97,7 +102,7 @@ class Place:
         if self._begun:
             self._read()
         number, epoch, start = self._chosen
-        is_first = not is_shared or (self._use(number, worker.seed - worker.id) and self._begun != number)
+        is_first = not is_shared or (self._use(number, worker) and self._begun != number)
         if not self._is_chosen_here:
             stream._epoch, stream._start = epoch, start if is_first else stream._beginning(epoch)
             if stream._start == stream._beginning(epoch):
@@ -114,13 +119,19 @@ class Place:
             number, epoch, *start = self._CHOICE.unpack(os.pread(self._file, self._CHOICE.size, 0))
         self._chosen = Choice(number, epoch, Cursor._make(start))
 
-    def _use(self, number: int, loop: int) -> bool:
-        """Uses a choice for one loop, unless another loop did. Tells whether it is this loop's."""
+    def _use(self, number: int, worker: WorkerInfo) -> bool:
+        """Uses a choice for the loop of a worker, unless another loop did. Tells whether it is this loop's."""
+        seed = worker.seed - worker.id
+        # That of all workers of a loop, but for processes that other threads start meanwhile.
+        first_process = multiprocessing.current_process()._identity[-1] - worker.id
         with self._locked():
-            used, by = self._read_use(number)
+            used, *by = self._read_use(number)
             if used == number:
-                return by == loop
-            os.pwrite(self._file, self._USE.pack(number, loop), self._use_at(number))
+                by_seed, by_process, by_number = by
+                is_near = abs(by_process - first_process) < worker.num_workers
+                return by_seed == seed and by_number == worker.num_workers and is_near
+            use = self._USE.pack(number, seed, first_process, worker.num_workers)
+            os.pwrite(self._file, use, self._use_at(number))
             return True
 
     def settle(self, stream: Stream[Any]) -> bool:
@@ -138,10 +149,9 @@ class Place:
                 "use `torchdata.stateful_dataloader.StatefulDataLoader` and `forebay.cursor(loader.state_dict())`"
             )
 
-    def _read_use(self, number: int) -> tuple[int, int]:
+    def _read_use(self, number: int) -> tuple[int, ...]:
         data = os.pread(self._file, self._USE.size, self._use_at(number))
-        used, by = self._USE.unpack(data or bytes(self._USE.size))
-        return used, by
+        return self._USE.unpack(data or bytes(self._USE.size))
 
     def _use_at(self, number: int) -> int:
         return self._CHOICE.size + number % self._NUM_USES * self._USE.size

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Audience, Dataset, EpochReader, Error, FileRequest, FilesRequest, Io, Metrics, OpenRequest, OrderSettings,
-    Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
+    Answer, Audience, Dataset, EpochReader, Error, FileRequest, FilesRequest, Filter, Io, Metrics, OpenRequest,
+    OrderSettings, Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -160,8 +160,9 @@ impl PyDataset {
         let Self { dataset, recipe, .. } = this.get();
         let values = sql::values(this.py(), &parameters)?;
         let filtered = this.py().detach(|| dataset.filter_with(sql, values)).map_err(|error| to_py(&error))?;
-        // Values are not in the text that `reopen` takes.
-        let recipe = (recipe.is_some() || !parameters.is_empty()).then(|| Recipe {
+        // Neither values nor the numbers of classes, which may get other names, are in the text that `reopen` takes.
+        let is_text = filtered.filters().iter().all(Filter::is_all_in_its_text);
+        let recipe = (recipe.is_some() || !is_text).then(|| Recipe {
             base: this.clone().unbind(),
             text: sql.to_owned(),
             parameters,

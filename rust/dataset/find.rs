@@ -167,7 +167,8 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     Ok(Found { stores, packed, sources, listing: None, splits, commits: Vec::new() })
 }
 
-/// Returns objects that were found elsewhere, and what is to be opened of them. Sizes of local ones are looked up.
+/// Returns objects that were found elsewhere, and what is to be opened of them: of each part of a split each once, as
+/// several patterns may fit one. Sizes of local ones are looked up.
 pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Wanted>)> {
     let FilesRequest { splits, commit, storage_options } = request;
     let (mut stores, mut sources, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
@@ -177,13 +178,16 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
     for (name, of) in splits {
         let mut parts = Vec::new();
         for (part, files) in of {
-            let first = sources.len();
+            let (first, mut known) = (sources.len(), HashSet::new());
             for (file, location) in files.into_iter().zip(&mut of_files) {
                 // What is meant for the others means nothing to local files.
                 let is_local = location.store == StoreKey::Local;
                 let options = if is_local { const { &BTreeMap::new() } } else { &storage_options };
                 let store = store_of(location, &mut stores, options)?;
-                sources.extend(find_file(file, location.clone(), store, &stores[store]).await?);
+                let mut found = find_file(file, location.clone(), store, &stores[store]).await?;
+                found
+                    .retain(|Source { object, .. }| known.insert((store, object.path.clone(), object.written.clone())));
+                sources.extend(found);
             }
             parts.push((part, (first..sources.len()).collect()));
         }

@@ -162,8 +162,10 @@ pub(super) struct ParquetColumns {
 }
 
 impl ParquetColumns {
-    /// Plans the read of root columns; returns the ranges to fetch, too.
-    pub(super) fn try_new(rows: &WantedRows, roots: Vec<usize>) -> Result<(Self, Vec<Range<u64>>)> {
+    /// Plans the read of root columns, in any order; returns the ranges to fetch, too.
+    pub(super) fn try_new(rows: &WantedRows, mut roots: Vec<usize>) -> Result<(Self, Vec<Range<u64>>)> {
+        // The decoder returns them in the object's order, whatever the dataset's is.
+        roots.sort_unstable();
         let plan = || {
             let mut decoder = rows.decoder(roots.clone())?;
             let needed = decoder.try_next_reader()?;

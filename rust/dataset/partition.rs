@@ -74,7 +74,7 @@ pub(super) fn pairs(relative: &str) -> Vec<(String, Option<String>)> {
     let Some((folders, _)) = relative.rsplit_once('/') else { return Vec::new() };
     let mut pairs: Vec<(String, Option<String>)> = Vec::new();
     for (key, value) in folders.split('/').filter_map(|folder| folder.split_once('=')) {
-        let (key, value) = (decoded(key), Some(decoded(value)).filter(|value| value != NULL_VALUE));
+        let (key, value) = (key_of(key), Some(decoded(value)).filter(|value| value != NULL_VALUE));
         match pairs.iter_mut().find(|(known, _)| *known == key) {
             _ if key.is_empty() => {}
             Some(known) => known.1 = value,
@@ -82,6 +82,12 @@ pub(super) fn pairs(relative: &str) -> Vec<(String, Option<String>)> {
         }
     }
     pairs
+}
+
+/// Returns the name of a column; Arrow's interface has none with a NUL character, so it stays as it is written.
+fn key_of(text: &str) -> String {
+    let key = decoded(text);
+    if key.contains('\0') { text.to_owned() } else { key }
 }
 
 /// Decodes `%2F` and the like; leaves what is no such code, or not UTF-8 then, as it is.
@@ -187,6 +193,7 @@ mod tests {
         assert_eq!(paired("a=x%2Fy%20%C3%BC=/0.parquet"), [pair("a", "x/y ü=")]);
         assert_eq!(paired("a=__HIVE_DEFAULT_PARTITION__/b=/0.parquet"), [pair("a", "NULL"), pair("b", "")]);
         assert_eq!(paired("a=1/a=2/=3/0.parquet"), [pair("a", "2")]);
+        assert_eq!(paired("a%00b=%00/0.parquet"), [pair("a%00b", "\0")]);
         assert_eq!(paired("a=1.parquet"), []);
     }
 

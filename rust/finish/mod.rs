@@ -143,7 +143,9 @@ impl Finish {
         let replaced = self.images.iter().map(ImageColumn::index).chain(padded.iter().copied());
         for index in replaced {
             let name = schema.field(index).name();
-            if requests.keys().any(|path| path.split('.').next() == Some(name)) {
+            let is_of_column =
+                |path: &String| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            if requests.keys().any(is_of_column) {
                 let reason =
                     format!("column `{name}` is padded or decoded, and has no other form; leave one of both out");
                 return Err(Error::Setting { name: "forms", reason });

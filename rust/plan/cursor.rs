@@ -40,7 +40,7 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hole {
-    /// The span, counted over the dataset's.
+    /// The span, counted over the dataset's; of rows that are not shuffled the row group, counted over those with kept rows.
     pub span: u32,
     /// The first of its kept rows that is missing, from 0.
     pub start: u32,

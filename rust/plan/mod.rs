@@ -26,6 +26,7 @@ pub mod resolve;
 pub mod seed;
 pub mod share;
 pub mod span;
+mod units;
 mod walk;
 mod window;
 
@@ -41,6 +42,7 @@ pub use leaving::Leaving;
 pub use resolve::Mixing;
 pub use share::{BatchSlice, Remainder, Share, ShareError};
 pub use span::{Page, RowGroupLayout, Span, cut};
+pub use units::HoleUnits;
 pub use walk::Walk;
 
 use drawn::Drawn;

@@ -122,6 +122,11 @@ impl Filter {
         &self.text
     }
 
+    /// Returns whether the text alone says what is kept: no parameters are in it, and no names of classes.
+    pub fn is_all_in_its_text(&self) -> bool {
+        self.comment.is_empty()
+    }
+
     /// Returns the text that tells this filter from others.
     pub(crate) fn identity(&self) -> String {
         format!("{}{}", self.text, self.comment)
@@ -252,15 +257,18 @@ impl Selection {
 
     /// Returns the kept rows before each row group of the snapshot, and at the end all of them.
     pub(crate) fn starts(&self, snapshot: &Snapshot) -> &[u64] {
-        self.starts.get_or_init(|| {
-            let counts = self.rows.iter().zip(&snapshot.row_groups);
-            let counts = counts.map(|(set, of)| u64::from(set.count(0..of.num_rows)));
-            let ends = counts.scan(0, |before, count| {
-                *before += count;
-                Some(*before)
-            });
-            std::iter::once(0).chain(ends).collect()
-        })
+        if let Some(starts) = self.starts.get() {
+            return starts;
+        }
+        let counts = self.rows.iter().zip(&snapshot.row_groups);
+        let counts = counts.map(|(set, of)| u64::from(set.count(0..of.num_rows)));
+        let ends = counts.scan(0, |before, count| {
+            *before += count;
+            Some(*before)
+        });
+        let made = std::iter::once(0).chain(ends).collect();
+        // Not made within: who is forked meanwhile would wait for it for ever.
+        self.starts.get_or_init(|| made)
     }
 
     /// Evaluates the conjunction of `filters` on the rows that `within` keeps.

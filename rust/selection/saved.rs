@@ -1,4 +1,4 @@
-//! The format of a saved selection; `docs/reference/selection-format.md` describes it.
+//! The format of a saved selection; `docs/reference/selections.md` describes it.
 //!
 //! It is data, never code: a magic number and the version, a header in JSON, the rows of each row group, and a checksum
 //! of all before it. Reading checks everything, so what it returns is sound whatever the bytes were.

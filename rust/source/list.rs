@@ -37,6 +37,11 @@ pub(crate) async fn list(connection: &Connection, location: &Location) -> Result
     if connection.is_local {
         let path = file_path(&location.path);
         let metadata = std::fs::metadata(&path).map_err(|source| system_error(location, source))?;
+        if !metadata.is_dir() && !metadata.is_file() {
+            // To open a pipe is to wait for who writes to it.
+            let reason = "it is a pipe or a device; expected a file, which can be read in any order".to_owned();
+            return Err(Error::Uri { uri: location.text.clone(), reason });
+        }
         return if metadata.is_dir() {
             list_folder(connection, location).await
         } else {
@@ -127,7 +132,56 @@ fn matcher(location: &Location, pattern: &str) -> Result<GlobMatcher> {
 
 async fn list_all(connection: &Connection, location: &Location) -> Result<Vec<ObjectMeta>> {
     let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
-    connection.client.list(prefix).try_collect().await.map_err(|source| error(&location.text, source))
+    let failed = |source| error(&location.text, source);
+    let listed = connection.client.list(prefix).try_collect().await;
+    if listed.is_ok() || !connection.is_local {
+        return listed.map_err(failed);
+    }
+    // The client refuses a folder for names in it that are no keys, and for links that lead in a circle.
+    let folder = file_path(&location.path);
+    let walked = connection.io.spawn_blocking(move || walk(folder)).await;
+    let walked = walked.map_err(|_| Error::Closed { reason: "cancelled" })?;
+    let paths = walked.map_err(|source| system_error(location, source))?;
+    let head = async |path: &Path| match connection.client.head(path).await {
+        // Removed meanwhile.
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        found => found.map(Some),
+    };
+    let mut metas = Vec::with_capacity(paths.len());
+    for path in &paths {
+        metas.extend(head(path).await.map_err(failed)?);
+    }
+    Ok(metas)
+}
+
+/// Returns the files below a folder, wherever links lead, but for those that lead back. One that is Parquet by its name, which
+/// is none of a key, is an error.
+fn walk(folder: PathBuf) -> std::io::Result<Vec<Path>> {
+    let mut found = Vec::new();
+    let mut pending = vec![(folder.canonicalize()?, folder, Vec::new())];
+    while let Some((real, folder, mut above)) = pending.pop() {
+        if above.contains(&real) {
+            continue;
+        }
+        above.push(real);
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            // Links that lead nowhere, or to themselves.
+            let Ok(metadata) = std::fs::metadata(&path) else { continue };
+            if metadata.is_dir() {
+                pending.push((path.canonicalize()?, path, above.clone()));
+            } else if metadata.is_file() {
+                match Path::from_absolute_path(&path) {
+                    Ok(key) => found.push(key),
+                    Err(refused) if has_parquet_extension(&path.to_string_lossy()) => {
+                        return Err(std::io::Error::other(format!("{}: rename it: {refused}", path.display())));
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the objects that `wanted` accepts, in natural order of their keys.

@@ -104,7 +104,7 @@ impl Table {
     fn identity(&self) -> String {
         match self {
             Self::Dataset(dataset) => {
-                let query = dataset.query_texts().join("; ");
+                let query = dataset.table_texts().join("; ");
                 format!("dataset {} {query}", dataset.snapshot().fingerprint)
             }
             Self::Batches(schema, batches) => plan::digest_of_batches(schema, batches),
@@ -214,6 +214,11 @@ impl Dataset {
             };
             fields.push(self.field_of(field, &origin));
             origins.push(origin);
+        }
+        if let Some(field) = fields.iter().find(|field| field.name().contains('\0')) {
+            let reason =
+                format!("no column can be named {:?}: Arrow's interface ends at the NUL character", field.name());
+            return Err(Error::Sql { sql: sql::shortened(&request.text), reason });
         }
         if let Some(name) = repeated(&fields) {
             let reason = format!("two columns are named `{name}`; name one of them by `AS`");

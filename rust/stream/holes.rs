@@ -1,30 +1,32 @@
 //! Rows that could not be read and are left out, where the user chose so.
 //!
-//! A hole is some kept rows of a span: those of the part that failed. Their positions stay empty, and nothing moves into
-//! their place. What a state lists is not asked for again, so that the rows after it are those of the run that wrote it.
+//! A hole is some kept rows of a span, or of its row group: those of the part that failed. Their positions stay empty, and
+//! nothing moves into their place. What a state lists is not asked for again, so that the rows after it are those of the run
+//! that wrote it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::plan::{EpochPlan, Hole, RowRef};
+use crate::plan::{EpochPlan, Hole, HoleUnits, RowRef};
 
 /// The holes of an epoch, as far as they are known to a stream.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     /// In the order in which they were found; those of the state first.
     found: Vec<Hole>,
-    /// Kept rows of each span.
-    of_span: BTreeMap<u32, Vec<Range<u32>>>,
+    units: HoleUnits,
+    /// Kept rows of each unit.
+    of_unit: BTreeMap<u32, Vec<Range<u32>>>,
     num_rows: u64,
     /// How many rows may be missing; without, none.
     max_rows: Option<u64>,
 }
 
 impl Holes {
-    /// Begins with the holes of a state.
-    pub(super) fn new(known: Vec<Hole>, max_rows: Option<u64>) -> Self {
-        let mut holes = Self { max_rows, ..Self::default() };
+    /// Begins with the holes of a state, counted in `units`.
+    pub(super) fn new(known: Vec<Hole>, max_rows: Option<u64>, units: HoleUnits) -> Self {
+        let mut holes = Self { max_rows, units, ..Self::default() };
         for hole in known {
             holes.note(hole);
         }
@@ -49,36 +51,56 @@ impl Holes {
     /// more than may be.
     pub(super) fn add(&mut self, hole: impl FnOnce(String) -> Hole, cause: Error) -> Result<()> {
         let Some(max_rows) = self.max_rows.filter(|_| cause.is_of_object()) else { return Err(cause) };
-        self.note(hole(cause.describe()));
-        if self.num_rows > max_rows {
-            return Err(Error::TooManySkipped { num_rows: self.num_rows, max_rows, source: Box::new(cause) });
+        let hole = hole(cause.describe());
+        let num_rows = self.num_rows + self.num_new(&hole);
+        if num_rows > max_rows {
+            // Not noted: a state of the batches before it would have its rows left out.
+            return Err(Error::TooManySkipped { num_rows, max_rows, source: Box::new(cause) });
         }
+        self.note(hole);
         Ok(())
     }
 
     fn note(&mut self, hole: Hole) {
-        let rows = hole.start..hole.end;
-        let of_span = self.of_span.entry(hole.span).or_default();
-        // A part that several blocks wanted at once fails for each of them.
-        if rows.is_empty() || of_span.iter().any(|known| known.start <= rows.start && rows.end <= known.end) {
-            return;
+        let num_new = self.num_new(&hole);
+        if num_new > 0 {
+            self.num_rows += num_new;
+            self.of_unit.entry(hole.span).or_default().push(hole.start..hole.end);
+            self.found.push(hole);
         }
-        self.num_rows += u64::from(rows.end - rows.start);
-        of_span.push(rows);
-        self.found.push(hole);
+    }
+
+    /// Returns how many rows of a hole are not known to be missing. A part that several blocks wanted at once fails for each of
+    /// them, and what a state lists may have been read in other parts.
+    fn num_new(&self, hole: &Hole) -> u64 {
+        let known = self.of_unit.get(&hole.span).map_or(&[][..], Vec::as_slice);
+        num_beyond(known, hole.start..hole.end)
     }
 
     /// Drops the rows that are known to be missing.
     pub(super) fn drop_missing(&self, rows: &mut Vec<RowRef>, plan: &EpochPlan) {
-        if self.of_span.is_empty() {
+        if self.of_unit.is_empty() {
             return;
         }
         rows.retain(|row| {
-            let Some(missing) = self.of_span.get(&row.piece.span) else { return true };
-            let number = plan.kept_row(row.piece.span, plan.piece(row.piece).kept.start + row.row);
+            let (unit, first) = self.units.place(row.piece.span);
+            let Some(missing) = self.of_unit.get(&unit) else { return true };
+            let number = first + plan.kept_row(row.piece.span, plan.piece(row.piece).kept.start + row.row);
             !missing.iter().any(|missing| missing.contains(&number))
         });
     }
+}
+
+/// Returns how many of the rows are in none of `known`.
+fn num_beyond(known: &[Range<u32>], rows: Range<u32>) -> u64 {
+    let without = |left: Vec<Range<u32>>, known: &Range<u32>| {
+        let parts = left
+            .into_iter()
+            .flat_map(|rows| [rows.start..rows.end.min(known.start), rows.start.max(known.end)..rows.end]);
+        parts.filter(|rows| !rows.is_empty()).collect()
+    };
+    let left = known.iter().fold(vec![rows], without);
+    left.iter().map(|rows| u64::from(rows.end.saturating_sub(rows.start))).sum()
 }
 
 #[cfg(test)]
@@ -98,7 +120,7 @@ mod tests {
 
     #[test]
     fn rows_are_counted_once_and_dropped() {
-        let mut holes = Holes::new(vec![hole(1, 10..20)], Some(100));
+        let mut holes = Holes::new(vec![hole(1, 10..20)], Some(100), HoleUnits::default());
         for rows in [10..20, 12..15, 40..50] {
             holes.add(|_| hole(1, rows), damaged()).unwrap();
         }
@@ -113,17 +135,33 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_row_group_are_missing_however_it_is_cut() {
+        let spans = [(0, 50), (1, 30), (1, 30), (1, 40)];
+        let spans = spans.map(|(row_group, num_kept)| Span { row_group, start: 0, end: num_kept, num_kept });
+        let mut holes = Holes::new(vec![hole(1, 20..70)], Some(100), HoleUnits::row_groups(&spans));
+        holes.add(|_| hole(1, 60..100), damaged()).unwrap();
+        assert_eq!(holes.num_rows(), 80);
+        let plan = EpochPlan::new(Arc::new(spans), Order::Sequential, 0);
+        let row = |span, row| RowRef { piece: PieceId { lane: 0, span }, row };
+        let kept = [row(0, 25), row(1, 19)];
+        let mut rows = vec![kept[0], kept[1], row(1, 20), row(2, 0), row(3, 9), row(3, 10)];
+        holes.drop_missing(&mut rows, &plan);
+        assert_eq!(rows, kept);
+    }
+
+    #[test]
     fn more_than_may_be_missing_is_an_error_that_says_why() {
-        let mut holes = Holes::new(Vec::new(), Some(10));
+        let mut holes = Holes::new(Vec::new(), Some(10), HoleUnits::default());
         holes.add(|_| hole(0, 0..10), damaged()).unwrap();
         let error = holes.add(|_| hole(0, 10..11), damaged()).unwrap_err();
         assert!(matches!(error, Error::TooManySkipped { num_rows: 11, max_rows: 10, .. }), "{error}");
         assert!(error.describe().contains("it is damaged"), "{}", error.describe());
+        assert_eq!((holes.num_rows(), holes.found().len()), (10, 1));
     }
 
     #[test]
     fn what_is_not_the_objects_fault_is_no_hole() {
-        let mut holes = Holes::new(Vec::new(), Some(10));
+        let mut holes = Holes::new(Vec::new(), Some(10), HoleUnits::default());
         let error = Error::Closed { reason: "it was closed" };
         assert!(matches!(holes.add(|_| hole(0, 0..1), error), Err(Error::Closed { .. })));
         assert!(Holes::default().add(|_| hole(0, 0..1), damaged()).is_err());

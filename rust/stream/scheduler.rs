@@ -17,7 +17,8 @@
 //!
 //! **How far ahead they are decoded.** From a store as far as the memory goes, which outlasts a stall. What lies at hand no
 //! further than a loop may take batches in a burst, and than keeps all threads busy: what is decoded earlier is memory that
-//! the system has to give anew, and has left the processor's caches when it is gathered.
+//! the system has to give anew, and has left the processor's caches when it is gathered. A stream that rests is not ahead of
+//! the next batch: while one thread gathers that, the others would decode all the rest.
 //!
 //! [`planning`] says which batches come next and what they need, [`blocks`] what happens when the window does not fit.
 
@@ -92,6 +93,8 @@ pub(super) struct Scheduler {
     batches: VecDeque<PlannedBatch>,
     num_delivered: u64,
     is_planned_to_end: bool,
+    /// The number of a batch that cannot be made: the delivery ends before it.
+    end: u64,
     residents: FxHashMap<PieceKey, Resident>,
     /// Pieces to fetch, first needed first.
     queue: VecDeque<PieceKey>,
@@ -104,6 +107,8 @@ pub(super) struct Scheduler {
     fetch_window: u64,
     /// How many bytes of batches, and how many parts however large, may be decoded ahead; `None` for all that fit.
     decoded_ahead: Option<(u64, u64)>,
+    /// Nothing is decoded or gathered for a batch behind the next one.
+    is_resting: bool,
     num_decoding: usize,
     /// Pieces being fetched or decoded, and batches being gathered.
     num_under_way: usize,
@@ -153,6 +158,7 @@ impl Scheduler {
             batches: VecDeque::new(),
             num_delivered: 0,
             is_planned_to_end: false,
+            end: u64::MAX,
             residents: FxHashMap::default(),
             queue: VecDeque::new(),
             to_decode: BTreeSet::new(),
@@ -160,6 +166,7 @@ impl Scheduler {
             undecoded_bytes: 0,
             fetch_window: config::FETCH_WINDOW_BYTES,
             decoded_ahead: None,
+            is_resting: false,
             num_decoding: 0,
             num_under_way: 0,
             num_ready: 0,
@@ -192,6 +199,11 @@ impl Scheduler {
         let num_parts = config::PARTS_AHEAD_PER_THREAD.saturating_mul(num_threads.max(1) as u64);
         self.decoded_ahead = Some((config::DECODED_AHEAD_BYTES, num_parts));
         self
+    }
+
+    /// From now on nothing is decoded or gathered for a batch behind the next one, unless nothing else can be done.
+    pub(super) fn rest(&mut self) {
+        self.is_resting = true;
     }
 
     /// Returns what to do now; `None` until something is reported or delivered.
@@ -320,7 +332,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// As those of [`Holes::add`].
+    /// As those of [`Holes::add`], for after the batches before the first that needs the part: the delivery ends there. What
+    /// only batches behind such an end need is no error.
     pub(super) fn lost(
         &mut self,
         key: PieceKey,
@@ -328,7 +341,11 @@ impl Scheduler {
         cause: Error,
     ) -> Result<(), Error> {
         let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
-        self.holes.add(|cause| hole(&resident.part.kept, cause), cause)?;
+        let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
+        let added = match first_needed < self.end {
+            true => self.holes.add(|cause| hole(&resident.part.kept, cause), cause),
+            false => Ok(()),
+        };
         self.num_under_way -= 1;
         if matches!(resident.stage, Stage::Decoding) {
             self.num_decoding -= 1;
@@ -337,7 +354,50 @@ impl Scheduler {
         }
         resident.is_lost = true;
         self.arrived(key, Held::default());
-        Ok(())
+        added.inspect_err(|_| self.end_before(first_needed))
+    }
+
+    /// Reports that a batch cannot be gathered, or nothing made of it: the delivery ends before it. Returns whether it did
+    /// not end before.
+    pub(super) fn failed(&mut self, number: u64) -> bool {
+        self.num_under_way -= 1;
+        let is_first = number < self.end;
+        if is_first {
+            self.end_before(number);
+        }
+        is_first
+    }
+
+    /// Ends the delivery before batch `number`: it and those behind it are not wanted any more.
+    fn end_before(&mut self, number: u64) {
+        self.end = number;
+        self.is_planned_to_end = true;
+        let index = index_of(number, self.num_delivered).min(self.batches.len());
+        for batch in self.batches.split_off(index) {
+            match batch.progress {
+                Progress::Planned { rows, .. } => self.budget.release(planned_bytes(rows.len())),
+                Progress::Gathering(reserved) => {
+                    self.budget.release(reserved.saturating_add(planned_bytes(batch.slice.len)));
+                }
+                Progress::Ready(_, bytes) => {
+                    self.budget.release(bytes);
+                    self.num_ready -= 1;
+                    self.ready_bytes -= bytes;
+                }
+            }
+            for key in batch.pieces {
+                if let Some(resident) = self.residents.get_mut(&key) {
+                    resident.num_users -= 1;
+                    resident.is_finished = true;
+                }
+                self.drop_if_unwanted(key);
+            }
+        }
+        let is_wanted = |key: &PieceKey| {
+            let first_needed = self.residents.get(key).and_then(|resident| resident.waiting.first());
+            first_needed.is_some_and(|&first_needed| first_needed < number)
+        };
+        self.queue.retain(is_wanted);
     }
 
     /// Holds what became of a part, for the batches that wait for it.
@@ -500,10 +560,13 @@ impl Scheduler {
     /// Returns whether a part that batch `first` needs, and none before it, may wait: for something that is under way, or
     /// that the consumer can take.
     fn is_far_ahead(&self, first: u64) -> bool {
-        let Some((bytes, num_parts)) = self.decoded_ahead else { return false };
         if self.num_under_way == 0 && self.num_ready == 0 {
             return false;
         }
+        if self.is_resting {
+            return first > self.num_delivered;
+        }
+        let Some((bytes, num_parts)) = self.decoded_ahead else { return false };
         let ahead = self.row_bytes.of(index_of(first, self.num_delivered).saturating_mul(self.batch_rows()));
         ahead > bytes.max(self.largest_part.saturating_mul(num_parts))
     }
@@ -526,7 +589,8 @@ impl Scheduler {
         let is_planned = |batch: &PlannedBatch| matches!(batch.progress, Progress::Planned { .. });
         let Some(index) = self.batches.iter().position(is_planned) else { return Ok(Step::Wait) };
         let is_enough = self.ready_bytes >= self.budget.limit() / READY_SHARE && index >= MIN_READY_BATCHES;
-        if is_enough || index >= MAX_READY_BATCHES || self.batches[index].is_missing_pieces() {
+        let max_ready = if self.is_resting { 1 } else { MAX_READY_BATCHES };
+        if is_enough || index >= max_ready || self.batches[index].is_missing_pieces() {
             return Ok(Step::Wait);
         }
         let bytes = self.gathered_bytes(&self.batches[index]);

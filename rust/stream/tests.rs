@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
@@ -16,11 +16,11 @@ use parquet::file::properties::WriterProperties;
 use super::holes::Holes;
 use super::piece::{PieceKey, Task};
 use super::scheduler::Scheduler;
-use super::{BatchStream, Cause, StreamOptions};
+use super::{BatchStream, Cause, Most, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
-use crate::plan::{EpochPlan, Hole, Order, Remainder, Share, Span};
+use crate::plan::{EpochPlan, Hole, HoleUnits, Order, Remainder, Share, Span};
 use crate::reader::Part;
 use crate::{Dataset, EpochReader, Error, Io, OpenRequest, OrderSettings, Progress, Result};
 
@@ -151,7 +151,7 @@ fn scheduler(batch_rows: u32, limit: u64) -> Scheduler {
     let cost = ReadCost { fetched: PART_BYTES, decoded: PART_BYTES, ..ReadCost::default() };
     let planned = Arc::clone(&plan);
     let cut = move |piece| vec![Part { kept: planned.piece(piece).kept, cost }];
-    let holes = Holes::new(Vec::new(), Some(u64::MAX));
+    let holes = Holes::new(Vec::new(), Some(u64::MAX), HoleUnits::default());
     Scheduler::new(plan, Share::whole(1000, batch_rows), limit, PART_BYTES / 10, holes, cut)
 }
 
@@ -191,6 +191,50 @@ fn what_later_batches_need_does_not_delay_the_first() {
         let is_most_here = num_waited_for <= 4;
         assert_eq!(num_asked_later, if is_most_here { NUM_IN_WINDOW - num_waited_for } else { 0 }, "{num_come} came");
     }
+}
+
+/// Has all parts of the next batches be lost that are asked for, so that these can be gathered.
+fn lose_asked(scheduler: &mut Scheduler) {
+    for key in asked(scheduler) {
+        let failed = Error::ShortRead { url: String::new(), range: 0..1, got: 0 };
+        let hole = |kept: &Range<u32>, cause| {
+            let &Range { start, end } = kept;
+            Hole { span: key.piece.span, start, end, object: String::new(), row_group: 0, cause }
+        };
+        scheduler.lost(key, hole, failed).unwrap();
+    }
+}
+
+#[test]
+fn a_stream_that_rests_gathers_the_next_batch_alone() {
+    let gathered = |mut scheduler: Scheduler| {
+        lose_asked(&mut scheduler);
+        let tasks = std::iter::from_fn(|| scheduler.next_task().unwrap());
+        tasks.filter(|task| matches!(task, Task::Gather { .. })).count()
+    };
+    let awake = || scheduler(5, 4 << 30);
+    assert!(gathered(awake()) > 1);
+    let mut resting = awake();
+    resting.rest();
+    assert_eq!(gathered(resting), 1);
+}
+
+#[test]
+fn the_delivery_ends_before_the_first_batch_that_cannot_be_made() {
+    let mut scheduler = scheduler(5, 4 << 30);
+    lose_asked(&mut scheduler);
+    let tasks = std::iter::from_fn(|| scheduler.next_task().unwrap());
+    let num_gathering = tasks.filter(|task| matches!(task, Task::Gather { .. })).count();
+    assert!(num_gathering > 4);
+    assert!(scheduler.failed(3));
+    assert!(!scheduler.failed(4), "it is behind the end");
+    assert!(scheduler.failed(2), "it is before the end");
+    for number in [1, 0] {
+        assert!(!scheduler.is_done());
+        scheduler.gathered(number, RecordBatch::new_empty(Arc::new(Schema::empty())), false);
+    }
+    assert_eq!(scheduler.deliver(Most { batches: 8, bytes: u64::MAX }).len(), 2);
+    assert!(scheduler.is_done());
 }
 
 /// Writes and opens a file of 200 row groups of 16 texts, 64 KiB each, that take no room in it: 200 MiB of rows.

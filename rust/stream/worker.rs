@@ -26,7 +26,7 @@ use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
 use crate::source::{CachedFile, Connection, Missed, read_cached, read_ranges};
 
-/// Whether streams rest while a batch is ready.
+/// Whether streams rest while a batch is ready, and until then work on that one alone.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
 /// From now on every stream of this process reads ahead no further than to its next batch. For a process that ends: it
@@ -67,6 +67,8 @@ struct State {
     /// What the consumer waits for.
     waiting: Waiting,
     error: Option<Error>,
+    /// What the delivery ends with, once the batches before it were taken.
+    ending: Option<Error>,
     is_closed: bool,
 }
 
@@ -113,7 +115,7 @@ impl Shared {
         let plan = reader.plan(epoch);
         let planned = Arc::clone(&plan);
         let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
-        let holes = Holes::new(holes, options.max_skipped);
+        let holes = Holes::new(holes, options.max_skipped, reader.hole_units().clone());
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
         let scheduler = match window_bytes {
@@ -131,7 +133,13 @@ impl Shared {
             memory_limit: options.memory_limit,
             epoch,
             num_skipped: AtomicU64::new(0),
-            state: Mutex::new(State { scheduler, waiting: Waiting::default(), error: None, is_closed: false }),
+            state: Mutex::new(State {
+                scheduler,
+                waiting: Waiting::default(),
+                error: None,
+                ending: None,
+                is_closed: false,
+            }),
             work: Condvar::new(),
             delivery: Condvar::new(),
             reads_at_once: AtomicBool::new(is_local),
@@ -168,7 +176,9 @@ impl Shared {
                 return Err(Error::Closed { reason: "it was closed, or has failed before" });
             }
             if state.scheduler.is_done() {
-                return Ok(Delivered::End);
+                let Some(error) = state.ending.take() else { return Ok(Delivered::End) };
+                state.is_closed = true;
+                return Err(error);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -253,13 +263,21 @@ impl Shared {
         self.delivery.notify_all();
     }
 
+    /// Fails once the batches before the one that cannot be made were taken.
+    fn end_with(&self, mut state: MutexGuard<'_, State>, error: Error) {
+        state.ending = Some(error);
+        drop(state);
+        self.work.notify_all();
+        self.delivery.notify_all();
+    }
+
     /// Leaves a part out that cannot be read, if that may be; fails otherwise.
     fn lose(&self, key: PieceKey, cause: Error) {
         let mut state = self.lock();
         let lost = state.scheduler.lost(key, |kept, cause| self.reader.hole(key.piece, kept, cause), cause);
         state.still_waits();
         if let Err(error) = lost {
-            return self.fail_locked(state, error);
+            return self.end_with(state, error);
         }
         drop(state);
         self.work.notify_one();
@@ -281,9 +299,12 @@ impl Shared {
             if state.is_closed || state.error.is_some() || state.scheduler.is_done() {
                 return None;
             }
-            if RESTS.load(Ordering::Relaxed) && state.scheduler.has_ready() {
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
+            if RESTS.load(Ordering::Relaxed) {
+                state.scheduler.rest();
+                if state.scheduler.has_ready() {
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
             }
             match state.scheduler.next_task() {
                 Ok(Some(task)) => {
@@ -341,23 +362,40 @@ impl Shared {
             }
             Task::Gather { number, slice, sources, rows } => {
                 let start = Instant::now();
-                let schema = self.reader.schema();
-                // Where nothing could be read there is nothing to gather from.
-                let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
-                let view = nothing.or_else(|| held::view(schema, &sources, &rows));
-                let is_view = view.is_some();
-                let gathered = view.map_or_else(|| held::gather(schema, &sources, &rows), Ok);
-                let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
-                drop(sources);
-                let (batch, is_view) = match &self.finish {
-                    None => (batch, is_view),
-                    Some(finish) => (self.finished(finish, batch, slice)?, false),
+                let (batch, is_view) = match self.gather(slice, sources, &rows) {
+                    Ok(gathered) => gathered,
+                    Err(error) => {
+                        let mut state = self.lock();
+                        if state.scheduler.failed(number) {
+                            self.end_with(state, error);
+                        } else {
+                            drop(state);
+                            self.work.notify_one();
+                        }
+                        return Ok(());
+                    }
                 };
                 add_elapsed(&self.gathering_nanos, start);
                 self.report(|scheduler| scheduler.gathered(number, batch, is_view));
                 self.delivery.notify_all();
                 Ok(())
             }
+        }
+    }
+
+    /// Copies the rows of a batch together and makes of them what was asked for; tells whether it is a view of a part.
+    fn gather(&self, slice: BatchSlice, sources: Vec<Held>, rows: &[(u32, u32)]) -> Result<(RecordBatch, bool)> {
+        let schema = self.reader.schema();
+        // Where nothing could be read there is nothing to gather from.
+        let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
+        let view = nothing.or_else(|| held::view(schema, &sources, rows));
+        let is_view = view.is_some();
+        let gathered = view.map_or_else(|| held::gather(schema, &sources, rows), Ok);
+        let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
+        drop(sources);
+        match &self.finish {
+            None => Ok((batch, is_view)),
+            Some(finish) => Ok((self.finished(finish, batch, slice)?, false)),
         }
     }
 

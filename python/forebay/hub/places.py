@@ -58,14 +58,24 @@ def parse(source: str) -> Place | None:
     """
     if source.startswith("hf://"):
         return _of_uri(source)
-    if source.startswith("buckets/") and source.count("/") >= 2 and not Path(source).exists():
+    if source.startswith("buckets/") and source.count("/") >= 2 and local(source) is None:
         return _of_uri(f"hf://{source}")
     name, at, revision = source.partition("@")
-    if not _NAME.fullmatch(name) or ".." in name or Path(source).exists():
+    if not _NAME.fullmatch(name) or ".." in name or local(source) is not None:
         return None
     if name.rsplit(".", 1)[-1] in ("parquet", "forebay"):
         return None
     return _with_revision(Place("datasets", name), unquote(revision)) if at else Place("datasets", name)
+
+
+def local(path: str) -> Path | None:
+    """Returns the file or folder of this machine that a text names; None where none is there, or can be called so."""
+    try:
+        found = Path(path).expanduser()
+        return found if found.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        # Too long a name, a user that nobody is: what is the matter, the core says.
+        return None
 
 
 def _of_uri(uri: str) -> Place:

@@ -16,6 +16,7 @@ from forebay.exceptions import DataError, HubUnreachableError, StoreError
 from forebay.hub import card
 from forebay.hub.client import Client, optional, quoted, text_of
 from forebay.hub.patterns import Listing
+from forebay.hub.places import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,8 +177,8 @@ class _Copy:
         """
         revision = place.revision or "main"
         found = cls(settings.cache, place.id, revision)
-        ref = found.folder / "refs" / revision
-        if not _COMMIT.fullmatch(revision) and ref.is_file():
+        ref = local(str(found.folder / "refs" / revision))
+        if not _COMMIT.fullmatch(revision) and ref is not None and ref.is_file():
             found = cls(settings.cache, place.id, ref.read_text(encoding="utf-8").strip())
         if _COMMIT.fullmatch(found.commit) and found.snapshot.is_dir():
             return found

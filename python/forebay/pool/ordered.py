@@ -71,6 +71,14 @@ class Crew(Protocol):
         """Ends the workers."""
 
 
+def rows_of(item: Item, this: Pass) -> Rows:
+    """Returns which rows a batch holds."""
+    rows = Rows(this.epoch, item.first, this.world_size, item.num_rows)
+    if this.num_positions is None or rows.last < this.num_positions:
+        return rows
+    return rows._replace(repeated=this.rank % this.num_positions)
+
+
 class Ordered:
     """Batches that a crew works on, in their order."""
 
@@ -86,6 +94,7 @@ class Ordered:
         self._items: dict[int, Item] = {}
         self._done: dict[int, Done] = {}
         self._is_at_end = False
+        self._failure: Exception | None = None
         self.is_closed = False
 
     def is_ready(self) -> bool:
@@ -99,6 +108,8 @@ class Ordered:
     def __next__(self) -> Item:
         self._give(waits=True)
         if not self._items:
+            if self._failure is not None:
+                raise self._failure
             raise StopIteration
         number = next(iter(self._items))
         started, num_skipped = time.monotonic(), self._crew.num_skipped
@@ -126,13 +137,16 @@ class Ordered:
         if self._items and not self._crew.is_short:
             return
         while self._has_room:
-            if not (waits and not self._items) and not self._batches.is_ready():
-                return
-            item = next(self._batches, None)
+            try:
+                if not (waits and not self._items) and not self._batches.is_ready():
+                    return
+                item = next(self._batches, None)
+            except Exception as error:  # noqa: BLE001 - raised behind the batches before it
+                self._failure, item = error, None
             if item is None:
                 self._is_at_end = True
                 return
-            self._items[self._crew.give(item.value, self._rows(item))] = item._replace(value=None)
+            self._items[self._crew.give(item.value, rows_of(item, self._pass))] = item._replace(value=None)
 
     @property
     def _has_room(self) -> bool:
@@ -143,16 +157,13 @@ class Ordered:
         """Whether a worker has nothing to do, because the stream has no batch for it."""
         return self._has_room and len(self._items) - len(self._done) < self._crew.num_workers
 
-    def _rows(self, item: Item) -> Rows:
-        return Rows(self._pass.epoch, item.first, self._pass.world_size, item.num_rows)
-
     def _collect(self, seconds: float) -> None:
         for done in self._crew.collect(seconds):
             self._done[done.number] = done
 
     def _give_up_waiting(self, number: int) -> None:
         who = self._crew.describe(number)
-        rows = self._rows(self._items[number])
+        rows = rows_of(self._items[number], self._pass)
         self._crew.close()
         raise TransformTimeoutError(
             f"{self._crew.setting}: nothing came of {rows} within the timeout of {self._timeout} s, from {who}; raise "
@@ -185,7 +196,7 @@ class Inline:
 
     def __next__(self) -> Item:
         item = next(self._batches)
-        rows = Rows(self._pass.epoch, item.first, self._pass.world_size, item.num_rows)
+        rows = rows_of(item, self._pass)
         # The loop waits for functions also where it runs them itself.
         self._pass.waiting.note(is_on=True)
         value = self._program(item.value, rows)

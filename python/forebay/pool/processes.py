@@ -14,7 +14,7 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import TransformError, WorkerDiedError
+from forebay.exceptions import SettingError, TransformError, WorkerDiedError
 from forebay.pool.channel import LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
@@ -37,6 +37,11 @@ class Processes:
     """Processes that run a program on batches. They end with it, and with this process."""
 
     def __init__(self, job: bytes, setting: str, num_workers: int, prefetch: int, start_method: str) -> None:
+        if multiprocessing.current_process().daemon:
+            raise SettingError(
+                f"{setting}: this process is a daemon of `multiprocessing`, which may start no others; run functions "
+                "in threads, or in the loop"
+            )
         self.setting = setting
         self.num_workers = num_workers
         self.capacity = num_workers * prefetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import weakref
@@ -24,20 +25,22 @@ class Threads:
         self.setting = program.setting
         self.num_workers = num_workers
         self.capacity = num_workers * prefetch
+        self._owner = os.getpid()
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._num_given = self._num_abandoned = 0
         self.num_skipped = 0
+        # First: not all of them may start.
+        self._end = weakref.finalize(self, _end, self._tasks, num_workers)
         for number in range(num_workers):
             threading.Thread(
                 target=_work, args=(program, self._tasks, self._done), name=f"forebay-map-{number}", daemon=True
             ).start()
-        self._end = weakref.finalize(self, _end, self._tasks, num_workers)
 
     @property
     def is_usable(self) -> bool:
-        """Whether the threads still wait for batches."""
-        return self._end.alive
+        """Whether the threads still wait for batches, and are this process's: a fork has none of them."""
+        return self._end.alive and self._owner == os.getpid()
 
     @property
     def has_begun(self) -> bool:

@@ -48,7 +48,9 @@ impl Scheduler {
 
     /// Plans one more batch; `false` at the end.
     pub(super) fn plan_batch(&mut self) -> Result<bool, TooLarge> {
-        let Some(slice) = self.numbers.peek().and_then(|&t| self.share.batch(t)) else {
+        let number = self.num_delivered + self.batches.len() as u64;
+        let next = self.numbers.peek().filter(|_| number < self.end);
+        let Some(slice) = next.and_then(|&t| self.share.batch(t)) else {
             self.is_planned_to_end = true;
             return Ok(false);
         };
@@ -57,7 +59,6 @@ impl Scheduler {
             return Err(self.too_large_batch(&slice, batch_bytes));
         }
         self.numbers.next();
-        let number = self.num_delivered + self.batches.len() as u64;
         let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
         // A repeated row comes in a piece of its own, wanted just this once.

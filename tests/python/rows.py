@@ -67,7 +67,8 @@ def ids(batch: Any) -> list[int]:
 
 @ids.register
 def _(batch: dict) -> list[int]:
-    return batch["id"].tolist()
+    column = batch["id"]
+    return column if isinstance(column, list) else column.tolist()
 
 
 def ids_of(batches: Iterable[Any]) -> list[int]:

@@ -206,6 +206,15 @@ QUERIES = [
 ]
 
 
+def test_columns_are_those_of_their_names_in_any_order(tmp_path: Path) -> None:
+    columns = {name: [{"x": first + row} for row in range(40)] for first, name in ((0, "a"), (1000, "b"), (2000, "c"))}
+    ds = write(tmp_path, pa.table(columns))
+    for names in itertools.permutations(columns):
+        some = ds.select_columns(names)
+        assert some[[7, 30]] == {name: [columns[name][7], columns[name][30]] for name in names}
+        assert some[-1] == {name: columns[name][-1] for name in names}
+
+
 @pytest.mark.parametrize("sql", QUERIES)
 def test_rows_of_a_query_come_by_number(ds: fb.Dataset, sql: str) -> None:
     query = ds.sql(sql)
@@ -228,6 +237,32 @@ def test_rows_of_a_query_are_selected(ds: fb.Dataset, sql: str) -> None:
     rows = [place for place, number in enumerate(whole.column("id").to_pylist()) if number % 5 == 0]
     assert pa.table(query.select(some)).to_pydict() == whole.take(rows).to_pydict()
     assert query.select(some).selection() == query.selection() & some
+
+
+def test_rows_of_a_query_keep_the_order_in_which_they_were_selected(ds: fb.Dataset) -> None:
+    query = ds.sql("SELECT id FROM dataset ORDER BY id DESC")
+    some = ds.filter("id <> 1").selection()
+    for numbers in ([-1, -2, -3, -4], [0, 3, 5], [-1, 7, -3]):
+        chosen = query.select([*numbers, 11]).select(range(len(numbers)))
+        assert chosen[:] == {"id": [query[number]["id"] for number in numbers]}
+        expected = [number for number in chosen[:]["id"] if number != 1]
+        for again in (chosen, pickle.loads(pickle.dumps(chosen))):
+            assert again.select(some)[:]["id"] == expected
+            assert pa.table(again.select(some)).to_pydict() == {"id": expected}
+
+
+def test_states_tell_queries_of_rows_in_another_order_apart(ds: fb.Dataset) -> None:
+    first, other = ds.select([7, 3, 5]), ds.select([3, 5, 7])
+    side = "SELECT id FROM dataset WHERE id IN (SELECT id FROM side LIMIT 1)"
+    for make in (
+        lambda rows: rows.sql("SELECT id FROM dataset LIMIT 1"),
+        lambda rows: ds.sql(side, tables={"side": rows}),
+    ):
+        assert (make(first)[:], make(other)[:]) == ({"id": [7]}, {"id": [3]})
+        state = make(first).batches(1).state_dict()
+        make(first).batches(1).load_state_dict(state)
+        with pytest.raises(fb.StateError, match="query"):
+            make(other).batches(1).load_state_dict(state)
 
 
 def test_a_query_has_no_shards_but_shards_have_queries(ds: fb.Dataset) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 import feature_data
+import functions
 import numpy as np
 import PIL.Image
 import pyarrow as pa
@@ -82,6 +83,20 @@ def test_other_formats_are_those_of_datasets(library: Any, ds: fb.Dataset, path:
     ours = next(ds.select_columns(columns).with_format(library, compat="datasets").iter(5))
     assert type(ours) is type(theirs)
     assert str(ours) == str(theirs)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("library", ["torch", "numpy", None])
+def test_functions_and_collate_fn_are_given_the_rows_of_datasets(
+    library: Any, num_workers: int, ds: fb.Dataset
+) -> None:
+    ours = ds.select_columns(["int16", "string", "label", "image"])
+    ours = ours.decode() if library is None else ours.with_format(library, compat="datasets")
+    rows = list(ours)
+    loader = fb.DataLoader(ours, 5, collate_fn=list, num_workers=num_workers)
+    assert same([row for batch in loader for row in batch], rows)
+    mapped = ours.map(functions.nothing, batched=True, num_threads=num_workers)
+    assert same(list(mapped.batches(5)), list(ours.batches(5)))
 
 
 def test_to_torch_yields_the_batches_of_datasets(ds: fb.Dataset, path: Path) -> None:

@@ -207,9 +207,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"shuffle": 1}, "shuffle: expected True or False, got 1"),
     ({"persistent_workers": 1}, "persistent_workers: expected True or False, got 1"),
     ({"persistent_workers": True}, "persistent_workers: it is about workers, of which `num_workers=0` makes none"),
+    ({"timeout": 5}, "timeout: it is about workers, of which `num_workers=0` makes none"),
     ({"prefetch_factor": 2}, "prefetch_factor: it is about workers, of which `num_workers=0` makes none"),
     ({"multiprocessing_context": "spawn"}, "multiprocessing_context: it is about workers"),
     ({"multiprocessing_context": 3}, "multiprocessing_context: expected 'spawn', 'forkserver' or a context"),
+    ({"pin_memory": True, "device": "nowhere"}, "device: expected a device of torch"),
+    ({"pin_memory_device": "nowhere"}, "device: expected a device of torch"),
     ({"collate_fn": 5}, "collate_fn: expected a function, got 5"),
     ({"collate_fn": list, "forms": {"id": "list"}}, "forms: `collate_fn` is given rows of the dataset's format"),
     ({"collate_fn": list, "compat": "datasets"}, "`ds.with_format('torch', compat='datasets')` chooses theirs"),
@@ -233,6 +236,10 @@ def test_what_is_about_workers_goes_with_those_of_map_where_it_holds(rows: fb.Da
     assert len(list(fb.DataLoader(ds, 100, persistent_workers=True))) == 5
     with pytest.raises(fb.SettingError, match=r"prefetch_factor: .*those of `map` have theirs there"):
         fb.DataLoader(ds, 100, prefetch_factor=2)
+    for settings in ({"timeout": 5}, {"worker_init_fn": functions.init}):
+        with pytest.raises(fb.SettingError, match="those of `map` have theirs there"):
+            fb.DataLoader(ds, 100, **settings)
+    assert len(list(fb.DataLoader(rows, 100, worker_init_fn=functions.init))) == 5, "as in torch"
 
 
 def test_arguments_of_to_torch_that_ask_for_nothing_go_with_collate_fn(rows: fb.Dataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rows import ids_of
+from transformers.modeling_outputs import BaseModelOutput
 
 import forebay as fb
-from forebay.devices import BATCHES_AHEAD, DeviceStage, make_stages, map_tensors
+from forebay.devices import BATCHES_AHEAD, Ahead, DeviceStage, make_stages, map_tensors
+from forebay.passes import Cursor
+from forebay.stages import Item
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +154,50 @@ def test_a_batch_of_any_shape_is_walked_through() -> None:
         {"a": torch.ones(2) + 1, "b": [torch.ones(1) + 1, "text"], "c": ("x", 3), "d": ["only", "text"]}
     )
     assert found["d"] is batch["d"]
+
+
+class Encoding(collections.UserDict[str, Any]):
+    """What tokenizers return: a dict with attributes that is no `dict`."""
+
+    note = ""
+
+
+def test_dicts_of_other_libraries_stay_what_they_are() -> None:
+    encoding = Encoding({"a": torch.ones(2), "b": [Encoding({"c": torch.ones(1)})]})
+    encoding.note = "kept"
+    found = map_tensors(lambda tensor: tensor + 1, encoding)
+    assert (type(found), found.note) == (Encoding, "kept")
+    assert (found["a"].tolist(), found["b"][0]["c"].tolist()) == ([2, 2], [2])
+    assert encoding["a"].tolist() == [1, 1]
+    ordered = map_tensors(lambda tensor: tensor + 1, collections.OrderedDict(a=torch.ones(1)))
+    assert type(ordered) is collections.OrderedDict
+    output = map_tensors(lambda tensor: tensor + 1, BaseModelOutput(last_hidden_state=torch.ones(1)))
+    assert type(output) is BaseModelOutput
+    assert output["last_hidden_state"].tolist() == output.last_hidden_state.tolist() == [2]
+
+
+def test_batches_before_a_failure_that_is_there_early_are_delivered() -> None:
+    class Failing:
+        """Batches of which the fourth fails as soon as somebody looks for it."""
+
+        number = 0
+
+        def is_ready(self) -> bool:
+            if self.number == 3:
+                raise fb.DataError("the fourth")
+            return True
+
+        def __next__(self) -> Item:
+            self.number += 1
+            return Item(self.number, 1, 0, Cursor(0, self.number))
+
+        def close(self) -> None:
+            pass
+
+    ahead = Ahead(Failing(), Noting("cuda:0"), copies=True)
+    assert [next(ahead).value for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(fb.DataError, match="the fourth"):
+        next(ahead)
 
 
 @without_gpu

@@ -369,8 +369,9 @@ def test_at_exit_no_batch_is_made_that_nobody_asks_for(
     ending = run_to_its_end(AFTERWARDS + START + RESTS, corpus, folder=tmp_path)
     check(ending, 0)
     decoded, counts = ending.out
-    # All rows fit into memory. Until the first batch is ready, other threads decode more than its row group.
-    assert row_group_rows * 8 <= int(decoded) < num_rows * 8 / 2
+    # All rows fit into memory, and threads that have no batch to gather have the time to decode them on a busy machine.
+    row_group_bytes = row_group_rows * (8 + len("row 1234567") + 4)
+    assert row_group_rows * 8 <= int(decoded) < 2 * row_group_bytes
     assert counts == f"{num_rows - 100} {num_rows - 100}"
 
 

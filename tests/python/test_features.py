@@ -160,6 +160,22 @@ def test_features_survive_pickling(ds: fb.Dataset) -> None:
         assert copied.select_columns(copied.column_names[:2])[:] == dataset.select_columns(copied.column_names[:2])[:]
 
 
+def test_a_filter_that_names_a_class_means_it_after_a_cast_and_a_pickle(tmp_path: Path) -> None:
+    schema = Features({"label": LABEL, "row": Value("int64")}).arrow_schema
+    rows = [{"label": row % 3, "row": row} for row in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), tmp_path / "x.parquet")
+    whole = fb.load_dataset(tmp_path, split="train")
+    expected = [row["row"] for row in rows if row["label"] == 1]
+    for names in (["dog", "cat", "bird"], ["a", "b", "c"]):
+        for then in (lambda ds: ds, lambda ds: ds.filter("row >= 0").select_columns("row")):
+            dogs = then(whole.filter("label = 'dog'").cast_column("label", ClassLabel(names=names)))
+            again = pickle.loads(pickle.dumps(dogs))
+            assert again.select_columns("row")[:] == {"row": expected}
+            assert again.features == dogs.features
+            state = dogs.batches(4).state_dict()
+            again.batches(4).load_state_dict(state)
+
+
 def test_arrow_consumers_get_the_features(ds: fb.Dataset) -> None:
     names = [name for name in ALL if name not in ("video", "pdf", "nifti")]
     taken = datasets.Dataset(pa.table(ds.select_columns(names)))
@@ -399,6 +415,10 @@ def test_renaming_refuses_what_cannot_be(ds: fb.Dataset) -> None:
         ds.rename_column("label", "int8")
     with pytest.raises(fb.SettingError, match="column_mapping: expected a dict"):
         ds.rename_columns(["label"])
+    with pytest.raises(fb.SettingError, match="is no name of a column: Arrow's interface ends at the NUL"):
+        ds.rename_column("label", "l\0")
+    with pytest.raises(fb.QueryError, match="no column can be named"):
+        ds.sql('SELECT label AS "l\0" FROM dataset')
     swapped = ds.select_columns(["int8", "int16"]).rename_columns({"int8": "int16", "int16": "int8"})
     assert swapped.column_names == ["int16", "int8"]
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import importlib.util
 import pickle
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import data
@@ -114,6 +115,25 @@ def test_frames_are_those_of_the_library(ds, table, name, kind):
         assert pa.concat_tables(batches).equals(table)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("pandas", pa.array([0, 10**7], pa.date32())),
+        ("polars", pa.array([Decimal(1), None], pa.decimal256(50, 0))),
+        ("polars", pa.array([1, 2], pa.timestamp("us", "+05:30"))),
+    ],
+    ids=["year", "decimal", "zone"],
+)
+def test_a_column_that_a_library_has_no_form_for_is_named(tmp_path, name, column):
+    pq.write_table(pa.table({"id": [1, 2], "odd": column}), tmp_path / "x.parquet")
+    framed = fb.load_dataset(tmp_path, split="train").with_format(name)
+    for read in (lambda: next(iter(framed.batches(2))), lambda: framed[[1, 0]], lambda: framed.take(1)):
+        with pytest.raises(fb.DataError, match=r"column `odd` of type `.*` has no form in `\w+`: [^$]*; leave it out"):
+            read()
+    assert len(framed.select_columns("id")[:]) == 2
+
+
 def test_no_format_is_arrow_batches_and_python_rows(ds, table):
     plain = ds.with_format("torch").with_format(None)
     assert isinstance(next(iter(plain.batches(8))), fb.Batch)
@@ -126,6 +146,21 @@ def test_batches_of_iter_are_dicts_of_lists_or_the_formats(ds, table):
     assert batches[0] == table.slice(0, 30).to_pydict()
     assert len(list(ds.iter(batch_size=30, drop_last_batch=True))) == 3
     assert isinstance(next(ds.with_format("torch").iter(batch_size=30))["id"], torch.Tensor)
+
+
+def test_rows_are_read_as_many_at_a_time_as_memory_holds(tmp_path):
+    table = pa.table({"id": range(20), "blob": [bytes(3 << 20)] * 20})
+    options = {"use_dictionary": False, "compression": "zstd"}
+    with pq.ParquetWriter(tmp_path / "large.parquet", table.schema, **options) as writer:
+        for _ in range(40):
+            writer.write_table(table)
+    large = fb.load_dataset(tmp_path, split="train")
+    assert [row["id"] for row in large.take(2)] == [0, 1]
+    assert len(next(large.with_format("numpy").iter())["blob"]) == 3 << 20
+
+
+def test_no_row_is_left_out_where_there_are_no_batches(ds):
+    assert len(list(ds.iter(drop_last_batch=True))) == len(ds)
 
 
 def test_a_format_is_kept_by_every_method_and_changes_no_rows(ds):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import multiprocessing
 import pickle
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,10 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import forebay as fb
+from forebay.loader import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from forebay.torch import TorchStream
 
@@ -110,6 +113,22 @@ def test_a_loaded_position_is_for_one_loop(dataset: fb.Dataset, epochs: Expected
     stream.load_state_dict(state(dataset, 3, 200))
     assert batches_of(loaded) == epochs(3, 200)
     assert batches_of(loaded) == epochs(3)
+
+
+def test_a_program_may_set_its_seed_before_every_loop(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
+    loaded = wrap(resumed(dataset, 3))
+    for position in (POSITION, 0, 0):
+        torch.manual_seed(5)
+        assert batches_of(loaded) == epochs(3, position)
+
+
+def test_loops_of_other_numbers_of_workers_are_others(dataset: fb.Dataset) -> None:
+    stream = resumed(dataset, 3)
+    numbers = []
+    for num_workers in (1, 4, 1):
+        torch.manual_seed(5)
+        numbers.append(sum(len(ids(batch)) for batch in DataLoader(stream, batch_size=None, num_workers=num_workers)))
+    assert numbers == [NUM_ROWS - POSITION, NUM_ROWS, NUM_ROWS]
 
 
 def test_every_loop_delivers_the_epoch_that_was_set(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
@@ -381,3 +400,38 @@ def test_a_stream_that_was_inherited_follows_its_new_process_or_says_why_not(fol
     assert chosen == f"True {NUM_ROWS} True"
     assert unchosen.startswith(f"False {NUM_ROWS} ")
     assert "make the stream in the process that makes the DataLoader" in unchosen
+
+
+@pytest.mark.parametrize("how", ["batches", "to_torch", "map", "DataLoader", "pack", "rows"])
+def test_a_loop_that_is_left_ends_at_once(dataset: fb.Dataset, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads and their memory do not wait for Python's collector of cycles."""
+    made = {
+        "batches": lambda: dataset.batches(BATCH_SIZE),
+        "to_torch": lambda: dataset.to_torch(BATCH_SIZE),
+        "map": lambda: dataset.map(lambda batch: batch, batched=True, num_threads=1).to_torch(BATCH_SIZE),
+        "DataLoader": lambda: fb.DataLoader(dataset, BATCH_SIZE, collate_fn=list),
+        "pack": lambda: dataset.to_torch(2, pack=fb.Pack(length=8, columns=["parts"])),
+        "rows": lambda: dataset,
+    }
+    ended: list[Any] = []
+    running = Stream._running
+
+    @contextmanager
+    def noting(stream: Any, run: Any) -> Iterator[Any]:
+        try:
+            with running(stream, run) as read:
+                yield read
+        finally:
+            ended.append(stream)
+
+    monkeypatch.setattr(Stream, "_running", noting)
+    gc.collect()
+    gc.disable()
+    try:
+        stream = made[how]()
+        for number in range(1, 4):
+            for _ in stream:
+                break
+            assert len(ended) == number
+    finally:
+        gc.enable()

@@ -92,6 +92,13 @@ def test_functions_are_given_rows_and_results_are_stacked(rows: fb.Dataset) -> N
     assert [len(values) for values in first["many"]] == [0, 1, 2]
 
 
+def test_what_numpys_arrays_hold_is_stacked(rows: fb.Dataset) -> None:
+    mapped = rows.with_format("numpy").map(lambda row: {"twice": row["id"] * 2, "is_odd": row["id"] % 2 == 1})
+    [first, *_] = mapped.map(lambda batch: {"sum": batch["twice"] + 1}, batched=True).batches(4)
+    assert [first[name].tolist() for name in ("twice", "sum")] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert (first["twice"].dtype, first["is_odd"].dtype) == (np.int64, np.bool_)
+
+
 def test_columns_are_chosen_for_the_function_and_left_out_behind_it(rows: fb.Dataset) -> None:
     mapped = rows.map(
         functions.scaled,
@@ -114,6 +121,27 @@ def test_several_functions_run_one_after_another(rows: fb.Dataset) -> None:
         lambda batch: {"double": [value + 1 for value in batch["double"]]}, batched=True, num_proc=1
     )
     assert column(twice.batches(64), "double") == [2 * i + 1 for i in range(NUM_ROWS)]
+
+
+PATIENT = fb.PoolOptions(timeout=5, prefetch=2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"num_threads": 2, "pool": PATIENT}, {"num_threads": 3}),
+        ({"num_threads": 3, "pool": PATIENT}, {}),
+        ({"num_threads": 3}, {"pool": PATIENT}),
+        ({"pool": PATIENT}, {"num_threads": 3}),
+        ({"num_threads": 3, "pool": fb.PoolOptions(timeout=9)}, {"num_threads": 1, "pool": PATIENT}),
+    ],
+    ids=str,
+)
+def test_workers_of_several_functions_have_the_options_that_were_given_last(
+    rows: fb.Dataset, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    mapped = rows.map(functions.nothing, batched=True, **first).map(functions.nothing, batched=True, **second)
+    assert (mapped._workers.number, mapped._workers.options) == (3, PATIENT)
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_threads": 2}], ids=str)
@@ -208,6 +236,27 @@ def draws_of(mapped: MappedDataset, batch_size: int, **share: Any) -> dict[int, 
         for batch in mapped.batches(batch_size, **share)
         for key, value in zip(batch["id"], batch["draw"], strict=True)
     }
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_a_row_that_fills_a_rank_up_is_at_its_own_position(shuffled: fb.Dataset, batch_size: int) -> None:
+    mapped = shuffled.filter("id < 59").map(functions.draw, batched=True, with_seeds=True)
+    mapped = mapped.map(functions.late, batched=True, with_indices=True)
+    whole = {
+        identity: (draw, position)
+        for batch in mapped.batches(64)
+        for identity, draw, position in zip(batch["id"], batch["draw"], batch["position"], strict=True)
+    }
+    for rank in range(5):
+        for batch in mapped.batches(batch_size, rank=rank, world_size=5, remainder="pad"):
+            found = list(zip(batch["draw"], batch["position"], strict=True))
+            assert found == [whole[identity] for identity in batch["id"]]
+
+
+def test_rows_say_where_they_stand() -> None:
+    assert str(Rows(2, 3, 4, 3)) == "the rows at positions 3 to 11 in steps of 4 of epoch 2"
+    assert str(Rows(2, 3, 4, 3, repeated=1)) == ("the rows at positions 3 to 7 in steps of 4, and 1 again, of epoch 2")
+    assert str(Rows(2, 3, 4, 1, repeated=1)) == "the row at position 1 of epoch 2, again"
 
 
 def test_randomness_is_another_in_each_epoch_seed_and_function(rows: fb.Dataset) -> None:
@@ -359,3 +408,58 @@ def test_text_bytes_and_nulls_arrive_as_they_are(tmp_path: Any) -> None:
     assert mapped["flag"].mask.tolist() == plain["flag"].mask.tolist()
     rows = fb.load_dataset(tmp_path, split="train").map(functions.unchanged, batched=True, num_proc=1)
     assert [row for batch in rows.batches(64) for row in batch["text"]] == table["text"].to_pylist()
+
+
+def test_a_text_column_may_be_named_as_a_field_of_a_struct(tmp_path: Any) -> None:
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a.b": ["x", "y"], "a": [{"b": "inner"}, {"b": "other"}]})
+    pq.write_table(table, tmp_path / "train.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    [batch] = ds.map(functions.nothing, batched=True).to_torch(2)
+    assert batch == next(iter(ds.to_torch(2))) == {"a.b": ["x", "y"], "a": {"b": ["inner", "other"]}}
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 2}, {"num_proc": 2}], ids=str)
+def test_batches_before_what_the_stream_fails_on_are_delivered(rows: fb.Dataset, workers: dict[str, int]) -> None:
+    class Failing:
+        """The batches of a stage, of which the sixth is an error."""
+
+        def __init__(self, batches: Any) -> None:
+            self._batches = batches
+            self._number = 0
+
+        def is_ready(self) -> bool:
+            return True
+
+        def __next__(self) -> Any:
+            self._number += 1
+            if self._number == 6:
+                raise fb.DataError("the sixth")
+            return next(self._batches)
+
+        def close(self) -> None:
+            self._batches.close()
+
+    class Failures:
+        def begin(self, batches: Any, _: Any) -> Failing:
+            return Failing(batches)
+
+    stream = rows.map(functions.late, batched=True, with_indices=True, **workers).batches(32)
+    stream._stages = (Failures(), *stream._stages)
+    seen = []
+    with pytest.raises(fb.DataError, match="the sixth"):
+        seen.extend(batch["id"] for batch in stream)
+    assert stream.state_dict()["position"] == 5 * 32
+
+
+def test_iterations_of_one_stream_tell_of_themselves(rows: fb.Dataset) -> None:
+    stream = rows.batches(50)
+    one, two = iter(stream), iter(stream)
+    next(one)
+    next(two)
+    one.close()
+    next(two)
+    assert stream.stats()["batches"] == 2, "the one that was left tells nothing any more"
+    two.close()
+    assert stream.stats()["batches"] == 2

@@ -276,6 +276,28 @@ def test_states_of_other_streams_are_refused(documents: fb.Dataset) -> None:
     stream_of(documents, both, 17).load_state_dict(state)
 
 
+@pytest.mark.parametrize("mode", ["concat", "best_fit"])
+def test_without_an_end_a_state_behind_the_last_batch_of_a_pass_goes_on_with_the_next(
+    tmp_path: Path, mode: Any
+) -> None:
+    # The first document is needed to the last batch, behind which there are tokens that fill none.
+    write_fragments(tmp_path, pa.table({"input_ids": [tokens_of(0, 950), tokens_of(1, 20)]}))
+    pack = fb.Pack(length=100, mode=mode)
+
+    def make() -> Any:
+        return stream_of(fb.load_dataset(tmp_path, split="train").repeat(), pack, drop_last=True)
+
+    stream, states = make(), []
+    batches = []
+    for batch in itertools.islice(stream, 9):
+        batches.append(batch["input_ids"].tolist())
+        states.append(json.loads(json.dumps(stream.state_dict())))
+    for at, state in enumerate(states[:6]):
+        later = make()
+        later.load_state_dict(state)
+        assert [batch["input_ids"].tolist() for batch in itertools.islice(later, 2)] == batches[at + 1 : at + 3]
+
+
 def test_another_epoch_begins_at_its_beginning(documents: fb.Dataset) -> None:
     pack = fb.Pack(length=64, columns=["input_ids"])
     stream = stream_of(documents.shuffle(seed=2), pack)
@@ -306,13 +328,24 @@ def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path)
     with pytest.raises(fb.SettingError, match="position_ids"):
         stream_of(documents.rename_column("labels", "position_ids"), fb.Pack(length=8, columns=["position_ids"]))
     with pytest.raises(fb.SettingError, match="32 bits"):
-        next(iter(stream_of(documents, fb.Pack(length=1 << 20, columns=["input_ids"]), 1 << 12)))
+        stream_of(documents, fb.Pack(length=1 << 20, columns=["input_ids"]), 1 << 12)
+    with pytest.raises(fb.MemoryLimitError, match="of 1000000000 tokens takes up to 16000000000"):
+        stream_of(documents, fb.Pack(length=10**9, columns=["input_ids"]), 1)
+    with pytest.raises(fb.SettingError, match="values: `input_id` is not a column that is packed"):
+        stream_of(documents, fb.Pack(length=64, columns=["input_ids"], values={"input_id": 2}))
     with pytest.raises(fb.SettingError, match="labels are made of"):
         next(iter(stream_of(documents, fb.Pack(length=8, columns=["weight"], labels=True))))
     table = pa.table({"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3, 4]]})
     write_fragments(tmp_path, table)
     with pytest.raises(fb.DataError, match=r"column `labels`, row 1 of row group 0 of `.*part-0.parquet`: expected 1"):
         list(stream_of(fb.load_dataset(tmp_path, split="train"), fb.Pack(length=4)))
+
+
+def test_columns_may_be_one_name_or_what_names_are_taken_from(documents: fb.Dataset) -> None:
+    for columns in ("input_ids", (name for name in ["input_ids"])):
+        pack = fb.Pack(length=64, columns=columns)
+        assert list(next(iter(stream_of(documents, pack))))[:1] == ["input_ids"]
+        assert next(iter(stream_of(documents, pack)))["input_ids"].shape == (3, 64)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +357,7 @@ def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path)
         ({"window": 0}, "window"),
         ({"values": {"a": "b"}}, "values"),
         ({"values": {"a": float("nan")}}, "values"),
+        ({"values": {"a": 10**400}}, "values"),
         ({"values": [1]}, "values"),
         ({"labels": 1}, "labels"),
         ({"flatten": None}, "flatten"),

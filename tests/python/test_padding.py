@@ -175,6 +175,9 @@ def test_a_null_is_an_error_that_says_where_it_is(tmp_path: Path) -> None:
 def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
     with pytest.raises(fb.SettingError, match="forms: column `input_ids` is padded"):
         batches_of(ds, True, forms={"input_ids": "ragged"})
+    dotted = ds.rename_column("input_ids", "input.ids")
+    with pytest.raises(fb.SettingError, match="forms: column `input.ids` is padded"):
+        batches_of(dotted, True, forms={"input.ids": "ragged"})
     with pytest.raises(fb.SettingError, match="compat"):
         batches_of(ds, True, compat="datasets")
     with pytest.raises(fb.SettingError, match="on_error: rows that cannot be read"):

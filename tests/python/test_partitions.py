@@ -137,6 +137,11 @@ def test_a_folder_that_only_some_have_is_null_elsewhere(tmp_path):
     assert len(opened(tmp_path).filter("l IS NULL")) == 3
 
 
+def test_a_name_that_arrow_cannot_hand_on_stays_as_it_is_written(tmp_path):
+    write(tmp_path, ["a%00b=%00x", "a%00b=y"])
+    assert pa.table(opened(tmp_path).select_columns(["a%00b"]))[0].to_pylist() == ["\0x"] * 3 + ["y"] * 3
+
+
 def test_rows_and_formats_show_them(tmp_path):
     write(tmp_path, ["day=2024-02-29"])
     ds = opened(tmp_path)

@@ -131,6 +131,29 @@ def test_a_resume_after_any_batch_delivers_exactly_the_rest(
         assert resume_failures(lambda make=make: Numbered(make(), epoch)) == []
 
 
+def test_the_state_of_a_loop_is_of_its_epoch_though_another_was_chosen(
+    shuffled: fb.Dataset, orders: list[list[int]]
+) -> None:
+    expected = list(itertools.islice(passes(orders, SHARES[0]), 15))
+    stream = shuffled.batches(8, steps_per_epoch=5)
+    loop = iter(stream)
+    found = [ids(next(loop)) for _ in range(2)]
+    stream.set_epoch(1)
+    found.append(ids(next(loop)))
+    later = shuffled.batches(8, steps_per_epoch=5)
+    later.load_state_dict(saved(stream))
+    assert (later.epoch, len(later)) == (0, 2)
+    for epoch in range(later.epoch, 3):
+        later.set_epoch(epoch)
+        found += batches_of(later)
+    assert found == expected
+    # What was chosen is for the next loop, and for its states.
+    found = [ids(batch) for batch in loop]
+    assert found == expected[3:5]
+    next(iter(stream))
+    assert stream.state_dict()["steps"] == {"epoch": 1, "done": 1}
+
+
 def test_what_is_left_of_an_epoch_is_counted(shuffled: fb.Dataset) -> None:
     for make in (lambda: shuffled.repeat(3).batches(13), lambda: shuffled.batches(13, steps_per_epoch=19)):
         num_batches = len(make())

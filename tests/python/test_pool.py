@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import multiprocessing
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -280,6 +282,42 @@ def test_workers_serve_all_epochs_and_end_with_the_stream(rows: fb.Dataset) -> N
     del stream
     gc.collect()
     assert {child.pid for child in children()} <= before
+
+
+def test_threads_end_though_not_all_of_them_started(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        list(rows.map(functions.doubled, batched=True, num_threads=4).batches(32))
+    gc.collect()
+    for thread in started:
+        thread.join(5)
+    assert [thread.is_alive() for thread in started] == [False, False]
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_workers_end_with_the_stream_without_a_collection_of_cycles(rows: fb.Dataset, is_left: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        stream = rows.map(functions.doubled, batched=True, num_threads=2).batches(32)
+        crews: weakref.WeakSet[Any] = weakref.WeakSet()
+        for _ in stream:
+            crews.add(stream._stages[0]._crew)
+            if is_left:
+                break
+        assert len(crews) == 1
+        del stream
+        assert not crews
+    finally:
+        gc.enable()
 
 
 def test_no_more_batches_are_under_way_than_was_said(rows: fb.Dataset) -> None:
@@ -798,3 +836,18 @@ def test_columns_that_are_not_there_are_refused(rows: fb.Dataset) -> None:
         rows.map(3)
     with pytest.raises(fb.SettingError, match="in the same workers"):
         rows.map(functions.doubled, num_proc=1).map(functions.doubled, num_threads=1)
+
+
+def test_a_forked_process_runs_functions_in_threads_of_its_own(rows: fb.Dataset) -> None:
+    stream = rows.map(functions.doubled, batched=True, num_threads=2).batches(32)
+    expected = list(stream)
+    if not (pid := os.fork()):
+        signal.alarm(30)
+        os._exit(0 if list(stream) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_that_may_start_no_other_is_told(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(fb.SettingError, match="map: this process is a daemon of `multiprocessing`"):
+        next(iter(rows.map(functions.doubled, batched=True, num_proc=1).batches(32)))

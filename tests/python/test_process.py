@@ -7,6 +7,8 @@ import gc
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -163,6 +165,33 @@ def test_several_streams_at_once_do_not_disturb_each_other(corpus):
     one, two = ds.shuffle(1).batches(64), ds.shuffle(2).batches(64)
     count = sum(a.num_rows + b.num_rows for a, b in zip(one, two, strict=True))
     assert count == 80_000
+
+
+def test_another_thread_may_ask_at_any_moment_how_a_loop_goes(corpus):
+    stream = fb.load_dataset(corpus, split="train").filter("id < 2000").shuffle(1).batches(10)
+    is_over = threading.Event()
+
+    def ask(question):
+        num_asked = 0
+        while not is_over.is_set():
+            question()
+            num_asked += 1
+        return num_asked
+
+    interval = sys.getswitchinterval()
+    # So that threads meet anywhere in our code.
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            questions = (stream.stats, stream.state_dict, stream.bottleneck, lambda: stream.holes)
+            asking = [pool.submit(ask, question) for question in questions]
+            end = time.monotonic() + 3
+            while time.monotonic() < end and not any(asked.done() for asked in asking):
+                assert sum(batch.num_rows for batch in stream) == 2000
+            is_over.set()
+            assert min(asked.result() for asked in asking) > 10
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_many_epochs_do_not_gather_threads_or_files(corpus):

@@ -98,6 +98,7 @@ MESH = SimpleNamespace(mesh_dim_names=("dp",), shape=(2,), get_coordinate=lambda
         ({"mesh": MESH, "replicate": 2}, "pass one of `mesh`, `replicate`"),
         ({"mesh": MESH, "rank": 0, "world_size": 2}, "pass it, or `rank` and `world_size`"),
         ({"mesh": MESH}, "this process is not in the mesh"),
+        ({"rank": 0, "world_size": 2, "replicate": 2, "on_error": "skip"}, "use on_error='raise'"),
         ({"mesh": "dp"}, "expected a `torch.distributed.device_mesh.DeviceMesh`, got 'dp'"),
     ],
 )

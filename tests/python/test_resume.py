@@ -450,6 +450,19 @@ def test_a_cursor_of_damaged_states_is_refused(dataset: fb.Dataset, damage: dict
         fb.cursor({"a": state | damage})
 
 
+def test_a_state_without_an_end_is_refused(dataset: fb.Dataset) -> None:
+    endless: dict[str, Any] = {}
+    endless["a"] = [endless]
+    deep: dict[str, Any] = {}
+    for _ in range(10_000):
+        deep = {"a": deep}
+    stream = dataset.batches(10)
+    for state in (endless, deep):
+        with pytest.raises(fb.StateError, match="nested"):
+            fb.cursor(state)
+        refusal(stream, stream.state_dict() | {"query": state})
+
+
 def test_the_cursor_of_a_plain_state_is_that_state(dataset: fb.Dataset) -> None:
     state = after(dataset.batches(10), 3)
     assert fb.cursor(state) == state

@@ -81,6 +81,38 @@ def test_a_filter_on_a_widened_column_sees_the_widened_values(tmp_path):
     assert pa.table(ds.filter("x = 2"))["x"].to_pylist() == [2, 2]
 
 
+def test_columns_may_stand_in_another_order_in_each_object(tmp_path):
+    kinds = {
+        "flag": pa.bool_(),
+        "other": pa.bool_(),
+        "a": pa.struct({"x": pa.int64()}),
+        "b": pa.struct({"x": pa.int64()}),
+        "price": pa.decimal128(30, 2),
+        "cost": pa.decimal128(30, 2),
+    }
+    rows = [
+        {"flag": row % 2 == 0, "other": row % 3 == 0, "a": {"x": row}, "b": {"x": row % 5}, "price": row, "cost": 1000}
+        for row in range(60)
+    ]
+    orders = [list(kinds), list(kinds)[::-1], ["b", "a", "cost", "price", "other", "flag"]]
+    tables = [
+        pa.Table.from_pylist(rows[at : at + 20], pa.schema([(name, kinds[name]) for name in names]))
+        for at, names in zip((0, 20, 40), orders, strict=True)
+    ]
+    ds = opened(tmp_path, *tables)
+    whole = pa.concat_tables([table.select(list(kinds)) for table in tables])
+    assert pa.table(ds).equals(whole)
+    numbers = [59, 0, 25, 41]
+    assert pa.table(ds.gather(numbers)).equals(whole.take(numbers))
+    assert [ds[number] for number in numbers] == whole.take(numbers).to_pylist()
+    for sql, is_kept in {
+        "a['x'] > 2 * b['x']": lambda row: row["a"]["x"] > 2 * row["b"]["x"],
+        "flag AND NOT other OR a['x'] = 3": lambda row: (row["flag"] and not row["other"]) or row["a"]["x"] == 3,
+        "price < cost - 970": lambda row: row["price"] < 30,
+    }.items():
+        assert pa.table(ds.filter(sql))["a"].to_pylist() == [row["a"] for row in rows if is_kept(row)], sql
+
+
 CLASHES = [
     (pa.int64(), pa.string(), [1], ["a"], "Int64", "Utf8"),
     (pa.int64(), pa.float64(), [1], [1.5], "Int64", "Float64"),

@@ -154,6 +154,7 @@ def test_a_split_leaks_nothing(ds: fb.Dataset) -> None:
     assert train | validation | test == kept
     again = kept.split([0.8, 0.15, 0.05], seed=7)
     assert again == [train, validation, test]
+    assert kept.split((part for part in (0.8, 0.15, 0.05)), seed=7) == again  # type: ignore[arg-type]
 
 
 def test_shards_are_evaluated_apart_and_merged(ds: fb.Dataset) -> None:
@@ -270,6 +271,7 @@ def test_settings_that_make_no_sense_are_refused(ds: fb.Dataset) -> None:
         (lambda: selection.sample(-1), "n: expected 0"),
         (lambda: selection.split([0.5, 0.6]), "add up to 1"),
         (lambda: selection.split(["a"]), "expected numbers"),  # type: ignore[list-item]
+        (lambda: selection.split([10**400]), "from 0 to 1"),
         (lambda: selection.save("s3://bucket/folder/"), "names a folder"),
         (lambda: selection.save(7), "expected a path"),  # type: ignore[arg-type]
         (lambda: ds.shard(4, 4), "index"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import random
 import re
 from typing import TYPE_CHECKING, Any
 
+import functions
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -219,6 +221,37 @@ def test_little_memory_changes_nothing(folder: Path) -> None:
     assert stream.stats()["rows_skipped"] == len(missing)
 
 
+@pytest.mark.parametrize(("first", "then"), [*itertools.permutations((2 << 20, 8 << 20, 64 << 20), 2)])
+def test_a_state_holds_with_other_memory_and_other_columns(folder: Path, first: int, then: int) -> None:
+    """Rows that are not shuffled are cut into what is read at once, which hangs on both."""
+    row_group = 10_000
+    path = folder / "cut" / "x.parquet"
+    if not path.exists():
+        write(path.parent, (0,), row_group=row_group, num_rows=2 * row_group)
+    damaged = opened(path)
+    stream = skipping(damaged, 100, memory_limit=first, max_skipped=2 * row_group)
+    batches, num_taken = iter(stream), 0
+    while num_taken < 3 or not stream.holes:
+        next(batches)
+        num_taken += 1
+    state = json.loads(json.dumps(stream.state_dict()))
+
+    def rows_of(holes: list[dict[str, Any]]) -> set[int]:
+        return {row_group * hole["span"] + row for hole in holes for row in range(hole["start"], hole["end"])}
+
+    known = rows_of(state["holes"])
+    assert 0 < len(known) <= row_group
+    for columns in (damaged.column_names, ["id"]):
+        later = skipping(damaged.select_columns(columns), 100, memory_limit=then, max_skipped=2 * row_group)
+        later.load_state_dict(state)
+        got = flat(read(later))
+        missing = rows_of(later.holes)
+        assert got == [row for row in range(state["position"], 2 * row_group) if row not in missing]
+        assert missing >= known
+        assert "text" in columns or missing == known
+        assert later.stats()["rows_skipped"] == len(missing)
+
+
 def test_too_many_are_an_error_that_says_how_many_and_why(damaged: fb.Dataset) -> None:
     stream = skipping(damaged, max_skipped=ROW_GROUP)
     with pytest.raises(fb.SkipLimitError, match=r"skipped \d+ rows .* max_skipped \(200\)") as caught:
@@ -354,3 +387,80 @@ def test_holes_of_another_order_are_refused(sound: fb.Dataset, hole: dict[str, i
     listed = hole | {"object": "x", "row_group": 0, "cause": "y"}
     with pytest.raises(fb.StateError):
         stream.load_state_dict(stream.state_dict() | {"holes": [listed]})
+
+
+def before_failing(stream: Any) -> list[int]:
+    """Returns the rows that come before the error."""
+    seen: list[int] = []
+
+    def read() -> None:
+        for batch in stream:
+            seen.extend(ids(batch))
+
+    with pytest.raises(fb.DataError):
+        read()
+    assert stream.state_dict()["position"] == len(seen)
+    return seen
+
+
+def test_a_state_of_a_batch_before_too_many_are_skipped_has_the_error_before_it(tmp_path: Path) -> None:
+    damaged = opened(write(tmp_path, (6,)))
+    states = [skipping(damaged).state_dict()]
+    last = 6 * ROW_GROUP // 32 * 32
+    for num_batches in (last // 32, 0):
+        stream = skipping(damaged, max_skipped=10)
+        stream.load_state_dict(states[-1])
+        batches = iter(stream)
+        for _ in range(num_batches):
+            next(batches)
+            states.append(stream.state_dict())
+        with pytest.raises(fb.SkipLimitError, match=f"skipped {ROW_GROUP} rows"):
+            next(batches)
+        assert states[-1]["position"] == last
+        assert not stream.holes
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_batches_before_a_row_that_cannot_be_read_are_delivered(
+    tmp_path: Path, is_shuffled: bool, num_threads: int
+) -> None:
+    whole, damaged = (opened(write(tmp_path / str(number), number)) for number in ((), (6,)))
+    if is_shuffled:
+        whole, damaged = (ds.shuffle(5, num_lanes=1, window_rows=50) for ds in (whole, damaged))
+    batches = [ids(batch) for batch in whole.batches(32)]
+    lost = set(range(6 * ROW_GROUP, 7 * ROW_GROUP))
+    number = next(number for number, batch in enumerate(batches) if lost & set(batch))
+    assert number > 8
+    rows = [row for batch in batches[:number] for row in batch]
+    for _ in range(5):
+        assert before_failing(damaged.batches(32, num_threads=num_threads)) == rows
+    mapped = damaged.map(functions.nothing, batched=True, num_threads=2)
+    assert before_failing(mapped.batches(32, num_threads=num_threads)) == rows
+
+
+def test_batches_before_a_row_that_cannot_be_read_are_delivered_in_little_memory(tmp_path: Path) -> None:
+    whole, damaged = (
+        opened(write(tmp_path / str(number), number, num_rows=20_000, row_group=1000)) for number in ((), (6,))
+    )
+    settings: dict[str, Any] = {"memory_limit": 2 << 20, "num_threads": 4}
+    found = before_failing(damaged.batches(32, **settings))
+    assert found == list(range(len(found)))
+    assert 5900 <= len(found) < 7000
+    assert before_failing(damaged.batches(32, **settings)) == found
+    # The windows do not fit, so that rows are read anew in each block, and of the damaged page perhaps none at first.
+    whole, damaged = (ds.shuffle(5, num_lanes=1, window_rows=5000) for ds in (whole, damaged))
+    order = [row for batch in whole.batches(32) for row in ids(batch)]
+    found = before_failing(damaged.batches(32, **settings))
+    first = next(place for place, row in enumerate(order) if 6000 <= row < 7000)
+    assert found == order[: len(found)]
+    assert len(found) >= first // 32 * 32
+
+
+def test_batches_before_a_value_that_cannot_be_used_are_delivered(tmp_path: Path) -> None:
+    rows = [[1] * (number % 5) for number in range(400)]
+    rows[333] = [None]
+    pq.write_table(pa.table({"id": range(400), "tokens": rows}), tmp_path / "x.parquet", row_group_size=50)
+    ds = opened(tmp_path / "x.parquet")
+    for _ in range(5):
+        assert before_failing(ds.to_torch(10, padding=True, num_threads=4)) == list(range(330))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.server
+import os
 import re
+import shutil
 import threading
 import urllib.parse
 from typing import TYPE_CHECKING, ClassVar
@@ -371,6 +373,37 @@ def test_a_key_that_begins_with_a_slash_is_refused(scheme):
 def test_what_is_no_source_is_refused(source):
     with pytest.raises((fb.SettingError, TypeError)):
         fb.load_dataset(source, split="train")
+
+
+@pytest.mark.parametrize("source", ["~nobody-of-that-name/x", "x" * 300, "/tmp/" + "x" * 300, "a/b@" + "x" * 300])
+def test_what_no_file_is_called_is_a_source_that_is_not_there(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "datasets--a--b" / "refs").mkdir(parents=True)
+    with pytest.raises(fb.ForebayError):
+        fb.load_dataset(source, split="train")
+
+
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.parquet")
+    with pytest.raises(fb.SettingError, match="it is a pipe or a device"):
+        fb.load_dataset(tmp_path / "x.parquet", split="train")
+
+
+def test_links_that_lead_back_and_names_of_no_objects_are_passed_over(tmp_path):
+    put(tmp_path, "a.parquet", "d/b.parquet")
+    (tmp_path / "d" / "up").symlink_to(tmp_path)
+    (tmp_path / "own").symlink_to("own")
+    for name in (b"\xff.txt", b"new\nline.txt"):
+        (tmp_path / os.fsdecode(name)).write_text("x")
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet"):
+        ds = fb.load_dataset(source, split="train")
+        assert objects(ds) == ["a.parquet", "d/b.parquet"]
+        assert len(pa.table(ds)) == 6
+    # One that would be read is not left out without a word.
+    shutil.copy(tmp_path / "a.parquet", tmp_path / os.fsdecode(b"\xff.parquet"))
+    with pytest.raises(fb.StoreError, match=r"\.parquet: rename it: "):
+        fb.load_dataset(tmp_path, split="train")
 
 
 def test_the_fingerprint_is_of_the_objects_not_of_the_way_to_them(tmp_path):

@@ -80,6 +80,14 @@ def test_rows_of_splits_are_read_in_their_order(folder, split, expected):
     assert rows(folder, split) == list(expected)
 
 
+def test_a_file_that_several_patterns_fit_is_there_once(folder):
+    found = sorted(str(path) for path in folder.rglob("*.parquet"))
+    files = [f"{folder}/**/*.parquet", found[0], found[0].replace("/", "/./", 1)]
+    once = fb.load_dataset("parquet", data_files=files, split="train")
+    assert once._native.num_objects == len(found)
+    assert len(once) == sum(NUM_ROWS.values())
+
+
 def test_what_datasets_has_for_a_split_is_taken(folder):
     assert rows(folder, datasets.Split.TEST) == list(range(1234, 1311))
     assert rows(folder, datasets.ReadInstruction("train", to=10, unit="%")) == list(range(123))

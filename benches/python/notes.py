@@ -117,8 +117,8 @@ only imported torch.
   `Dataset.take` of pyarrow.
 
 **Hub.** The Hub of the tests, whose URLs lead to nginx, both on the loopback interface and with all answers so much
-later than asked. Each reader opens the repository by its name, in a process of its own with empty caches, and shuffles
-with its defaults. The repository has the objects as many times as a pass above. Forebay's rate is of a whole epoch,
+later than asked. Each reader opens the repository by its name, in a process of its own with empty caches, which takes
+memory and gives it back as above, and shuffles with its defaults. The repository has the objects as many times as a pass above. Forebay's rate is of a whole epoch,
 opening included; the others are stopped ten seconds after their first batch, and only the rate after it counts.
 *Hub requests* are those to its API and those that resolve files, of the last round.
 

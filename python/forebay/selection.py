@@ -116,17 +116,11 @@ class Selection:
         """
         seed = check_count("seed", seed, least=0, most=(1 << 64) - 1)
         try:
-            given: list[object] = list(fractions)
-        except TypeError:
-            raise SettingError(f"fractions: expected numbers such as [0.9, 0.1], got {fractions!r}") from None
-        for fraction in given:
-            if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-                raise SettingError(f"fractions: expected numbers such as [0.9, 0.1], got {fraction!r}")
-        try:
-            parts = self._native.split([float(fraction) for fraction in given], seed)  # type: ignore[arg-type]
-        except OverflowError:
-            raise SettingError(f"fractions: expected numbers from 0 to 1, got {given!r}") from None
-        return [Selection(part) for part in parts]
+            numbers = [_fraction(fraction) for fraction in fractions]
+        except (TypeError, OverflowError):
+            what = f"expected numbers from 0 to 1, such as [0.9, 0.1], got {fractions!r}"
+            raise SettingError(f"fractions: {what}") from None
+        return [Selection(part) for part in self._native.split(numbers, seed)]
 
     @staticmethod
     def merge(parts: Iterable[Selection]) -> Selection:
@@ -187,3 +181,10 @@ def _place(uri: Uri, storage_options: Mapping[str, Any] | None) -> tuple[str, di
     if not isinstance(uri, str | PathLike):
         raise SettingError(f"uri: expected a path or a URI, got {uri!r}")
     return check_text("uri", fspath(uri)), check_options(storage_options)
+
+
+def _fraction(value: object) -> float:
+    """Returns a number as the core takes it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)

@@ -45,7 +45,12 @@ impl Poll for Running {
         let Some(stream) = &mut self.stream else { return Ok(Some(None)) };
         Ok(match stream.poll(timeout, Most::ONE)? {
             Polled::Batches(mut batches) => Some(batches.pop().map(|(batch, _)| batch)),
-            Polled::End => Some(None),
+            Polled::End => {
+                // Whoever waits for a batch may wait for the threads to end. Whoever releases the stream may be an interpreter
+                // at its end.
+                self.end();
+                Some(None)
+            }
             Polled::Pending => None,
         })
     }
@@ -53,6 +58,13 @@ impl Poll for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Running {
+    /// Ends what is left of the stream.
+    fn end(&mut self) {
         let stream = self.stream.take();
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {

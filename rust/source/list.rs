@@ -145,6 +145,8 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<Vec<Ob
     let head = async |path: &Path| match connection.client.head(path).await {
         // Removed meanwhile.
         Err(object_store::Error::NotFound { .. }) => Ok(None),
+        // What the client keeps for itself.
+        Err(_) if !has_parquet_extension(path.as_ref()) => Ok(None),
         found => found.map(Some),
     };
     let mut metas = Vec::with_capacity(paths.len());

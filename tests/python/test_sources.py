@@ -394,7 +394,7 @@ def test_links_that_lead_back_and_names_of_no_objects_are_passed_over(tmp_path):
     put(tmp_path, "a.parquet", "d/b.parquet")
     (tmp_path / "d" / "up").symlink_to(tmp_path)
     (tmp_path / "own").symlink_to("own")
-    for name in (b"\xff.txt", b"new\nline.txt"):
+    for name in (b"\xff.txt", b"new\nline.txt", b"x#1"):
         (tmp_path / os.fsdecode(name)).write_text("x")
     for source in (tmp_path, f"{tmp_path}/**/*.parquet"):
         ds = fb.load_dataset(source, split="train")

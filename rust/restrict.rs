@@ -148,7 +148,7 @@ impl Dataset {
         let place = |kept: &u64| unique.partition_point(|other| other < kept);
         let number = |kept: &u64| numbers.get(place(kept)).copied();
         // Where a query has an order, that of the dataset is another one.
-        let has_order = access.answer().order().is_some() || kept != unique;
+        let has_order = self.query().is_some() || kept != unique;
         restriction.order = has_order.then(|| kept.iter().filter_map(number).collect());
         let order = (kept != unique).then(|| kept.iter().map(|kept| place(kept) as u64).collect());
         let rows = Arc::new(rows);

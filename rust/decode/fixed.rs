@@ -9,11 +9,9 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
 use super::header::Encoding;
+use super::spread::spread;
 use super::values::{Items, NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_bit, take_each_run};
 use super::{Fit, MOST_PER_BYTE, Misfit};
-
-/// The NULLs among 64 slots up to which copying runs of values is quicker.
-const FEW: u32 = 10;
 
 /// Numbers of a dictionary are picked run by run where at most one in this many is kept; else all are looked up.
 const SPARSE: usize = 8;
@@ -131,55 +129,6 @@ fn keep<S, T: Word>(all: &[S], of: impl Fn(&S) -> T, bits: &BooleanBuffer, out: 
             bits &= bits - 1;
         }
         out.extend_from_slice(&kept[..num_kept]);
-    }
-}
-
-/// Appends a slot for each bit: the next of `dense` to those that are set, zero to the others.
-fn spread<T: Word>(dense: &mut Vec<T>, slots: &BooleanBuffer, out: &mut Vec<T>) {
-    // So that a window of them is always there.
-    dense.resize(dense.len() + 64, T::default());
-    let (mut next, mut left) = (0, slots.len());
-    for bits in slots.bit_chunks().iter_padded() {
-        let len = left.min(64);
-        left -= len;
-        let Some(window) = dense.get(next..).and_then(<[T]>::first_chunk::<64>) else { break };
-        if bits == u64::MAX {
-            out.extend_from_slice(window);
-        } else {
-            let mut word = [T::default(); 64];
-            if bits.count_zeros() <= FEW {
-                spread_runs(bits, window, &mut word);
-            } else {
-                spread_each(bits, window, &mut word);
-            }
-            out.extend_from_slice(&word[..len]);
-        }
-        next += bits.count_ones() as usize;
-    }
-}
-
-/// Puts values into the slots of set bits, run by run.
-fn spread_runs<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
-    let (mut rest, mut place, mut taken) = (bits, 0, 0);
-    while rest != 0 {
-        let passed = rest.trailing_zeros();
-        rest >>= passed;
-        place += passed as usize;
-        let run = rest.trailing_ones();
-        let end = place + run as usize;
-        slots[place..end].copy_from_slice(&values[taken..taken + run as usize]);
-        (taken, place) = (taken + run as usize, end);
-        rest = rest.checked_shr(run).unwrap_or(0);
-    }
-}
-
-/// Puts values into the slots of set bits without a branch: which it would be is noise.
-fn spread_each<T: Word>(bits: u64, values: &[T; 64], slots: &mut [T; 64]) {
-    let mut taken = 0;
-    for (place, slot) in slots.iter_mut().enumerate() {
-        let is_set = bits >> place & 1 == 1;
-        *slot = if is_set { values[taken & 63] } else { T::default() };
-        taken += usize::from(is_set);
     }
 }
 
@@ -332,23 +281,6 @@ mod tests {
             let expected: Vec<u32> = all.iter().zip(&bits[skip..]).filter(|(_, keep)| **keep).map(|(value, _)| *value).collect();
             let mut out = Vec::new();
             keep(&all, |value| *value, &BooleanBuffer::from(bits).slice(skip, all.len()), &mut out);
-            prop_assert_eq!(out, expected);
-        }
-
-        #[test]
-        fn values_go_to_the_slots_that_have_one(
-            slots in prop::collection::vec(prop::bool::weighted(0.8), 0..400), skip in 0_usize..70,
-        ) {
-            let skip = skip.min(slots.len());
-            let bits = BooleanBuffer::from(slots.clone()).slice(skip, slots.len() - skip);
-            let mut dense: Vec<u32> = (1..).take(bits.count_set_bits()).collect();
-            let mut expected = Vec::new();
-            let mut next = dense.clone().into_iter();
-            for slot in &slots[skip..] {
-                expected.push(if *slot { next.next().unwrap() } else { 0 });
-            }
-            let mut out = Vec::new();
-            spread(&mut dense, &bits, &mut out);
             prop_assert_eq!(out, expected);
         }
     }

@@ -12,7 +12,8 @@
 //! body                      a chunk, or pages that are read one by one
 //! header, pages, codec      a page out of its chunk and its compression
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
-//! values, fixed, binary     values of a page into their slots
+//! values, fixed, binary     values of a page
+//! spread                    values into the slots that are not NULL
 //! flat, list                slots of rows
 //! ```
 
@@ -34,6 +35,7 @@ mod pages;
 mod plan;
 mod row_texts;
 mod rows;
+mod spread;
 #[cfg(test)]
 pub(crate) mod tests;
 mod values;

@@ -17,6 +17,9 @@ const SHORT_RANGES_AHEAD: usize = 16;
 /// Bytes that are copied at once, for ranges that are not longer, as long as others follow them in the source.
 const SHORT: usize = 32;
 
+/// Bytes of a line of the cache.
+pub(super) const LINE: usize = 64;
+
 /// A range of values: which source, and which of its values.
 pub(super) type SourceRange = (u32, Range<usize>);
 
@@ -129,8 +132,6 @@ fn bytes_of<T: ArrowNativeType>(room: &mut [MaybeUninit<T>]) -> &mut [MaybeUnini
 fn stream(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
 
-    /// Bytes of a line.
-    const LINE: usize = 64;
     let before = room.as_ptr().align_offset(LINE).min(room.len());
     let ((first, room), (first_bytes, bytes)) = (room.split_at_mut(before), bytes.split_at(before));
     first.write_copy_of_slice(first_bytes);

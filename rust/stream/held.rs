@@ -19,6 +19,9 @@ use super::narrow::saved_bytes;
 use super::runs::Runs;
 use super::shelves::{Places, Shelves};
 
+/// How many rows ahead of the one at hand the memory is asked for that says where they are.
+const ROWS_AHEAD: usize = 16;
+
 /// Some decoded rows. Clones are the same rows: what has left one has left all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held(Arc<Stored>);
@@ -111,6 +114,13 @@ impl Held {
     fn place(&self, row: u32) -> (usize, u32) {
         self.0.places.as_ref().map_or((0, row), |places| places.find(row))
     }
+
+    /// Has the processor read where a row is stored before it is asked.
+    fn prefetch_place(&self, row: u32) {
+        if let Some(places) = &self.0.places {
+            places.prefetch(row);
+        }
+    }
 }
 
 /// Returns the bytes by which columns of `schema` are smaller than they are in batches.
@@ -174,7 +184,10 @@ impl<'a> Taken<'a> {
         let mut numbers = vec![UNUSED; num_shelves];
         let mut shelves: Vec<TakenShelf<'_>> = Vec::with_capacity(sources.len());
         let mut taken = Vec::with_capacity(rows.len());
-        for &(source, row) in rows {
+        for (index, &(source, row)) in rows.iter().enumerate() {
+            if let Some(&(source, row)) = rows.get(index + ROWS_AHEAD) {
+                sources[source as usize].prefetch_place(row);
+            }
             let held = &sources[source as usize];
             let (shelf, place) = held.place(row);
             let number = &mut numbers[firsts[source as usize] + shelf];

@@ -127,6 +127,8 @@ pub(super) enum Progress {
 pub(super) struct PlannedBatch {
     pub(super) slice: BatchSlice,
     pub(super) pieces: Vec<PieceKey>,
+    /// Rows that it wants of each.
+    pub(super) row_counts: Vec<u32>,
     pub(super) progress: Progress,
 }
 

@@ -1,17 +1,24 @@
 //! Gathers rows that lie one after another in their sources, however the batch mixes them.
 //!
-//! Rows that are stored as they leave are taken in runs: of each source the next few. Read run by run, memory is walked as
-//! it lies, and what is written jumps about in the batch, which stays in the cache. Of a run's bits only those that are
-//! not set are looked at.
+//! Rows that are stored as they leave are taken in runs: of each source the next few. They are copied run by run, as memory
+//! lies, to where they stay in the cache, and mixed from there. Of a run's bits only those that are not set are looked at.
 
-use arrow_buffer::bit_chunk_iterator::BitChunks;
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
 
-use super::copies::prefetch;
+use super::copies::{LINE, prefetch};
 use super::gather::SourceRow;
 
 /// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
 const LEAST_ROWS: usize = 8;
+
+/// How many runs ahead of the one at hand memory is asked for.
+const RUNS_AHEAD: usize = 8;
+
+/// Values that are mixed at a time.
+const BLOCK: usize = 64;
+
+/// Bits that are read at a time, wherever in a byte they begin.
+const BITS_AT_ONCE: usize = 56;
 
 /// Rows of a batch, taken apart into runs.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,6 +26,8 @@ pub(super) struct Runs {
     runs: Vec<Run>,
     /// Where the rows of all runs stand in the batch, run by run.
     places: Vec<u32>,
+    /// Where each row of the batch stands among the rows of all runs.
+    order: Vec<u32>,
 }
 
 /// Rows that follow each other in one source.
@@ -49,33 +58,42 @@ impl Runs {
                 next = row.checked_add(1);
             }
         }
-        let places = by_source.iter().flatten().map(|(_, place)| *place).collect();
-        (runs.len() * LEAST_ROWS <= rows.len()).then_some(Self { runs, places })
+        if runs.len() * LEAST_ROWS > rows.len() {
+            return None;
+        }
+        let places: Vec<u32> = by_source.iter().flatten().map(|(_, place)| *place).collect();
+        let mut order = vec![0; places.len()];
+        for (&place, at) in places.iter().zip(0..) {
+            order[place as usize] = at;
+        }
+        Some(Self { runs, places, order })
     }
 
-    /// Visits each run with the places of its rows, and the run after it.
-    fn each(&self, mut visit: impl FnMut(Run, &[u32], Option<&Run>)) {
-        let mut places = &self.places[..];
+    /// Visits each run, with one that is visited soon.
+    fn each(&self, mut visit: impl FnMut(Run, Option<&Run>)) {
         for (index, run) in self.runs.iter().enumerate() {
-            let (of_run, rest) = places.split_at(run.len as usize);
-            places = rest;
-            visit(*run, of_run, self.runs.get(index + 1));
+            visit(*run, self.runs.get(index + RUNS_AHEAD));
         }
     }
 
     /// Copies `N` bytes for each row; `values` starts at each source's row 0.
     pub(super) fn copy_words<const N: usize>(&self, values: &[&[[u8; N]]]) -> Buffer {
-        let mut out = MutableBuffer::from_len_zeroed(self.places.len() * N);
-        let slots = out.as_slice_mut().as_chunks_mut::<N>().0;
-        self.each(|run, places, next| {
-            if let Some(next) = next {
-                prefetch(values[next.source as usize], next.first as usize);
+        let mut in_runs: Vec<[u8; N]> = Vec::with_capacity(self.order.len());
+        self.each(|run, soon| {
+            if let Some(soon) = soon {
+                let (values, first) = (values[soon.source as usize], soon.first as usize);
+                (first..first + soon.len as usize).step_by(LINE / N).for_each(|row| prefetch(values, row));
             }
-            let rows = &values[run.source as usize][run.first as usize..][..places.len()];
-            for (&place, value) in places.iter().zip(rows) {
-                slots[place as usize] = *value;
-            }
+            in_runs.extend_from_slice(&values[run.source as usize][run.first as usize..][..run.len as usize]);
         });
+        let mut out = MutableBuffer::with_capacity(self.order.len() * N);
+        let mut mixed = [[0; N]; BLOCK];
+        for order in self.order.chunks(BLOCK) {
+            for (value, &at) in mixed.iter_mut().zip(order) {
+                *value = in_runs[at as usize];
+            }
+            out.extend_from_slice(mixed[..order.len()].as_flattened());
+        }
         out.into()
     }
 
@@ -84,11 +102,17 @@ impl Runs {
         let len = self.places.len();
         let mut out = MutableBuffer::new(len.div_ceil(8)).with_bitset(len.div_ceil(8), true);
         let set = out.as_slice_mut();
-        self.each(|run, places, _| {
+        let mut rest = &self.places[..];
+        self.each(|run, soon| {
+            if let Some((soon, (bytes, before))) = soon.and_then(|soon| Some((soon, bits[soon.source as usize]?))) {
+                prefetch(bytes, (before + soon.first as usize) / 8);
+            }
+            let places;
+            (places, rest) = rest.split_at(run.len as usize);
             let Some((bytes, before)) = bits[run.source as usize] else { return };
-            let words = BitChunks::new(bytes, before + run.first as usize, places.len());
-            for (places, word) in places.chunks(64).zip(words.iter_padded()) {
-                let mut unset = !word & (u64::MAX >> (64 - places.len()));
+            let starts = (before + run.first as usize..).step_by(BITS_AT_ONCE);
+            for (places, start) in places.chunks(BITS_AT_ONCE).zip(starts) {
+                let mut unset = !bits_from(bytes, start) & ((1 << places.len()) - 1);
                 while unset != 0 {
                     let place = places[unset.trailing_zeros() as usize];
                     set[place as usize / 8] &= !(1 << (place % 8));
@@ -98,6 +122,18 @@ impl Runs {
         });
         BooleanBuffer::new(out.into(), 0, len)
     }
+}
+
+/// Returns the bits from `start` on, the first lowest; only [`BITS_AT_ONCE`] are all there.
+#[inline]
+fn bits_from(bytes: &[u8], start: usize) -> u64 {
+    let bytes = &bytes[start / 8..];
+    let word = bytes.first_chunk().copied().unwrap_or_else(|| {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        padded
+    });
+    u64::from_le_bytes(word) >> (start % 8)
 }
 
 /// Returns the rows of each source with their places in the batch.

@@ -610,14 +610,12 @@ impl Scheduler {
     fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
         let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
         let finished = self.finished_row_bytes.saturating_mul(rows.len() as u64);
-        let mut counts = vec![0_u64; batch.pieces.len()];
-        rows.iter().for_each(|row| counts[row.0 as usize] += 1);
-        let of_part = |(key, count): (&PieceKey, u64)| {
+        let of_part = |(key, &count): (&PieceKey, &u32)| {
             let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
             let bytes = u128::from(source.gathered_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        batch.pieces.iter().zip(counts).map(of_part).fold(finished, u64::saturating_add)
+        batch.pieces.iter().zip(&batch.row_counts).map(of_part).fold(finished, u64::saturating_add)
     }
 
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {

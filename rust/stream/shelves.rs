@@ -14,7 +14,7 @@ use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
-use super::copies::PastCaches;
+use super::copies::{PastCaches, prefetch};
 use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_array, gather_narrowed};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
@@ -75,6 +75,11 @@ impl Places {
     /// Returns the shelf of a row, and its place there.
     pub(super) fn find(&self, row: u32) -> (usize, u32) {
         self.split(self.of_rows[row as usize])
+    }
+
+    /// Has the processor read where a row is before it is asked.
+    pub(super) fn prefetch(&self, row: u32) {
+        prefetch(&self.of_rows, row as usize);
     }
 
     fn split(&self, place: u32) -> (usize, u32) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::super::gather::SourceRow;
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, note_wanted};
 use super::{MIN_READY_BATCHES, Scheduler};
 use crate::plan::{BatchSlice, PieceId, RowRef};
@@ -66,10 +67,15 @@ impl Scheduler {
         refs.extend(padding);
         finished.extend(padding.map(|row| row.piece));
         self.holes.drop_missing(&mut refs, &self.plan);
-        let (pieces, rows) = self.want(number, &refs);
+        let (wanted, rows) = self.want(number, &refs);
         self.budget.reserve(planned_bytes(rows.len()));
-        let num_missing = pieces.iter().filter(|key| !self.is_held(key)).count();
-        self.batches.push_back(PlannedBatch { slice, pieces, progress: Progress::Planned { rows, num_missing } });
+        let num_missing = wanted.iter().filter(|(key, _)| !self.is_held(key)).count();
+        let (pieces, row_counts): (Vec<PieceKey>, Vec<u32>) = wanted.into_iter().unzip();
+        if self.block > 0 {
+            note_wanted(&mut self.residents, &pieces, &rows);
+        }
+        let progress = Progress::Planned { rows, num_missing };
+        self.batches.push_back(PlannedBatch { slice, pieces, row_counts, progress });
         for piece in finished {
             let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
             for part in (0..).take(num_parts) {
@@ -98,9 +104,9 @@ impl Scheduler {
         self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
     }
 
-    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, and its rows as (place among
-    /// them, row of the part).
-    fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<PieceKey>, Vec<(u32, u32)>) {
+    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, with the number of rows of each, and
+    /// its rows as (place among them, row of the part).
+    fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<(PieceKey, u32)>, Vec<SourceRow>) {
         const NO_PLACE: u32 = u32::MAX;
         let mut seen: FxHashMap<PieceId, usize> = FxHashMap::default();
         let mut opened: Vec<Opened> = Vec::new();
@@ -108,6 +114,7 @@ impl Scheduler {
         let mut places: Vec<u32> = Vec::new();
         let mut keys: Vec<(PieceKey, u32)> = Vec::new();
         let mut rows = Vec::with_capacity(refs.len());
+        let is_drawn = self.plan.is_drawn();
         let mut rest = refs;
         while let Some((&RowRef { piece, row }, others)) = rest.split_first() {
             let index = *seen.entry(piece).or_insert_with(|| {
@@ -117,8 +124,8 @@ impl Scheduler {
                 opened.push(Opened { parts, first_place, first: self.plan.piece(piece).kept.start });
                 opened.len() - 1
             });
-            let Opened { parts, first_place, first } = &opened[index];
-            let kept_row = |row: u32| self.plan.kept_row(piece.span, *first + row);
+            let &Opened { ref parts, first_place, first } = &opened[index];
+            let kept_row = |row| if is_drawn { self.plan.kept_row(piece.span, first + row) } else { first + row };
             let row = kept_row(row);
             let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
             let place = &mut places[first_place + part];
@@ -144,23 +151,17 @@ impl Scheduler {
             keys[place as usize].1 += u32::try_from(num_taken).unwrap_or(u32::MAX);
             rest = &rest[num_taken..];
         }
-        let mut pieces = Vec::with_capacity(keys.len());
-        for (key, num_rows) in keys {
-            if let Some(resident) = self.residents.get_mut(&key) {
-                resident.num_users += 1;
-                resident.num_planned += num_rows;
-                // Unless rows are drawn each is delivered once, so nobody is to come when all are planned.
-                resident.is_finished |= !self.plan.is_drawn() && resident.num_planned >= resident.num_rows();
-                if !matches!(resident.stage, Stage::Ready(..)) {
-                    resident.waiting.push(number);
-                }
+        for (key, num_rows) in &keys {
+            let Some(resident) = self.residents.get_mut(key) else { continue };
+            resident.num_users += 1;
+            resident.num_planned += num_rows;
+            // Unless rows are drawn each is delivered once, so nobody is to come when all are planned.
+            resident.is_finished |= !is_drawn && resident.num_planned >= resident.num_rows();
+            if !matches!(resident.stage, Stage::Ready(..)) {
+                resident.waiting.push(number);
             }
-            pieces.push(key);
         }
-        if self.block > 0 {
-            note_wanted(&mut self.residents, &pieces, &rows);
-        }
-        (pieces, rows)
+        (keys, rows)
     }
 }
 

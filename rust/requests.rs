@@ -69,7 +69,7 @@ impl Lake {
         let answer = dataset.known_answer().unwrap();
         let num_rows = answer.selection().num_rows();
         let reader = Arc::new(EpochReader::try_new(dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap());
-        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None };
+        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None, follows_parts: false };
         let batches = BatchStream::start(&reader, 0, Share::whole(num_rows, 256), options).unwrap();
         let num_read: usize = batches.map(|batch| batch.unwrap().num_rows()).sum();
         assert_eq!(num_read as u64, num_rows);

@@ -1052,10 +1052,11 @@ class Dataset:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one).
 
-        Batches have up to 65,536 rows, and fewer where these take more than 16 MiB.
+        Batches have up to 65,536 rows, and fewer where these take more than 16 MiB. In the dataset's order those of
+        large row groups end with them, and are handed over as they were decoded, without a copy.
         """
         batch_rows = self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows
-        return self.batches(batch_rows, rank=0, world_size=1).__arrow_c_stream__(requested_schema)
+        return self.batches(batch_rows, rank=0, world_size=1).hand_over(requested_schema, follows_parts=True)
 
     def __datafusion_table_provider__(self, session: Any = None) -> object:
         """Hands the dataset to `datafusion` as a table, which is read as far as a query needs it.

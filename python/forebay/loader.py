@@ -561,12 +561,21 @@ class Stream(Generic[T]):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hands the rest of the epoch to an Arrow consumer, which then owns the position."""
+        return self.hand_over(requested_schema)
+
+    def hand_over(self, requested_schema: object | None = None, *, follows_parts: bool = False) -> object:
+        """Returns the rest of the epoch as the capsule of an Arrow stream.
+
+        With `follows_parts`, batches of rows in the dataset's order may have fewer rows, to end where those do that
+        were decoded together, which are not copied then.
+        """
         self._share.check_world()
         if self._passes != Passes():
             raise SettingError("repeat: one Arrow stream is one pass; iterate the batches, or leave `repeat` out")
         self._made_reader(num_workers=1)
         self.check_ranks()
-        return self.reader.stream(self._start.epoch, self._native_share()).__arrow_c_stream__(requested_schema)
+        share = self._native_share() | {"follows_parts": follows_parts}
+        return self.reader.stream(self._start.epoch, share).__arrow_c_stream__(requested_schema)
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and their memory stay behind; the reader is made again from the pickled selection.

@@ -385,7 +385,7 @@ impl PyDataset {
             .detach(|| EpochReader::try_new(&self.dataset, answer, settings, memory_limit))
             .map_err(|error| to_py(&error))?;
         let num_threads = num_threads.unwrap_or_else(forebay::config::num_threads);
-        Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads, max_skipped }))
+        Ok(PyReader::new(reader, StreamOptions { memory_limit, num_threads, max_skipped, follows_parts: false }))
     }
 
     /// Opens what `__reduce__` took apart: the same objects, columns, filters and kept rows.

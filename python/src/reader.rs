@@ -49,6 +49,9 @@ pub(crate) struct ShareArguments {
     /// The position to stop at, where that is before the end of the epoch.
     #[pyo3(default)]
     end: Option<u64>,
+    /// Whether batches may have fewer rows, to end where parts of the data do.
+    #[pyo3(default)]
+    follows_parts: bool,
     /// What of the epoch could not be read before.
     #[pyo3(default)]
     holes: Vec<HoleArguments>,
@@ -173,10 +176,11 @@ impl PyReader {
     ) -> PyResult<PyStream> {
         let finish = self.finish(finish)?.map(Arc::new);
         let holes = std::mem::take(&mut share.holes).into_iter().map(Hole::from).collect();
+        let options = StreamOptions { follows_parts: share.follows_parts, ..self.options };
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
         // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
-        let stream = BatchStream::resume(&self.reader, epoch, share, self.options, holes, finish);
+        let stream = BatchStream::resume(&self.reader, epoch, share, options, holes, finish);
         let stream = stream.map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions(), self.options))
     }

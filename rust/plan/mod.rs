@@ -170,6 +170,11 @@ impl EpochPlan {
         &self.inner.spans
     }
 
+    /// Returns whether rows come in the order of the dataset.
+    pub fn is_sequential(&self) -> bool {
+        matches!(self.inner.arrangement, Arrangement::Sequential { .. })
+    }
+
     /// Returns whether the epoch is shuffled as a whole, without lanes.
     pub fn is_permuted(&self) -> bool {
         matches!(self.inner.arrangement, Arrangement::Permuted { .. })

@@ -102,8 +102,12 @@ pub(super) async fn open(
     }
     let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, scanning.memory_limit)?;
     let share = Share::whole(num_rows, reader.fitting_batch_rows().min(config::QUERY_BATCH_ROWS));
-    let options =
-        StreamOptions { memory_limit: scanning.memory_limit, num_threads: scanning.num_threads, max_skipped: None };
+    let options = StreamOptions {
+        memory_limit: scanning.memory_limit,
+        num_threads: scanning.num_threads,
+        max_skipped: None,
+        follows_parts: false,
+    };
     let reading = BatchStream::start_with(&Arc::new(reader), 0, share, options, Vec::new(), Some(&scanning.metrics))?;
     Ok(batches(reading, identities).boxed())
 }

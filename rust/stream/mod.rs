@@ -80,6 +80,9 @@ pub struct StreamOptions {
     pub num_threads: usize,
     /// Rows that may be left out because they cannot be read; without, the first such row is an error.
     pub max_skipped: Option<u64>,
+    /// Batches may have fewer rows than asked for, so that in the dataset's order most are what was decoded together, or a part
+    /// of it, and no copies. For one reader of all rows, who does not mind.
+    pub follows_parts: bool,
 }
 
 /// What a stream has done so far, and holds now.

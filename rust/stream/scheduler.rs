@@ -84,6 +84,8 @@ pub(super) struct Scheduler {
     share: Share,
     /// The batches, of this rank's, still to plan.
     numbers: Peekable<Box<dyn Iterator<Item = u64> + Send>>,
+    /// Where the next batch begins, of batches that end where parts do; `None` where all have as many rows.
+    position: Option<u64>,
     /// Returns the parts in which a piece is read.
     cut: Box<Cut>,
     /// Those of the pieces that planned batches want.
@@ -150,6 +152,7 @@ impl Scheduler {
         Self {
             walk: plan.walk(share.from),
             numbers: numbers_of(share.worker_batches()),
+            position: None,
             plan,
             share,
             cut: Box::new(cut),
@@ -185,6 +188,14 @@ impl Scheduler {
     /// Has a gathered row take `bytes` beyond what was decoded of it, because something is made of it.
     pub(super) fn with_finished_row_bytes(mut self, bytes: u64) -> Self {
         self.finished_row_bytes = bytes;
+        self
+    }
+
+    /// Has batches end where parts do, if rows come as they are decoded and there is nobody to share them with.
+    pub(super) fn following_parts(mut self) -> Self {
+        let Share { world_size, num_workers, drop_last, from, .. } = self.share;
+        let is_alone = world_size == 1 && num_workers == 1 && !drop_last;
+        self.position = (is_alone && self.plan.is_sequential()).then_some(from);
         self
     }
 

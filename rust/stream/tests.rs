@@ -79,7 +79,7 @@ fn deliver(reader: &Arc<EpochReader>, from: u64, (rank, world_size): (u32, u32),
         worker: 0,
         num_workers: 1,
     };
-    let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None };
+    let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None, follows_parts: false };
     let mut stream = BatchStream::start(reader, 0, Share::try_new(share).unwrap(), options).unwrap();
     let batches: Result<Vec<_>> = stream.by_ref().collect();
     let mut rows = Vec::new();
@@ -139,6 +139,32 @@ fn an_order_that_names_a_row_twice_is_refused() {
         let settings = OrderSettings::Given(order.into());
         let refused = EpochReader::try_new(&dataset, Arc::clone(&answer), settings, 1 << 30);
         assert!(matches!(&refused, Err(Error::Setting { name: "order", reason }) if reason.contains(names)));
+    }
+}
+
+#[test]
+fn batches_that_follow_parts_hold_all_rows_and_end_where_row_groups_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    for memory_limit in [400 << 10, 1 << 30] {
+        let answer = dataset.known_answer().unwrap();
+        let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, memory_limit).unwrap();
+        let reader = Arc::new(reader);
+        for (from, batch_rows) in [(0, 64), (7, 64), (0, 300), (150, 300), (0, 1000), (0, 1)] {
+            let share = Share { from, ..Share::whole(NUM_ROWS, batch_rows) };
+            let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None, follows_parts: true };
+            let batches: Result<Vec<_>> = BatchStream::start(&reader, 0, share, options).unwrap().collect();
+            let batches = batches.unwrap();
+            let numbers = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+            let rows: Vec<i64> = batches.iter().flat_map(numbers).collect();
+            assert_eq!(rows, (i64::try_from(from).unwrap()..6000).collect::<Vec<_>>());
+            let lens: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
+            assert!(lens.iter().all(|&len| len <= batch_rows as usize), "{lens:?}");
+            if memory_limit == 1 << 30 && batch_rows == 300 {
+                assert_eq!(lens[0], if from == 0 { 200 } else { 50 });
+                assert!(lens[1..].iter().all(|&len| len == 200), "{lens:?}");
+            }
+        }
     }
 }
 
@@ -255,7 +281,7 @@ fn what_lies_at_hand_is_decoded_as_far_ahead_as_a_burst_needs() {
     let (answer, num_threads) = (dataset.known_answer().unwrap(), 2);
     let settings = OrderSettings::Sequential;
     let reader = Arc::new(EpochReader::try_new(&dataset, answer, settings, 1 << 30).unwrap());
-    let options = StreamOptions { memory_limit: 1 << 30, num_threads, max_skipped: None };
+    let options = StreamOptions { memory_limit: 1 << 30, num_threads, max_skipped: None, follows_parts: false };
     let mut stream = BatchStream::start(&reader, 0, Share::whole(reader.num_rows(), 16), options).unwrap();
     // The threads have the time to decode all of it while the consumer is busy.
     let (mut decoded, mut num_same) = (0, 0);
@@ -300,7 +326,7 @@ fn rows_of_large_pages_of_a_file_are_those_that_were_written() {
             weights: None,
         };
         let reader = Arc::new(EpochReader::try_new(&dataset, answer, settings, 1 << 30).unwrap());
-        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None };
+        let options = StreamOptions { memory_limit: 1 << 30, num_threads: 2, max_skipped: None, follows_parts: false };
         let stream = BatchStream::start(&reader, 0, Share::whole(reader.num_rows(), 100), options).unwrap();
         let mut seen = vec![false; usize::try_from(num_rows).unwrap()];
         for batch in stream {

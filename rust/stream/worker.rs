@@ -118,6 +118,7 @@ impl Shared {
         let holes = Holes::new(holes, options.max_skipped, reader.hole_units().clone());
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
         let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
+        let scheduler = if options.follows_parts { scheduler.following_parts() } else { scheduler };
         let scheduler = match window_bytes {
             None => scheduler.with_bytes_at_hand(options.num_threads),
             Some(window_bytes) => scheduler.with_fetch_window(window_bytes),

@@ -56,6 +56,21 @@ def test_a_consumer_gets_few_batches_of_small_rows_and_small_batches_of_large_on
         assert max(batch.nbytes for batch in got) <= 16 << 20
 
 
+def test_batches_of_a_dataset_end_where_row_groups_do_and_are_not_copied(tmp_path):
+    table = pa.table({"number": np.arange(120_000)})
+    data.write_fragments(tmp_path, table, num_fragments=2, row_group_rows=[20_000, 100_000])
+    ds = fb.load_dataset(tmp_path, split="train")
+    batches = list(pa.RecordBatchReader.from_stream(ds))
+    assert [batch.num_rows for batch in batches] == [20_000, 40_000, 20_000, 40_000]
+    assert pa.Table.from_batches(batches) == table
+    kept = list(pa.RecordBatchReader.from_stream(ds.filter("number % 2 = 0")))
+    assert [batch.num_rows for batch in kept] == [10_000, 20_000, 10_000, 20_000]
+    assert pa.Table.from_batches(kept)["number"].to_pylist() == list(range(0, 120_000, 2))
+    # Whoever asks for a size gets it.
+    sizes = [batch.num_rows for batch in pa.RecordBatchReader.from_stream(ds.batches(50_000))]
+    assert sizes == [50_000, 50_000, 20_000]
+
+
 def test_a_dataset_can_be_read_again_and_again(ds):
     filtered = ds.filter("flag").shuffle(3)
     assert pa.table(filtered).equals(pa.table(filtered)) or same(pa.table(filtered), pa.table(filtered))

@@ -87,6 +87,7 @@ impl Scheduler {
         }
         if let Some(first) = self.batches.front() {
             self.walk = self.plan.walk(first.slice.first);
+            self.position = self.position.map(|_| first.slice.first);
         }
         let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
         self.numbers = numbers_of(self.share.worker_batches().skip(num_delivered));

@@ -20,6 +20,9 @@ const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
 /// The part of the limit for the rows that are planned then.
 const PLANNED_SHARE: u64 = 16;
 
+/// Parts with this part of a batch's rows are batches of their own, where these follow parts; smaller ones are copied together.
+const LARGE_SHARE: usize = 4;
+
 /// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
 const PLANNED_ROW_BYTES: u64 = 24;
 
@@ -50,8 +53,7 @@ impl Scheduler {
     /// Plans one more batch; `false` at the end.
     pub(super) fn plan_batch(&mut self) -> Result<bool, TooLarge> {
         let number = self.num_delivered + self.batches.len() as u64;
-        let next = self.numbers.peek().filter(|_| number < self.end);
-        let Some(slice) = next.and_then(|&t| self.share.batch(t)) else {
+        let Some(slice) = self.next_slice().filter(|_| number < self.end) else {
             self.is_planned_to_end = true;
             return Ok(false);
         };
@@ -59,7 +61,10 @@ impl Scheduler {
         if batch_bytes > self.budget.limit() {
             return Err(self.too_large_batch(&slice, batch_bytes));
         }
-        self.numbers.next();
+        match &mut self.position {
+            Some(position) => *position = slice.next,
+            None => drop(self.numbers.next()),
+        }
         let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
         self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
         // A repeated row comes in a piece of its own, wanted just this once.
@@ -87,6 +92,28 @@ impl Scheduler {
             }
         }
         Ok(true)
+    }
+
+    /// Returns the next batch to plan; `None` at the end.
+    fn next_slice(&mut self) -> Option<BatchSlice> {
+        let Some(first) = self.position else { return self.numbers.peek().and_then(|&t| self.share.batch(t)) };
+        let left = usize::try_from(self.share.num_rows.checked_sub(first)?).unwrap_or(usize::MAX);
+        let (most, large) = (self.batch_rows().min(left), self.batch_rows().div_ceil(LARGE_SHARE));
+        let mut len = 0;
+        while len < most {
+            let RowRef { piece, row } = self.plan.locate(first + len as u64)?;
+            let row = self.plan.piece(piece).kept.start + row;
+            let parts = self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into());
+            let part = parts.get(parts.partition_point(|part| part.kept.end <= row))?;
+            let of_part = (part.kept.end - row) as usize;
+            if of_part >= large {
+                len = if len == 0 { of_part } else { len };
+                break;
+            }
+            len += of_part;
+        }
+        let len = len.min(most);
+        (len > 0).then(|| BatchSlice { first, step: 1, len, padding: None, next: first + len as u64 })
     }
 
     /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.

@@ -142,8 +142,12 @@ impl Answer {
         let start = usize::try_from(kept.start).unwrap_or(usize::MAX);
         let len = usize::try_from(kept.end - kept.start).unwrap_or(usize::MAX);
         let slice = attached.slice(start, len);
-        let Some(wanted) = wanted else { return Ok(Some(slice)) };
-        arrow_select::take::take_record_batch(&slice, &UInt32Array::from_iter_values(wanted.iter().copied())).map(Some)
+        // A copy, of all rows too: these values stay, and a tensor over them may be written to.
+        let numbers = match wanted {
+            Some(wanted) => UInt32Array::from_iter_values(wanted.iter().copied()),
+            None => (0..u32::try_from(slice.num_rows()).unwrap_or(u32::MAX)).collect(),
+        };
+        arrow_select::take::take_record_batch(&slice, &numbers).map(Some)
     }
 
     /// Returns the values kept with the rows `kept`, which are numbered in the order of the dataset.

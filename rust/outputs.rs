@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_plan::PhysicalExpr;
@@ -166,8 +167,62 @@ impl Outputs {
                 computed.evaluate(&input.map_err(|error| error.to_string())?)
             }
         };
-        let columns = self.origins.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+        let mut columns = self.origins.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+        set_apart(&mut columns).map_err(|error| error.to_string())?;
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| error.to_string())
+    }
+}
+
+/// Copies columns that share memory with one before them, as a column under two names does: a tensor over each may be
+/// written to.
+fn set_apart(columns: &mut [ArrayRef]) -> Result<(), ArrowError> {
+    let mut taken = BTreeSet::new();
+    for column in columns {
+        let mut own = Vec::new();
+        places(&column.to_data(), &mut own);
+        if own.iter().any(|place| taken.contains(place)) {
+            let rows = UInt64Array::from_iter_values(0..column.len() as u64);
+            *column = arrow_select::take::take(column, &rows, None)?;
+        }
+        taken.extend(own);
+    }
+    Ok(())
+}
+
+/// Adds where the values of an array begin in memory, and those of its children.
+fn places(data: &ArrayData, found: &mut Vec<usize>) {
+    found.extend(data.buffers().iter().filter(|buffer| !buffer.is_empty()).map(|buffer| buffer.as_ptr().addr()));
+    data.child_data().iter().for_each(|child| places(child, found));
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Int32Array, ListArray, StructArray};
+    use arrow_schema::Field;
+
+    use super::*;
+
+    #[test]
+    fn no_two_columns_share_memory() {
+        let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3]));
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(
+            [1, 2, 3].map(|item| Some(vec![Some(item); 2])),
+        ));
+        let field = Arc::new(Field::new("a", DataType::Int32, true));
+        let structs: ArrayRef = Arc::new(StructArray::new(vec![field].into(), vec![Arc::clone(&numbers)], None));
+        let before = [Arc::clone(&numbers), Arc::clone(&lists), structs, numbers, lists];
+        let mut columns = before.clone();
+        set_apart(&mut columns).unwrap();
+        assert_eq!(columns, before);
+        let mut all = Vec::new();
+        columns.iter().for_each(|column| places(&column.to_data(), &mut all));
+        let num_places = all.len();
+        assert_eq!(all.into_iter().collect::<BTreeSet<_>>().len(), num_places);
+        // What is alone stays where it is.
+        let address = |columns: &[ArrayRef]| columns[0].as_primitive::<Int32Type>().values().as_ptr();
+        assert_eq!(address(&columns), address(&before));
     }
 }

@@ -35,6 +35,8 @@ pub struct Dataset {
     schema: SchemaRef,
     /// The columns of the snapshot, with the features that were given for them.
     stored: SchemaRef,
+    /// The queries that made the columns and chose no rows by themselves: what filters over these mean.
+    views: Arc<[String]>,
     filters: Arc<[Filter]>,
     restriction: Arc<Restriction>,
     /// What chooses and orders the rows instead of the filters.
@@ -107,6 +109,7 @@ impl Dataset {
             outputs: None,
             schema,
             stored,
+            views: Arc::new([]),
             filters,
             restriction: Arc::default(),
             query: None,
@@ -189,7 +192,26 @@ impl Dataset {
     /// Returns the dataset whose rows `query` chooses of those of `base`.
     pub(crate) fn with_query(&self, query: Query, base: &Self) -> Self {
         let query = Some(Arc::new((query, base.clone())));
-        Self { query, filters: Arc::new([]), restriction: Arc::default(), answer: Arc::default(), ..self.clone() }
+        let (views, filters) = (Arc::new([]), Arc::new([]));
+        Self { query, views, filters, restriction: Arc::default(), answer: Arc::default(), ..self.clone() }
+    }
+
+    /// Notes the query that made the columns.
+    pub(crate) fn with_view(self, identity: String) -> Self {
+        let views = self.views.iter().cloned().chain([identity]).collect();
+        Self { views, ..self }
+    }
+
+    /// Returns whether every column is the one of the snapshot that has its name.
+    pub(crate) fn is_of_stored_names(&self) -> bool {
+        let stored = self.snapshot.schema.fields();
+        let mut columns = self.origins.iter().zip(self.schema.fields());
+        columns.all(|(origin, field)| matches!(origin, Origin::Stored(index) if stored[*index].name() == field.name()))
+    }
+
+    /// Returns the queries that made the columns and chose no rows by themselves.
+    pub(crate) fn views(&self) -> &[String] {
+        &self.views
     }
 
     /// Notes that functions came with a query.
@@ -281,9 +303,9 @@ impl Dataset {
     }
 
     /// Returns the texts that tell the dataset as a table of a query from others: what it keeps of its rows may depend on
-    /// their order.
+    /// their order, and what its columns are on the queries that made them.
     pub(crate) fn table_texts(&self) -> Vec<String> {
-        self.query_texts().into_iter().chain(self.restriction.order_text()).collect()
+        self.views.iter().cloned().chain(self.query_texts()).chain(self.restriction.order_text()).collect()
     }
 
     /// Returns the rows that the dataset was restricted to.

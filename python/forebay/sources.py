@@ -16,7 +16,7 @@ from forebay.hub.card import Card
 from forebay.hub.card import read as read_card
 from forebay.hub.client import PATIENCE, Client
 from forebay.hub.kept import Kept
-from forebay.hub.resolve import Chosen, Wanted, choose, resolve
+from forebay.hub.resolve import Chosen, Wanted, choose, resolve, resolve_named
 from forebay.options import check_options, check_text
 
 if TYPE_CHECKING:
@@ -220,6 +220,9 @@ def _find_elsewhere(request: Request) -> _Found:
                 "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
             )
         return _Found()
+    if source == "parquet" and wanted.data_files is not None:
+        # Also where a folder is called so.
+        return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
     folder = None if "://" in source else places.local(source)
     if folder is not None and folder.is_dir():
         card = _card(folder)
@@ -232,9 +235,7 @@ def _find_elsewhere(request: Request) -> _Found:
     if source in OTHER_FORMATS and wanted.data_files is not None:
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
-        if wanted.data_files is None:
-            raise SettingError("data_files: `parquet` needs the files: a path, a pattern, or those of each split")
-        return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
+        raise SettingError("data_files: `parquet` needs the files: a path, a pattern, or those of each split")
     if wanted.name is not None:
         raise SettingError(
             f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "
@@ -283,7 +284,7 @@ def _of_patterns(found: patterns.Patterns, base: str, request: Request) -> _Foun
                 files[split].append((_below(base, pattern), None, None))
                 continue
             client = client or _client(request)
-            resolution = resolve(place.at(request.revision), Wanted(), client)
+            resolution = resolve_named(place.at(request.revision), client)
             commits.add(resolution.commit)
             files[split].extend(file for of_split in resolution.splits.values() for file in of_split)
     commit = next(iter(commits)) if len(commits) == 1 else None

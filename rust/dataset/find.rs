@@ -151,6 +151,7 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut stores: Vec<Store> = Vec::new();
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
+    let mut ends = Vec::new();
     for location in locations {
         let store = store_of(location, &mut stores, &request.storage_options)?;
         let connection = stores[store].connect()?;
@@ -161,10 +162,29 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
             }
             sources.push(Source { store, object, relative });
         }
+        ends.push(sources.len());
     }
     let relative: Vec<String> = sources.iter().map(|source| source.relative.clone()).collect();
     let (packed, splits) = (vec![None; sources.len()], infer_splits(&relative));
+    check_splits(locations, &ends, &splits)?;
     Ok(Found { stores, packed, sources, listing: None, splits, commits: Vec::new() })
+}
+
+/// Refuses a source of which no object is in a split, as it would be left out unseen; `ends` are those of each one's
+/// objects.
+fn check_splits(locations: &[Location], ends: &[usize], splits: &[(String, Vec<usize>)]) -> Result<()> {
+    let kept: HashSet<usize> = splits.iter().flat_map(|(_, members)| members).copied().collect();
+    let mut first = 0;
+    for (location, &end) in locations.iter().zip(ends) {
+        if first < end && !(first..end).any(|index| kept.contains(&index)) {
+            let reason = "its name tells no split, and others tell theirs; say which are of each with `parquet` as \
+                          the path and `data_files={'train': [...]}`"
+                .to_owned();
+            return Err(Error::Uri { uri: location.text.clone(), reason });
+        }
+        first = end;
+    }
+    Ok(())
 }
 
 /// Returns objects that were found elsewhere, and what is to be opened of them: of each part of a split each once, as

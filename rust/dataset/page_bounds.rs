@@ -11,6 +11,7 @@ use parquet::basic::{ColumnOrder, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder};
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
+use parquet::file::statistics::Statistics;
 use parquet::schema::types::{SchemaDescriptor, Type};
 
 use super::Fragment;
@@ -91,7 +92,8 @@ impl Fragment {
 /// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
 pub(crate) fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
     // Statistics without bounds count as deprecated, too.
-    column.statistics().is_some_and(|found| found.is_min_max_deprecated() && found.min_bytes_opt().is_some())
+    let has_bound = |found: &Statistics| found.min_bytes_opt().is_some() || found.max_bytes_opt().is_some();
+    column.statistics().is_some_and(|found| found.is_min_max_deprecated() && has_bound(found))
 }
 
 /// A column index as it is written.

@@ -14,7 +14,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the unit of a type that counts time.
+    /// Returns the unit of a type that counts time, or of the items of lists that do.
     pub fn of(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Date32 => Self::Since1970("D"),
@@ -22,6 +22,9 @@ impl Unit {
             DataType::Timestamp(unit, _) => Self::Since1970(name(*unit)),
             DataType::Duration(unit) => Self::Length(name(*unit)),
             DataType::Time32(unit) | DataType::Time64(unit) => Self::SinceMidnight(name(*unit)),
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+                return Self::of(item.data_type());
+            }
             _ => return None,
         })
     }

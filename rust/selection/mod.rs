@@ -1,6 +1,7 @@
 //! Which rows of the dataset a query keeps: exact, known before training.
 //!
-//! [`parser`] and [`sql`] turn text into a typed expression, [`parts`] takes it apart, [`prune`] decides row groups by statistics,
+//! [`parser`] and [`sql`] turn text into a typed expression, [`passed_over`] finds what of it nobody would do, [`parts`] takes it
+//! apart, [`prune`] decides row groups by statistics,
 //! [`indexes`] more of them, and some of their rows, by [`pages`] and [`bloom`] filters, [`scan`] reads the predicate
 //! columns of the rest for [`evaluate`], [`payload`] begins to read what is kept, and [`rows`] keeps the answer small. A [`subset`] is an answer on its own: to be
 //! combined ([`algebra`]), sampled ([`sample`]) and saved ([`saved`], [`codec`]); [`kept`] are those that the disk holds for the next run.
@@ -23,6 +24,7 @@ mod open;
 mod pages;
 pub(crate) mod parser;
 mod parts;
+pub(crate) mod passed_over;
 mod payload;
 mod prune;
 mod sample;
@@ -109,6 +111,11 @@ impl Filter {
         let filter = Self::from_expr(text, expr, snapshot);
         Evaluator::try_new(snapshot, &filter.expr, &filter.columns, &filter.text)?;
         Ok(filter)
+    }
+
+    /// Returns the filter with what its text leaves open, as a comment to it.
+    pub(crate) fn with_comment(self, comment: String) -> Self {
+        Self { comment, ..self }
     }
 
     fn from_expr(text: String, expr: Expr, snapshot: &Snapshot) -> Self {

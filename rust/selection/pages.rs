@@ -12,7 +12,7 @@ use arrow_schema::SchemaRef;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, ScalarValue};
 
-use super::prune::{Pruner, Verdict, without_float_maxes};
+use super::prune::{Pruner, Verdict, without_float_maxes, without_nan};
 use crate::dataset::PageBounds;
 
 /// The bounds of some columns of one row group, interval by interval.
@@ -61,8 +61,8 @@ impl<'a> Pages<'a> {
                 };
                 intervals.iter().zip(&pages).map(count).collect::<UInt64Array>()
             });
-            let maxes = without_float_maxes(lay(&bounds.maxes)?);
-            Some(ColumnPages { column: *column, mins: lay(&bounds.mins)?, maxes, null_counts })
+            let (mins, maxes) = (without_nan(lay(&bounds.mins)?), without_float_maxes(lay(&bounds.maxes)?));
+            Some(ColumnPages { column: *column, mins, maxes, null_counts })
         });
         let columns = columns.collect();
         Self { schema, intervals, columns }

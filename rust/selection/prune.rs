@@ -4,13 +4,16 @@
 //! prove that every row passes. Both ask DataFusion's pruning, the second with the filter negated;
 //! since a negation says nothing about NULLs, it also needs the columns free of them.
 //!
-//! Statistics of floats know no `NaN`, which is above every number here: their maximum is never used.
+//! Statistics of floats know no `NaN`, which is above every number here: their maximum is never used. Nor is a minimum that
+//! is `NaN`, as writers left it that compared the others with it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, UInt64Array, new_null_array};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::{Expr, ExprSchemable};
@@ -112,7 +115,26 @@ impl Pruner {
 
 /// Returns upper bounds that can be used: those of floats know no `NaN`.
 pub(super) fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
-    if maxes.data_type().is_floating() { new_null_array(maxes.data_type(), maxes.len()) } else { maxes }
+    let is_floating = match maxes.data_type() {
+        DataType::Dictionary(_, values) => values.is_floating(),
+        other => other.is_floating(),
+    };
+    if is_floating { new_null_array(maxes.data_type(), maxes.len()) } else { maxes }
+}
+
+/// Returns lower bounds that can be used: `NaN` is none.
+pub(super) fn without_nan(mins: ArrayRef) -> ArrayRef {
+    fn numbers<T: ArrowPrimitiveType>(mins: &ArrayRef, is_nan: fn(T::Native) -> bool) -> ArrayRef {
+        let mins = mins.as_primitive::<T>();
+        Arc::new(mins.unary_opt::<_, T>(|min| (!is_nan(min)).then_some(min)))
+    }
+    match mins.data_type() {
+        DataType::Float16 => numbers::<Float16Type>(&mins, |min| min.is_nan()),
+        DataType::Float32 => numbers::<Float32Type>(&mins, f32::is_nan),
+        DataType::Float64 => numbers::<Float64Type>(&mins, f64::is_nan),
+        DataType::Dictionary(_, values) if values.is_floating() => new_null_array(mins.data_type(), mins.len()),
+        _ => mins,
+    }
 }
 
 /// Returns whether `filter` is NULL only where one of its columns is.
@@ -158,7 +180,7 @@ impl Statistics<'_> {
 
 impl PruningStatistics for Statistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())
+        self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok()).map(without_nan)
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {

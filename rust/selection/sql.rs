@@ -28,6 +28,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
+use super::passed_over::passed_over;
 use super::{floats, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, compared_in_their_unit};
@@ -107,6 +108,9 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     if let Some(name) = &parsed.alias {
         let reason = format!("a filter has no name; leave `AS {name}` out");
         return Err(Error::Sql { sql: shortened(sql), reason });
+    }
+    if let Some(reason) = passed_over(&parsed.expr, |_| false) {
+        return Err(Error::Sql { sql: shortened(sql), reason: reason.to_owned() });
     }
     refuse_long_chain(sql, &parsed.expr)?;
     literals::keep_digits(&mut parsed.expr);

@@ -3,7 +3,7 @@
 //! A plan is rewritten so that its result has one more column: the number of the dataset's row that each result row comes
 //! from, or its place where the dataset has an order of its own. Where a row's identity ends (an aggregate, a union), so
 //! does what can be streamed. Orders that SQL leaves open are closed by that number, so that a query means one thing: ties
-//! of `ORDER BY` and of numbering window functions, what `LIMIT` keeps of unordered rows, and which of several rows
+//! of `ORDER BY` and of window functions that go row by row, what `LIMIT` keeps of unordered rows, and which of several rows
 //! `DISTINCT ON` keeps.
 
 use std::sync::Arc;
@@ -13,12 +13,20 @@ use datafusion::common::{Column, Result as PlanResult};
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::logical_plan::{DistinctOn, Projection, TableScanBuilder};
-use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, LogicalPlanBuilder, Sort, SortExpr};
+use datafusion::logical_expr::{
+    Distinct, Expr, JoinType, LogicalPlan, LogicalPlanBuilder, Sort, SortExpr, WindowFrameUnits,
+};
 
 use super::table::{DatasetTable, ROW};
 
 /// Window functions whose value depends on the order of rows that their `ORDER BY` leaves open, and not on a frame.
 const NUMBERING: [&str; 4] = ["row_number", "ntile", "lag", "lead"];
+
+/// Functions whose value depends on the order of all rows of a frame.
+const NAMING: [&str; 5] = ["first_value", "last_value", "nth_value", "array_agg", "string_agg"];
+
+/// Functions whose value depends on peers, whatever their frame.
+const RANKING: [&str; 4] = ["rank", "dense_rank", "percent_rank", "cume_dist"];
 
 /// A plan whose result has the dataset's row numbers.
 pub(super) struct Carried {
@@ -68,14 +76,20 @@ pub(super) fn carry(plan: &LogicalPlan, why_not: &mut Option<String>) -> PlanRes
             Ok(Some(Carried { plan: LogicalPlan::Limit(limit), row }))
         }
         LogicalPlan::Window(window) => {
-            let Some(Carried { plan: input, row }) = carry(&window.input, why_not)? else { return Ok(None) };
             let names = NamePreserver::new(plan);
-            let exprs = window.window_expr.iter().map(|expr| {
-                let name = names.save(expr);
-                name.restore(close_order(expr.clone(), &row))
-            });
-            let exprs: Vec<_> = exprs.collect();
-            Ok(Some(Carried { plan: LogicalPlanBuilder::from(input).window(exprs)?.build()?, row }))
+            let Some(Carried { mut plan, row }) = carry(&window.input, why_not)? else { return Ok(None) };
+            // The engine sorts once for all functions of a node.
+            let (open, others): (Vec<_>, Vec<_>) = window.window_expr.iter().cloned().partition(leaves_order_open);
+            let close = |expr| {
+                let name = names.save(&expr);
+                name.restore(close_order(expr, &row))
+            };
+            for exprs in [open.into_iter().map(close).collect(), others] {
+                if !exprs.is_empty() {
+                    plan = LogicalPlanBuilder::from(plan).window(exprs)?.build()?;
+                }
+            }
+            Ok(Some(Carried { plan, row }))
         }
         LogicalPlan::Distinct(Distinct::On(distinct)) => carry_distinct(distinct, why_not),
         LogicalPlan::Join(join) => {
@@ -141,14 +155,29 @@ fn by(row: &Column) -> SortExpr {
     Expr::Column(row.clone()).sort(true, false)
 }
 
-/// Numbers rows that a numbering function's `ORDER BY` leaves open as the dataset does.
+/// Returns whether the value of a window function depends on the order of rows that its `ORDER BY` leaves open, and on no
+/// peers: one more key closes that order and changes nothing else.
+fn leaves_order_open(expr: &Expr) -> bool {
+    match expr {
+        Expr::Alias(alias) => leaves_order_open(&alias.expr),
+        Expr::WindowFunction(function) => {
+            let (name, frame) = (function.fun.name(), &function.params.window_frame);
+            let is_whole = frame.start_bound.is_unbounded() && frame.end_bound.is_unbounded();
+            let is_of_rows = frame.units == WindowFrameUnits::Rows && (!is_whole || NAMING.contains(&name));
+            NUMBERING.contains(&name) || is_of_rows && !RANKING.contains(&name)
+        }
+        _ => false,
+    }
+}
+
+/// Orders the rows that a window function's `ORDER BY` leaves open as the dataset does.
 fn close_order(expr: Expr, row: &Column) -> Expr {
     match expr {
         Expr::Alias(mut alias) => {
             alias.expr = Box::new(close_order(*alias.expr, row));
             Expr::Alias(alias)
         }
-        Expr::WindowFunction(function) if NUMBERING.contains(&function.fun.name()) => {
+        Expr::WindowFunction(function) => {
             let WindowFunction { fun, mut params } = *function;
             params.order_by.push(by(row));
             Expr::WindowFunction(Box::new(WindowFunction { fun, params }))

@@ -230,7 +230,10 @@ impl Dataset {
         if attached.is_empty()
             && let Some(filters) = self.filters_of(&plan, request, &identity)?
         {
-            return Ok(Ok(self.with_columns(origins, schema).with_filters(filters)));
+            let made = self.with_columns(origins, schema);
+            let is_told = !filters.is_empty() || made.is_of_stored_names();
+            let made = if is_told { made } else { made.with_view(identity) };
+            return Ok(Ok(made.with_filters(filters)));
         }
         let columns = std::iter::once(Expr::Column(row).alias(ROW)).chain(attached);
         let ordered = is_ordered(&planned.plan);
@@ -289,8 +292,12 @@ impl Dataset {
                         return Ok(None);
                     }
                     found.reverse();
+                    let of_columns: String =
+                        self.views().iter().map(|view| format!("\n-- of the columns of {view}")).collect();
                     let filter = |expr| {
-                        Filter::try_from_expr(identity.to_owned(), plan::simple(expr, self.snapshot()), self.snapshot())
+                        let expr = plan::simple(expr, self.snapshot());
+                        let filter = Filter::try_from_expr(identity.to_owned(), expr, self.snapshot())?;
+                        Ok(filter.with_comment(of_columns.clone()))
                     };
                     return found.into_iter().map(filter).collect::<Result<Vec<_>>>().map(Some);
                 }

@@ -39,6 +39,7 @@ use super::{Request, Table};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
+use crate::selection::passed_over::passed_over;
 use crate::selection::{floats, literals, numbers, parser, sql};
 
 /// What a query calls the dataset that it is about.
@@ -63,7 +64,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         let mut state = state(dataset, request)?;
         let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
-        let mut statement = parse(text)?;
+        let mut statement = parse(request)?;
         if let Statement::Statement(statement) = &mut statement {
             literals::keep_digits(statement.as_mut());
         }
@@ -228,7 +229,8 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
 }
 
 /// Parses one `SELECT`.
-fn parse(text: &str) -> Result<Statement> {
+fn parse(request: &Request) -> Result<Statement> {
+    let text = &request.text;
     let refused = |reason: &str| Error::Sql { sql: sql::shortened(text), reason: reason.to_owned() };
     let statement = parser::statement(text).map_err(|error| refused(&sql::reason(&error)))?;
     const ONLY: &str = "only SELECT is run: nothing here writes, creates or sets";
@@ -242,6 +244,10 @@ fn parse(text: &str) -> Result<Statement> {
     }
     if writes {
         return Err(refused(ONLY));
+    }
+    let is_brought = |name: &str| request.functions.iter().any(|function| function.name() == name);
+    if let Some(reason) = passed_over(query.as_ref(), is_brought) {
+        return Err(refused(reason));
     }
     let is_long = ast::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
         if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -83,6 +83,19 @@ def test_numpy_batches_have_numpys_own_dates_and_times(ds, table):
     batch["id"] += 1  # a batch belongs to who has it
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("ms"), pa.duration("s")], ids=str)
+@pytest.mark.parametrize("lists", ["ragged", "even", "fixed"])
+def test_numpy_batches_have_dates_and_times_in_lists_too(tmp_path, kind, lists):
+    numbers = [[1], [2, 3]] if lists == "ragged" else [[1, 2], [3, 4]]
+    column = pa.array(numbers, pa.list_(pa.int32() if kind == pa.date32() else pa.int64()))
+    column = column.cast(pa.list_(kind)).cast(pa.list_(kind, 2) if lists == "fixed" else pa.list_(kind))
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
+    batch = next(iter(fb.load_dataset(tmp_path, split="train").with_format("numpy").batches(2)))
+    values = batch["x"].values if lists == "ragged" else batch["x"]
+    assert values.dtype == column.values.to_numpy(zero_copy_only=False).dtype
+    assert np.array_equal(np.ravel(values), column.values.to_numpy(zero_copy_only=False))
+
+
 def test_a_numpy_array_is_the_batch_at_its_address(ds):
     batch = next(iter(ds.select_columns("id").batches(NUM_ROWS)))
     fmt = (

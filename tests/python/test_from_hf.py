@@ -83,8 +83,31 @@ def test_names_that_say_no_split_or_another_are_read_all_the_same(tmp_path: Path
     theirs = streamed(str(tmp_path / "*.parquet"))
     assert fb.from_hf(theirs).num_rows == 20
     pq.write_table(rows_table(10), tmp_path / "train-1.parquet")
-    with pytest.raises(fb.SettingError, match="names of files of one split say test, train|train, test"):
-        fb.from_hf(streamed(str(tmp_path / "*.parquet")))
+    pq.write_table(rows_table(5), tmp_path / "extra.parquet")
+    theirs = streamed(str(tmp_path / "*.parquet"))
+    assert fb.from_hf(theirs).num_rows == 35
+    assert shown(list(fb.from_hf(theirs))) == shown(list(theirs))
+
+
+def test_a_file_that_is_in_a_split_twice_is_refused(paths: list[str]) -> None:
+    with pytest.raises(fb.SettingError, match="is in a split twice"):
+        fb.from_hf(streamed([paths[0], paths[0]]))
+
+
+def test_what_to_hf_was_cast_to_comes_back_or_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "label": [0, 1]}), tmp_path / "a.parquet")
+    label = datasets.ClassLabel(names=["cat", "dog"])
+    plain = fb.load_dataset(tmp_path, split="train").to_hf()
+    assert fb.from_hf(plain.cast_column("label", label)).features["label"] == label
+    with pytest.raises(fb.SettingError, match="column `id` is `int64` in the files, expected `string`"):
+        fb.from_hf(plain.cast_column("id", datasets.Value("string")))
+
+
+def test_classes_of_features_come_along(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "label": [0, 1]}), tmp_path / "a.parquet")
+    features = datasets.Features({"id": datasets.Value("int64"), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    theirs = streamed(str(tmp_path / "a.parquet"), features=features)
+    assert fb.from_hf(theirs).features == features
 
 
 def test_a_dict_of_splits_becomes_one(paths: list[str]) -> None:

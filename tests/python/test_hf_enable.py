@@ -82,6 +82,17 @@ def test_splits_that_are_added_up_are_read_one_after_another(folder: Path) -> No
     assert shown(list(ours)) == shown(list(theirs))
 
 
+def test_files_of_a_split_are_read_whatever_their_names_tell(folder: Path, tmp_path: Path) -> None:
+    for name in ("train.parquet", "extra.parquet", "test.parquet"):
+        pq.write_table(pa.table({"name": [name]}), tmp_path / name)
+    files = [str(tmp_path / name) for name in ("train.parquet", "extra.parquet", "test.parquet")]
+    expected = list(load(folder, data_files=files))
+    with fb.hf.enable():
+        ds = load(folder, data_files=files)
+    assert is_ours(ds)
+    assert list(ds) == expected
+
+
 def test_it_lasts_until_it_is_undone_however_often_it_was_called(folder: Path) -> None:
     from datasets.packaged_modules.parquet.parquet import Parquet
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import socket
 import sys
 import time
 
@@ -14,6 +15,8 @@ from hub_data import ids_file
 from programs import run_python
 
 import forebay as fb
+from forebay.hub import repository
+from forebay.hub.settings import current
 
 NUM_ROWS = 3000
 ROWS_OF_A_GROUP = 100
@@ -429,3 +432,40 @@ def test_a_token_that_is_none_is_not_sent(hub, token):
         open_train(token=token)
     assert token not in str(caught.value)
     assert not hub.log
+
+
+@pytest.mark.parametrize("name", ["*.parquet", ".h/x.parquet", "s/a[b].parquet"])
+def test_files_that_are_named_are_read_whatever_their_names_tell(hub, name):
+    files = {"train.parquet": (0, 3), "extra.parquet": (3, 7), ".h/x.parquet": (7, 9), "s/a[b].parquet": (9, 12)}
+    hub.create("org/mix", {path: ids_file(*rows) for path, rows in files.items()})
+    expected = [3, 4, 5, 6, 0, 1, 2] if name == "*.parquet" else list(range(*files[name]))
+    dataset = fb.load_dataset("parquet", data_files=f"hf://datasets/org/mix/{name}", split="train")
+    assert ids(dataset) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [socket.gaierror(-3, "Temporary failure in name resolution"), OSError(101, "unreachable"), TimeoutError("late")],
+)
+@pytest.mark.usefixtures("hub")
+def test_a_copy_is_used_where_no_network_is(monkeypatch, error):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    huggingface_hub.snapshot_download("org/data", repo_type="dataset", cache_dir=current(None).cache)
+    monkeypatch.setattr(repository, "MOST_SILENCE", 0.5)
+
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    with pytest.warns(UserWarning, match="what was downloaded of the commit"):
+        assert len(open_train()) == NUM_ROWS
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_token_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "of-login"
+    path.write_bytes(b"hf_\xff\xfe")
+    monkeypatch.setenv("HF_TOKEN_PATH", str(path))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(fb.SettingError, match="where a login at the Hub is kept: .*utf-8"):
+        open_train()

@@ -257,6 +257,19 @@ def test_several_splits_must_be_chosen_from(tmp_path):
         fb.load_dataset(tmp_path).filter("id > 0")
 
 
+def test_a_named_source_that_is_in_no_split_is_refused(tmp_path):
+    put(tmp_path, "train.parquet", "extra.parquet")
+    with pytest.raises(fb.SettingError, match=r"extra\.parquet.*tells no split.*data_files"):
+        fb.load_dataset([tmp_path / "train.parquet", tmp_path / "extra.parquet"], split="train")
+
+
+def test_files_that_are_named_parquet_beside_a_folder_called_so_are_those_named(tmp_path, monkeypatch):
+    put(tmp_path, "parquet/a.parquet", "b.parquet")
+    monkeypatch.chdir(tmp_path)
+    rows = list(fb.load_dataset("parquet", data_files="b.parquet", split="train"))
+    assert {row["object"] for row in rows} == {"b.parquet"}
+
+
 def test_an_unknown_split_lists_those_there_are(tmp_path):
     put(tmp_path, "train/a.parquet", "test/a.parquet")
     with pytest.raises(fb.SettingError, match=r"no split `validation`.*it has train, test") as caught:

@@ -204,6 +204,45 @@ def test_tensors_outlive_batch_stream_and_dataset_and_can_be_written(tmp_path, s
     assert churn[0][0] == -1
 
 
+QUERIES = {
+    "two names": "SELECT id, x, x AS y, tokens, tokens AS labels FROM dataset",
+    "a field": "SELECT id, s, s['a'] AS a FROM dataset",
+    "a cast to its own type": "SELECT id, x, CAST(x AS BIGINT) AS y FROM dataset",
+    "kept values": "SELECT id, row_number() OVER (ORDER BY x DESC) AS place FROM dataset",
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_what_is_written_to_a_tensor_is_in_no_other_column_and_no_later_epoch(tmp_path, query):
+    rows = np.arange(NUM_ROWS)
+    table = pa.table(
+        {
+            "id": rows,
+            "x": rows,
+            "tokens": list_array(np.stack([rows, rows], 1), "list"),
+            "s": [{"a": row} for row in rows.tolist()],
+        }
+    )
+    stream = opened(tmp_path, table).sql(query).to_torch(BATCH)
+
+    def tensor_of(column):
+        column = column["a"] if isinstance(column, dict) else column
+        return column.values if isinstance(column, fb.Masked) else column
+
+    def written(batch):
+        """The values of all columns, each read before and overwritten after the one before it."""
+        seen = {}
+        for name, column in batch.items():
+            tensor = tensor_of(column)
+            seen[name] = tensor.tolist()
+            tensor.fill_(-1)
+        return seen
+
+    expected = [{name: tensor_of(column).tolist() for name, column in batch.items()} for batch in stream]
+    assert [written(batch) for batch in stream] == expected
+    assert [written(batch) for batch in stream] == expected
+
+
 def test_a_tensor_of_one_batch_outlives_the_batch_alone(tmp_path):
     ds = opened(tmp_path, pa.table({"x": numbers("int32", NUM_ROWS)}))
     stream = iter(ds.batches(BATCH))

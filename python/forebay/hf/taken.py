@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.exceptions import QueryError, SettingError
@@ -115,7 +116,13 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
         taken = open_files(_builder_of(rows), rows.kwargs, storage_options)
         check_types(taken, dataset.features)
     kept = taken.column_names if columns is None else columns
-    return taken.select_columns([name for name in kept if name not in removed])
+    taken = taken.select_columns([name for name in kept if name not in removed])
+    found = taken.features
+    meant = {name: feature for name, feature in dataset.features.items() if found.get(name, feature) != feature}
+    if not meant:
+        return taken
+    check_types(taken, type(dataset.features)(meant))
+    return taken.cast(meant)
 
 
 def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
@@ -172,11 +179,11 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
     if config.on_bad_files != "error":
         raise SettingError(f"on_bad_files: expected 'error', got {config.on_bad_files!r}; Forebay leaves no file out")
     options = _store_options(builder.storage_options or {}) | dict(storage_options or {})
-    opened = load_dataset([_uri(file) for file in files], token=builder.token, storage_options=options)
-    if len(opened) != 1:
-        names = ", ".join(opened)
-        raise SettingError(f"data_files: the names of files of one split say {names}; load each of these as a split")
-    (taken,) = opened.values()
+    uris = [_uri(file) for file in files]
+    if twice := [uri for uri, times in Counter(uris).items() if times > 1]:
+        raise SettingError(f"data_files: `{twice[0]}` is in a split twice; a dataset has every row once")
+    named = {"train": uris}
+    taken = load_dataset("parquet", data_files=named, split="train", token=builder.token, storage_options=options)
     if config.filters is not None:
         taken = _filter(taken, config.filters)
     if config.columns is not None:

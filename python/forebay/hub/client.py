@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Client:
     def __init__(self, settings: Settings, patience: float = PATIENCE) -> None:
         self.settings = settings
         self.patience = patience
+        self.silence = math.inf
+        """Seconds for which a Hub that says nothing is asked again."""
         self.known: dict[tuple[str | None, ...], Any] = {}
         """What was looked up before: many files may be named one by one."""
 
@@ -76,7 +79,7 @@ class Client:
             )
         from forebay.hub.transport import Failure, Refusal
 
-        until = time.monotonic() + self.patience
+        started = time.monotonic()
         num_failed = 0
         while True:
             num_failed += 1
@@ -90,12 +93,12 @@ class Client:
                 pause = _wait_of(answer.headers) or pause
             except Failure as failure:
                 said = self.settings.without_token(str(failure))
-                if failure.is_unreachable:
+                if failure.is_unreachable or time.monotonic() + pause > started + self.silence:
                     where = self.settings.endpoint
                     raise HubUnreachableError(
                         f"`{what}`: cannot reach the Hub at `{where}`: {said}"
                     ) from failure.__cause__
-            if time.monotonic() + pause > until:
+            if time.monotonic() + pause > started + self.patience:
                 raise StoreTimeoutError(
                     f"`{what}`: the Hub refused or failed for {self.patience:g} seconds ({said}); try again later, or "
                     "raise `hf_patience` in `storage_options`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import warnings
@@ -28,6 +29,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 MOST_SIBLINGS = 1000
 """Files that are believed to be all that a commit has: as many as a page of a listing."""
+
+MOST_SILENCE = 10.0
+"""Seconds for which a Hub that says nothing is asked again, where there is a copy."""
 
 File = tuple[str, int | None, str | None]
 """Path or URI, size, entity tag: what a store needs to know of a file."""
@@ -76,6 +80,8 @@ def look_up(place: Place, client: Client) -> Repository:
         return copy.repository(place, "the Hub is not asked: `HF_HUB_OFFLINE` is set")
     if copy is not None and is_pinned and copy.is_whole:
         return copy.repository(place)
+    if copy is not None:
+        client.silence = min(client.patience, MOST_SILENCE)
     try:
         return _of_hub(place, client)
     except HubUnreachableError as error:
@@ -83,6 +89,8 @@ def look_up(place: Place, client: Client) -> Repository:
             raise
         warnings.warn(f"{error}; what was downloaded of the commit `{copy.commit}` is used instead", stacklevel=2)
         return copy.repository(place, "the Hub cannot be reached")
+    finally:
+        client.silence = math.inf
 
 
 def _of_hub(place: Place, client: Client) -> Repository:

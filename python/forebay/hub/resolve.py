@@ -61,14 +61,40 @@ def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
         SettingError: no such configuration, or arguments that do not go together.
         DataError: the card is broken, or the files are not Parquet.
     """
+    repository = _repository(place, client)
+    return _resolution(repository, _choose(repository, wanted))
+
+
+def resolve_named(place: Place, client: Client) -> Resolution:
+    """Returns the files at a path, or of a pattern: all of them, whatever splits their names tell.
+
+    Those of a folder, or of a whole dataset, are in its splits.
+
+    Raises:
+        As `resolve`.
+    """
+    repository = _repository(place, client)
+    paths = None if place.is_export else _named(repository)
+    if paths is None:
+        return _resolution(repository, _choose(repository, Wanted()))
+    if place.path not in repository.files:
+        _check_parquet(repository.listing, {"train": paths})
+        paths = _only_parquet(repository.listing, paths)
+    return _resolution(repository, Chosen("default", {"train": paths}, {}))
+
+
+def _repository(place: Place, client: Client) -> Repository:
     key = (place.kind, place.id, place.revision, place.path if place.kind == "buckets" else "")
     if key not in client.known:
         client.known[key] = look_up(place, client)
-    repository = replace(client.known[key], place=place)
-    chosen = _choose(repository, wanted)
+    known: Repository = client.known[key]
+    return replace(known, place=place)
+
+
+def _resolution(repository: Repository, chosen: Chosen) -> Resolution:
     splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
     if repository.why_copied is not None:
-        _check_downloaded(splits, place, repository.why_copied)
+        _check_downloaded(splits, repository.place, repository.why_copied)
     return Resolution(chosen, splits, repository.commit)
 
 
@@ -78,19 +104,40 @@ def _choose(repository: Repository, wanted: Wanted) -> Chosen:
         return _choose_export(listing, wanted, place)
     if not place.path:
         return choose(listing, repository.card(), wanted)
-    if globs.has_magic(place.path) or place.path in repository.files:
+    paths = _named(repository)
+    if paths is not None:
         if wanted.data_files is not None or wanted.data_dir is not None:
             raise SettingError(f"data_files: `{place}` names files already; pass the name of the dataset as the path")
-        paths = patterns.resolve(listing, [place.path], only_data=False)
-        if not paths:
-            raise NotFoundError(f"no file fits `{place}`")
-        return choose(Listing(listing.root, paths), Card(), Wanted(wanted.name))
+        named = Listing(listing.root, paths)
+        try:
+            return choose(named, Card(), Wanted(wanted.name))
+        except NotFoundError:
+            # Hidden ones, of which no split is told.
+            return choose(named, Card(), Wanted(wanted.name, [place.path]))
     if place.path not in listing.folders:
         near = get_close_matches(place.path, [*listing.folders, *listing.paths], 3)
         hint = f"; did you mean `{'`, `'.join(near)}`?" if near else ""
         raise NotFoundError(f"no such file or folder: `{place}`{hint}")
     card = repository.card(place.path) if place.kind == "buckets" else Card()
     return choose(listing, card, wanted, place.path)
+
+
+def _named(repository: Repository) -> list[str] | None:
+    """Returns the files that a place names, by a path or a pattern; None of a folder, and of a whole dataset.
+
+    Raises:
+        NotFoundError: no file fits.
+    """
+    place = repository.place
+    if place.path in repository.files:
+        # Whatever a pattern of that name would fit.
+        return [place.path]
+    if not globs.has_magic(place.path):
+        return None
+    paths = patterns.resolve(repository.listing, [place.path], only_data=False)
+    if not paths:
+        raise NotFoundError(f"no file fits `{place}`")
+    return paths
 
 
 def _choose_export(listing: Listing, wanted: Wanted, place: Place) -> Chosen:

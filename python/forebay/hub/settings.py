@@ -76,7 +76,10 @@ def _token(token: str | bool | None, home: Path) -> str | None:
     if found:
         return found
     path = Path(_variable("HF_TOKEN_PATH") or home / "token").expanduser()
-    return path.read_text(encoding="utf-8").strip() or None if path.is_file() else None
+    try:
+        return path.read_text(encoding="utf-8").strip() or None if path.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"cannot read `{path}`, where a login at the Hub is kept: {error}; log in again") from error
 
 
 def _variable(name: str) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import socket
 import urllib.error
 import urllib.request
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 from forebay.exceptions import StoreError
 
 _TIMEOUT = 30.0
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, socket.EAI_NONAME, socket.EAI_NODATA)
+"""What a machine without a network, or without that name, says; a name that is not known at the moment may be later."""
+
 _MAX_BYTES = 256 << 20
 """No answer is longer: the longest is of all files of a repository, a hundred bytes or two of each."""
 
@@ -63,7 +68,7 @@ def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
         said = str(reason) or type(reason).__name__
-        is_unreachable = isinstance(reason, ConnectionRefusedError) or "Name or service not known" in said
+        is_unreachable = isinstance(reason, ConnectionRefusedError) or getattr(reason, "errno", None) in _UNREACHABLE
         raise Failure(said, is_unreachable=is_unreachable) from error
     if len(body) > _MAX_BYTES:
         raise StoreError(f"the Hub answered `{url}` with more than {_MAX_BYTES >> 20} MiB")

@@ -1,0 +1,123 @@
+//! Clauses of other dialects that the parser takes and the planner passes over, so that the rows would be others than those
+//! that were asked for.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast;
+
+use super::sql::session;
+
+/// Returns what a statement or an expression asks for that nobody would do; `is_brought` tells the functions that come with
+/// it.
+pub(crate) fn passed_over(parsed: &impl ast::Visit, is_brought: impl Fn(&str) -> bool) -> Option<&'static str> {
+    parsed.visit(&mut Search { is_brought }).break_value()
+}
+
+struct Search<F> {
+    is_brought: F,
+}
+
+impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
+    type Break = &'static str;
+
+    fn pre_visit_query(&mut self, query: &ast::Query) -> ControlFlow<Self::Break> {
+        first(&[
+            (!query.locks.is_empty(), "`FOR UPDATE` and `FOR SHARE` lock nothing here; leave them out"),
+            (query.for_clause.is_some(), "`FOR XML` and `FOR JSON` are not known; leave them out"),
+            (query.settings.is_some(), "`SETTINGS` is not known; leave it out"),
+            (query.format_clause.is_some(), "`FORMAT` is not known; leave it out"),
+            (names_windows(&query.order_by), NAMED_ELSEWHERE),
+        ])
+    }
+
+    fn pre_visit_select(&mut self, select: &ast::Select) -> ControlFlow<Self::Break> {
+        let (ast::GroupByExpr::All(modifiers) | ast::GroupByExpr::Expressions(_, modifiers)) = &select.group_by;
+        let is_derived = |window: &ast::NamedWindowDefinition| match &window.1 {
+            ast::NamedWindowExpr::NamedWindow(_) => true,
+            ast::NamedWindowExpr::WindowSpec(spec) => spec.window_name.is_some(),
+        };
+        first(&[
+            (select.prewhere.is_some(), "`PREWHERE` is not known; write `WHERE`"),
+            (!select.connect_by.is_empty(), "`CONNECT BY` is not known; write `WITH RECURSIVE`"),
+            (!select.distribute_by.is_empty(), "`DISTRIBUTE BY` is not known; leave it out"),
+            (!modifiers.is_empty(), "write `GROUP BY ROLLUP (...)`, `CUBE (...)` or `GROUPING SETS (...)`"),
+            (select.named_window.iter().any(is_derived), DERIVED),
+            (names_windows(&select.qualify) || names_windows(&select.having), NAMED_ELSEWHERE),
+        ])
+    }
+
+    fn pre_visit_table_factor(&mut self, table: &ast::TableFactor) -> ControlFlow<Self::Break> {
+        let ast::TableFactor::Table { with_hints, partitions, with_ordinality, .. } = table else {
+            return ControlFlow::Continue(());
+        };
+        first(&[
+            (!partitions.is_empty(), "`PARTITION (...)` behind a table is not known; write `WHERE`"),
+            (!with_hints.is_empty(), "`WITH (...)` behind a table is not known; leave it out"),
+            (*with_ordinality, "`WITH ORDINALITY` is not known; write `row_number() OVER ()`"),
+        ])
+    }
+
+    fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<Self::Break> {
+        let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
+        let name = name_of(&call.name);
+        let (is_distinct, has_clauses) = match &call.args {
+            ast::FunctionArguments::List(list) => {
+                (list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct), !list.clauses.is_empty())
+            }
+            _ => (false, false),
+        };
+        let is_of_rows = call.over.is_some()
+            || call.filter.is_some()
+            || call.null_treatment.is_some()
+            || !call.within_group.is_empty()
+            || is_distinct
+            || has_clauses;
+        let is_scalar = || (self.is_brought)(&name) || session().scalar_functions().contains_key(&name);
+        let is_of_window = || call.over.is_some() && session().window_functions().contains_key(&name);
+        let is_derived = matches!(&call.over, Some(ast::WindowType::WindowSpec(spec)) if spec.window_name.is_some());
+        first(&[
+            (call.parameters != ast::FunctionArguments::None, "a function takes its arguments in one pair of brackets"),
+            (is_derived, DERIVED),
+            (
+                is_of_rows && is_scalar(),
+                "a function of one row has no `OVER`, `FILTER`, `DISTINCT`, `ORDER BY`, `WITHIN GROUP` or `IGNORE NULLS`",
+            ),
+            (
+                (call.filter.is_some() || is_distinct) && is_of_window(),
+                "a window function that is no aggregate has no `FILTER` and no `DISTINCT`; write `CASE` in its argument",
+            ),
+        ])
+    }
+}
+
+const DERIVED: &str = "a window is not made of another one; write its `PARTITION BY`, `ORDER BY` and frame out";
+
+const NAMED_ELSEWHERE: &str = "windows have names in the list behind `SELECT` alone; write the window out";
+
+/// Returns whether a window is named anywhere in `parsed`.
+fn names_windows(parsed: &impl ast::Visit) -> bool {
+    let found = ast::visit_expressions(parsed, |expr: &ast::Expr| match expr {
+        ast::Expr::Function(call) if matches!(call.over, Some(ast::WindowType::NamedWindow(_))) => {
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    found.is_break()
+}
+
+/// Returns the first text beside something that is the case.
+fn first(cases: &[(bool, &'static str)]) -> ControlFlow<&'static str> {
+    match cases.iter().find(|(is_so, _)| *is_so) {
+        Some((_, text)) => ControlFlow::Break(text),
+        None => ControlFlow::Continue(()),
+    }
+}
+
+/// Returns the name of a function as the planner looks for it.
+fn name_of(name: &ast::ObjectName) -> String {
+    match name.0.as_slice() {
+        [ast::ObjectNamePart::Identifier(ident)] if ident.quote_style.is_none() => ident.value.to_lowercase(),
+        [ast::ObjectNamePart::Identifier(ident)] => ident.value.clone(),
+        _ => name.to_string(),
+    }
+}

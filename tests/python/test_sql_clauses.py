@@ -1,0 +1,192 @@
+"""Clauses mean what they say or are refused, and what orders leave open is one thing; views are in their states."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay as fb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ROWS = 60_000
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
+    folder: Path = tmp_path_factory.mktemp("clauses")
+    rng = np.random.default_rng(3)
+    rows = {
+        "id": np.arange(NUM_ROWS),
+        "k": rng.integers(0, 5, NUM_ROWS).astype("int32"),
+        "p": rng.integers(0, 3, NUM_ROWS).astype("int32"),
+        "text": [f"t{i % 10}" for i in range(NUM_ROWS)],
+    }
+    pq.write_table(pa.table(rows), folder / "rows.parquet", row_group_size=7000)
+    return fb.load_dataset(folder, split="train")
+
+
+PASSED_OVER = {
+    "SELECT id FROM dataset PREWHERE k = 1": "write `WHERE`",
+    "SELECT id FROM (SELECT id FROM dataset PREWHERE k = 1) d": "write `WHERE`",
+    "SELECT id FROM dataset PARTITION (p0)": "write `WHERE`",
+    "SELECT id FROM dataset WITH (NOLOCK)": "behind a table",
+    "SELECT id FROM dataset CONNECT BY PRIOR id = k": "WITH RECURSIVE",
+    "SELECT id FROM dataset DISTRIBUTE BY k": "DISTRIBUTE BY",
+    "SELECT id FROM dataset FOR UPDATE": "FOR UPDATE",
+    "SELECT id FROM dataset SETTINGS limits = 3": "SETTINGS",
+    "SELECT id FROM dataset FORMAT JSON": "FORMAT",
+    "SELECT id, sum(id) OVER (w ORDER BY id) AS s FROM dataset WINDOW w AS (PARTITION BY k)": "made of another",
+    "SELECT id, sum(id) OVER v AS s FROM dataset WINDOW w AS (PARTITION BY k), v AS (w ORDER BY id)": "made of another",
+    "SELECT id FROM dataset WINDOW w AS (ORDER BY k) QUALIFY row_number() OVER w < 3": "write the window",
+    "SELECT id, upper('x')(text) AS u FROM dataset": "one pair of brackets",
+    "SELECT id, upper(text) FILTER (WHERE k = 1) AS u FROM dataset": "function of one row",
+    "SELECT id, UPPER(text) FILTER (WHERE k = 1) AS u FROM dataset": "function of one row",
+    "SELECT id, upper(text) OVER (PARTITION BY k) AS u FROM dataset": "function of one row",
+    "SELECT id, upper(DISTINCT text) AS u FROM dataset": "function of one row",
+    "SELECT id, lag(id) FILTER (WHERE k = 1) OVER (ORDER BY id) AS u FROM dataset": "no `FILTER`",
+    "SELECT k, count(*) AS n FROM dataset GROUP BY k WITH ROLLUP": "GROUP BY ROLLUP",
+}
+
+
+@pytest.mark.parametrize("sql", PASSED_OVER)
+def test_what_would_be_passed_over_is_refused(ds: fb.Dataset, sql: str) -> None:
+    for run in (ds.sql, ds.query):
+        with pytest.raises(fb.QueryError, match=PASSED_OVER[sql]):
+            run(sql)
+
+
+def test_filters_and_functions_that_are_brought_along_are_checked_too(ds: fb.Dataset) -> None:
+    with pytest.raises(fb.QueryError, match="function of one row"):
+        ds.filter("upper(text) FILTER (WHERE k = 1) = 'T1'")
+    same = fb.Function(call=lambda values: values, arguments=[pa.int64()], returns=pa.int64())
+    with pytest.raises(fb.QueryError, match="function of one row"):
+        ds.sql("SELECT same(id) OVER (PARTITION BY k) AS x FROM dataset", functions={"same": same})
+
+
+def test_named_windows_and_filters_of_aggregates_are_run(ds: fb.Dataset) -> None:
+    named = "SELECT id, sum(id) FILTER (WHERE p = 1) OVER w AS s FROM dataset WINDOW w AS (PARTITION BY k)"
+    written = "SELECT id, sum(CASE WHEN p = 1 THEN id END) OVER (PARTITION BY k) AS s FROM dataset"
+    assert pa.table(ds.sql(named)) == pa.table(ds.sql(written))
+
+
+def column(ds: fb.Dataset, expression: str, memory_limit: int = 1 << 30) -> np.ndarray[Any, Any]:
+    made = ds.sql(f"SELECT id, {expression} AS x FROM dataset")
+    batches = made.batches(8192, rank=0, world_size=1, memory_limit=memory_limit)
+    return np.concatenate([np.asarray(pa.record_batch(batch)["x"]) for batch in batches])
+
+
+def windows(ds: fb.Dataset) -> dict[str, np.ndarray[Any, Any]]:
+    """Functions whose rows `ORDER BY` leaves open, with their values in the order of the dataset."""
+    rows = pa.table(ds)
+    ids, k, p = (np.asarray(rows[name]) for name in ("id", "k", "p"))
+    by_k, by_p = np.lexsort((ids, k)), np.lexsort((ids, p))
+    running, number, first = np.empty_like(ids), np.empty_like(ids), np.empty_like(ids)
+    running[by_k] = np.cumsum(ids[by_k])
+    number[by_k] = np.arange(1, NUM_ROWS + 1)
+    rank = np.searchsorted(np.sort(k), k) + 1
+    last = np.empty_like(ids)
+    parted = np.empty_like(ids)
+    for value in range(5):
+        first[k == value], last[k == value] = ids[k == value].min(), ids[k == value].max()
+    for value in range(3):
+        of_part = by_p[p[by_p] == value]
+        parted[of_part] = np.cumsum(ids[of_part])
+    return {
+        "sum(id) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)": running,
+        "sum(id) OVER (PARTITION BY p ROWS UNBOUNDED PRECEDING)": parted,
+        "first_value(id) OVER (PARTITION BY k)": first,
+        "last_value(id) OVER (PARTITION BY k)": last,
+        "nth_value(id, 2) OVER (ORDER BY k ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)": np.full(
+            NUM_ROWS, ids[by_k][1]
+        ),
+        "rank() OVER (ORDER BY k) * 100000 + row_number() OVER (ORDER BY k)": rank * 100_000 + number,
+        "row_number() OVER (ORDER BY k) + rank() OVER (ORDER BY k) * 100000": rank * 100_000 + number,
+        "rank() OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)": rank,
+    }
+
+
+def test_rows_of_a_frame_that_its_order_leaves_open_go_by_the_order_of_the_dataset(ds: fb.Dataset) -> None:
+    for expression, expected in windows(ds).items():
+        assert (column(ds, expression) == expected).all(), expression
+
+
+@pytest.mark.parametrize(
+    "expression", ["sum(id) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)", "last_value(id) OVER (PARTITION BY k)"]
+)
+def test_values_of_windows_do_not_depend_on_the_memory(ds: fb.Dataset, expression: str) -> None:
+    assert (column(ds, expression) == column(ds, expression, memory_limit=16 << 20)).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds, of: ds.sql(f"SELECT id, {of} AS x FROM dataset").filter("x > 2"),
+        lambda ds, of: ds.sql(f"SELECT id, {of} AS x FROM dataset").sql("SELECT id FROM dataset ORDER BY x LIMIT 100"),
+        lambda ds, of: ds.sql(
+            "SELECT d.id FROM dataset d JOIN t ON t.id = d.id WHERE t.x > 2",
+            tables={"t": ds.sql(f"SELECT id, {of} AS x FROM dataset")},
+        ),
+    ],
+    ids=["filter", "query", "table"],
+)
+def test_a_state_of_rows_that_other_columns_chose_is_refused(ds: fb.Dataset, make: Any) -> None:
+    def stream(of: str) -> Any:
+        return make(ds, of).batches(100, rank=0, world_size=1)
+
+    state = stream("k + 0").state_dict()
+    stream("k + 0").load_state_dict(state)
+    with pytest.raises(fb.StateError, match="query"):
+        stream("p + 0").load_state_dict(state)
+
+
+def test_columns_that_a_query_leaves_out_are_none_of_a_states_business(ds: fb.Dataset) -> None:
+    state = ds.batches(100, rank=0, world_size=1).state_dict()
+    ds.sql("SELECT id FROM dataset").batches(100, rank=0, world_size=1).load_state_dict(state)
+    few, fewer = (
+        ds.sql("SELECT id, k, p FROM dataset").filter("k > 2"),
+        ds.sql("SELECT k, id FROM dataset").filter("k > 2"),
+    )
+    state = few.batches(100, rank=0, world_size=1).state_dict()
+    fewer.batches(100, rank=0, world_size=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("code", ["d", "f"])
+def test_a_minimum_that_is_nan_leaves_no_row_out(tmp_path: Path, code: str) -> None:
+    mark = struct.unpack(code, struct.pack(code, 1.2345678901234567))[0]
+    values = np.array([mark, 3.0, 2.0, np.nan] * 1000, dtype=code)
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"x": values})
+    pq.write_table(
+        table,
+        path,
+        row_group_size=1000,
+        write_page_index=True,
+        use_dictionary=False,
+        data_page_size=512,
+        compression="none",
+    )
+    written = path.read_bytes()
+    last = pq.read_metadata(path).row_group(3).column(0)
+    end = last.data_page_offset + last.total_compressed_size
+    behind = written[end:].replace(struct.pack(code, mark), struct.pack(code, np.nan))
+    assert behind != written[end:]
+    path.write_bytes(written[:end] + behind)
+    ds = fb.load_dataset(tmp_path, split="train")
+    assert [len(ds.filter(text)) for text in ("x < 2.5", "x >= 1", "x = 2", "x IN (2, 7)")] == [2000, 4000, 1000, 1000]
+
+
+@pytest.mark.parametrize("code", ["d", "f"])
+def test_nan_in_dictionaries_of_floats_is_found(tmp_path: Path, code: str) -> None:
+    values = pa.array(np.array([1.0, 2.0, np.nan, 3.0] * 250, dtype=code)).dictionary_encode()
+    pq.write_table(pa.table({"x": values}), tmp_path / "rows.parquet", row_group_size=100)
+    ds = fb.load_dataset(tmp_path, split="train")
+    kind = {"d": "double", "f": "float"}[code]
+    texts = (f"x = 'NaN'::{kind}", f"x > 5.0::{kind}", "isnan(x)", "x < 2")
+    assert [len(ds.filter(text)) for text in texts] == [250] * 4

@@ -146,7 +146,7 @@ fn an_order_that_names_a_row_twice_is_refused() {
 fn batches_that_follow_parts_hold_all_rows_and_end_where_row_groups_do() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
-    for memory_limit in [400 << 10, 1 << 30] {
+    for memory_limit in [900 << 10, 1 << 30] {
         let answer = dataset.known_answer().unwrap();
         let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, memory_limit).unwrap();
         let reader = Arc::new(reader);

@@ -12,7 +12,9 @@ from typing import Any
 from forebay.exceptions import StoreError
 
 _TIMEOUT = 30.0
-_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, socket.EAI_NONAME, socket.EAI_NODATA)
+# Not every C library has the last.
+_NO_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, *_NO_NAME)
 """What a machine without a network, or without that name, says; a name that is not known at the moment may be later."""
 
 _MAX_BYTES = 256 << 20

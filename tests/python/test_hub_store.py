@@ -444,17 +444,22 @@ def test_files_that_are_named_are_read_whatever_their_names_tell(hub, name):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [socket.gaierror(-3, "Temporary failure in name resolution"), OSError(101, "unreachable"), TimeoutError("late")],
+    ("error", "arguments"),
+    [
+        (socket.gaierror, (-3, "Temporary failure in name resolution")),
+        (OSError, (101, "unreachable")),
+        (TimeoutError, ()),
+    ],
 )
 @pytest.mark.usefixtures("hub")
-def test_a_copy_is_used_where_no_network_is(monkeypatch, error):
+def test_a_copy_is_used_where_no_network_is(monkeypatch, error, arguments):
     huggingface_hub = pytest.importorskip("huggingface_hub")
     huggingface_hub.snapshot_download("org/data", repo_type="dataset", cache_dir=current(None).cache)
     monkeypatch.setattr(repository, "MOST_SILENCE", 0.5)
 
     def fail(*_arguments, **_options):
-        raise error
+        # One of its own each time: errors hold the frames that they went through, and those the store.
+        raise error(*arguments)
 
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.warns(UserWarning, match="what was downloaded of the commit"):

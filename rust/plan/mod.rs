@@ -97,6 +97,15 @@ pub struct RowRef {
     pub row: u32,
 }
 
+/// Consecutive rows of a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowRun {
+    /// The piece.
+    pub piece: PieceId,
+    /// The numbers of the rows among the piece's rows.
+    pub rows: Range<u32>,
+}
+
 /// The order of one epoch. Clones share it.
 #[derive(Clone, Debug)]
 pub struct EpochPlan {

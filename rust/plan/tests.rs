@@ -139,6 +139,25 @@ proptest! {
     }
 
     #[test]
+    fn runs_are_the_rows_that_visits_give(
+        kept in layouts(), from in 0_u64..2000,
+        visits in prop::collection::vec((prop_oneof![4 => Just(0_u64), 1 => 0_u64..1000], 0_usize..300), 1..12),
+    ) {
+        let plan = EpochPlan::new(spans(&kept), Order::Sequential, 0);
+        let (mut by_rows, mut by_runs, mut position) = (plan.walk(from), plan.walk(from), from);
+        for (gap, len) in visits {
+            position += gap;
+            let (mut rows, mut finished, mut also_finished) = (Vec::new(), Vec::new(), Vec::new());
+            by_rows.visit(position, 1, len, &mut rows, &mut finished);
+            let runs = by_runs.visit_runs(position, len, &mut also_finished).unwrap();
+            let of_run = |RowRun { piece, rows }: RowRun| rows.map(move |row| RowRef { piece, row });
+            prop_assert_eq!(runs.into_iter().flat_map(of_run).collect::<Vec<_>>(), rows);
+            prop_assert_eq!(also_finished, finished);
+            position += len as u64;
+        }
+    }
+
+    #[test]
     fn ranks_and_workers_take_strides_of_the_one_order(
         kept in layouts(), order in orders(), from in 0_u64..300,
         world in 1_u64..10, rank in 0_u64..10, batch in 1_usize..40, workers in 1_u64..5, worker in 0_u64..5,

@@ -6,9 +6,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use super::lane::{Deal, LaneWalk};
-use super::{Arrangement, EpochPlan, PieceId, RowRef, SpanRow};
+use super::{Arrangement, EpochPlan, PieceId, RowRef, RowRun, SpanRow};
 
 /// A walk over the positions of an epoch.
 #[derive(Clone, Debug)]
@@ -55,8 +56,7 @@ impl Walk {
             return;
         }
         let step = step.max(1);
-        let rest = (inner.num_rows - 1 - first) / step + 1;
-        let len = usize::try_from(rest).unwrap_or(usize::MAX).min(len);
+        let len = len_before(inner.num_rows, first, step, len);
         rows.reserve(len);
         let positions = Positions { next: first, step, len };
         match (&mut self.state, &inner.arrangement) {
@@ -71,6 +71,29 @@ impl Walk {
         }
         self.next = first.saturating_add(step.saturating_mul(len as u64).saturating_sub(step - 1));
     }
+
+    /// Returns the rows at `len` positions from `first` on, or at as many as there are, where they are in the order of the
+    /// dataset: as [`visit`](Self::visit) with a step of 1, at the cost of the pieces instead of the rows. In any other
+    /// order it returns `None`, and nothing is visited.
+    pub fn visit_runs(&mut self, first: u64, len: usize, finished: &mut Vec<PieceId>) -> Option<Vec<RowRun>> {
+        let (WalkState::Sequential(walk), Arrangement::Sequential { starts }) =
+            (&mut self.state, &self.plan.inner.arrangement)
+        else {
+            return None;
+        };
+        debug_assert!(first >= self.next, "position {first} was passed: expected {} or later", self.next);
+        let end = first + len_before(self.plan.inner.num_rows, first, 1, len) as u64;
+        self.next = end.max(self.next);
+        let mut runs = Vec::new();
+        walk.visit_runs(starts, first..end, &mut runs, finished);
+        Some(runs)
+    }
+}
+
+/// Returns how many of `len` positions from `first` on are before the end of `num_rows`.
+fn len_before(num_rows: u64, first: u64, step: u64, len: usize) -> usize {
+    let rest = num_rows.saturating_sub(first).div_ceil(step);
+    usize::try_from(rest).unwrap_or(usize::MAX).min(len)
 }
 
 /// The positions of one visit.
@@ -128,20 +151,35 @@ struct SequentialWalk {
 }
 
 impl SequentialWalk {
-    fn visit(&mut self, starts: &[u64], mut positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
-        while let Some(position) = positions.next() {
-            let first = self.take(starts, position, finished);
-            rows.push(first);
-            if positions.step > 1 || !self.is_open {
-                continue;
+    fn visit(&mut self, starts: &[u64], positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
+        if positions.step > 1 {
+            rows.extend(positions.map(|position| self.take(starts, position, finished)));
+            return;
+        }
+        let mut runs = Vec::new();
+        self.visit_runs(starts, positions.next..positions.next + positions.len as u64, &mut runs, finished);
+        for RowRun { piece, rows: run } in runs {
+            rows.extend(run.map(|row| RowRef { piece, row }));
+        }
+    }
+
+    fn visit_runs(
+        &mut self,
+        starts: &[u64],
+        mut positions: Range<u64>,
+        runs: &mut Vec<RowRun>,
+        finished: &mut Vec<PieceId>,
+    ) {
+        while !positions.is_empty() {
+            let RowRef { piece, row } = self.take(starts, positions.start, finished);
+            let end = positions.end.min(starts[self.span + 1]);
+            let num_more = u32::try_from(end - positions.start - 1).unwrap_or(u32::MAX);
+            if num_more > 0 {
+                // Those between the first and the last change nothing.
+                self.take(starts, end - 1, finished);
             }
-            // Those between the first row and the last of a span change nothing.
-            let num_left = usize::try_from(starts[self.span + 1] - position - 1).unwrap_or(usize::MAX);
-            let num_between = num_left.min(positions.len).saturating_sub(1);
-            let between = u32::try_from(num_between).unwrap_or(u32::MAX);
-            rows.extend((1..=between).map(|more| RowRef { piece: first.piece, row: first.row + more }));
-            positions.next += u64::from(between);
-            positions.len -= num_between;
+            runs.push(RowRun { piece, rows: row..row + num_more + 1 });
+            positions.start = end;
         }
     }
 

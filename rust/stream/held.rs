@@ -6,6 +6,7 @@
 //! ([`Leaving`](crate::plan::Leaving)), on [`shelves`](super::shelves): what a batch takes of a part then lies together, and
 //! a shelf whose rows have left is given back, long before the part is.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -243,19 +244,17 @@ pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -
     Ok(batch)
 }
 
-/// Returns `rows` of `sources` as a view, where they follow each other in one source: nothing is copied.
+/// Returns `rows` of `source` as a view, where they are stored as they were decoded: nothing is copied.
 ///
 /// Dictionaries are left to [`gather`], which drops the values that no row has.
-pub(super) fn view(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Option<RecordBatch> {
-    let &(source, first) = rows.first()?;
-    let follow = |(row, index): (&SourceRow, u32)| *row == (source, first + index);
-    if !rows.iter().zip(0..).all(follow) || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
+pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Option<RecordBatch> {
+    if source.0.places.is_some() || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
         return None;
     }
-    let stored = sources.get(source as usize).map(|held| &held.0).filter(|stored| stored.places.is_none())?;
-    let columns = stored.shelves.first()?.columns()?;
-    let columns = columns.iter().map(|column| make_array(column.clone()).slice(first as usize, rows.len()));
-    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let (first, len) = (rows.start as usize, rows.len());
+    let columns = source.0.shelves.first()?.columns()?;
+    let columns = columns.iter().map(|column| make_array(column.clone()).slice(first, len));
+    let options = RecordBatchOptions::new().with_row_count(Some(len));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns.collect(), &options).ok()
 }
 
@@ -368,16 +367,15 @@ mod tests {
         let rows = RecordBatch::try_from_iter([("both", Arc::new(fields(0..5000)) as ArrayRef)]).unwrap();
         let expected = RecordBatch::try_from_iter([("both", Arc::new(fields(7..9)) as ArrayRef)]).unwrap();
         let picks = [(0, 7), (0, 8)];
-        assert_eq!(view(&rows.schema(), &[Held::new(&rows.schema(), rows.clone())], &picks).unwrap(), expected);
+        assert_eq!(view(&rows.schema(), &Held::new(&rows.schema(), rows.clone()), 7..9).unwrap(), expected);
         assert_eq!(gather(&rows.schema(), &[shelved(&rows, 3, 2)], &picks).unwrap(), expected);
     }
 
     #[test]
     fn rows_that_stand_as_they_were_decoded_can_be_seen() {
-        let rows: Vec<SourceRow> = (3..12).map(|row| (0, row)).collect();
         let schema = batch(0..1, false).schema();
         let held = Held::new(&schema, batch(0..500, false));
-        assert_eq!(view(&schema, &[held], &rows).unwrap(), batch(3..12, false));
-        assert_eq!(view(&schema, &[shelved(&batch(0..500, false), 1, 1)], &rows), None);
+        assert_eq!(view(&schema, &held, 3..12).unwrap(), batch(3..12, false));
+        assert_eq!(view(&schema, &shelved(&batch(0..500, false), 1, 1), 3..12), None);
     }
 }

@@ -77,9 +77,14 @@ impl Holes {
         num_beyond(known, hole.start..hole.end)
     }
 
+    /// Returns whether no rows are known to be missing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.of_unit.is_empty()
+    }
+
     /// Drops the rows that are known to be missing.
     pub(super) fn drop_missing(&self, rows: &mut Vec<RowRef>, plan: &EpochPlan) {
-        if self.of_unit.is_empty() {
+        if self.is_empty() {
             return;
         }
         rows.retain(|row| {

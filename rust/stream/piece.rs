@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use rustc_hash::FxHashMap;
 
+use super::gather::SourceRow;
 use super::held::Held;
 #[cfg(doc)]
 use super::scheduler::Scheduler;
@@ -32,8 +33,8 @@ pub(super) enum Task {
     Decode { key: PieceKey, fetched: Box<Fetched> },
     /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
     Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
-    /// Copy rows (source, row) together, those of a slice of the order; then [`Scheduler::gathered`].
-    Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: Vec<(u32, u32)> },
+    /// Copy rows of the sources together, those of a slice of the order; then [`Scheduler::gathered`].
+    Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows },
 }
 
 /// The bytes of a piece, and how to read them.
@@ -114,12 +115,62 @@ impl Resident {
 #[derive(Debug)]
 pub(super) enum Progress {
     Planned {
-        rows: Vec<(u32, u32)>,
+        rows: PlannedRows,
         num_missing: usize,
     },
     /// With the bytes that were reserved for it.
     Gathering(u64),
     Ready(RecordBatch, u64),
+}
+
+/// The rows of a batch: of which of its parts, and which rows of these.
+#[derive(Debug)]
+pub(super) enum PlannedRows {
+    Each(Vec<SourceRow>),
+    /// Consecutive ones, where they come in the order of the dataset.
+    Runs(Vec<(u32, Range<u32>)>),
+}
+
+impl PlannedRows {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Each(rows) => rows.len(),
+            Self::Runs(runs) => runs.iter().map(|(_, run)| run.len()).sum(),
+        }
+    }
+
+    /// Calls `visit` with each row.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(SourceRow)) {
+        match self {
+            Self::Each(rows) => rows.iter().copied().for_each(visit),
+            Self::Runs(runs) => {
+                for (place, run) in runs {
+                    run.clone().for_each(|row| visit((*place, row)));
+                }
+            }
+        }
+    }
+
+    /// Returns the rows one by one.
+    pub(super) fn into_each(self) -> Vec<SourceRow> {
+        if let Self::Each(rows) = self {
+            return rows;
+        }
+        let mut rows = Vec::with_capacity(self.len());
+        self.for_each(|row| rows.push(row));
+        rows
+    }
+
+    /// Returns the rows as consecutive ones of one part, if they are.
+    pub(super) fn as_run(&self) -> Option<(u32, Range<u32>)> {
+        match self {
+            Self::Each(rows) => {
+                let (&(place, first), &(_, last)) = (rows.first()?, rows.last()?);
+                rows.iter().copied().eq((first..=last).map(|row| (place, row))).then_some((place, first..last + 1))
+            }
+            Self::Runs(runs) => <&[_; 1]>::try_from(runs.as_slice()).ok().map(|[run]| run.clone()),
+        }
+    }
 }
 
 /// A batch from its planning to its delivery.
@@ -138,13 +189,13 @@ impl PlannedBatch {
     }
 }
 
-/// Notes at each piece which of its rows are wanted: `rows` as (place in `pieces`, row).
-pub(super) fn note_wanted(residents: &mut FxHashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &[(u32, u32)]) {
-    for &(place, row) in rows {
+/// Notes at each of `pieces` which of its rows are wanted.
+pub(super) fn note_wanted(residents: &mut FxHashMap<PieceKey, Resident>, pieces: &[PieceKey], rows: &PlannedRows) {
+    rows.for_each(|(place, row)| {
         if let Some(resident) = residents.get_mut(&pieces[place as usize]) {
             resident.wanted.push(row);
         }
-    }
+    });
 }
 
 /// Returns the rows to keep of a piece of `num_rows`, sorted; `None` where dropping the others saves little.

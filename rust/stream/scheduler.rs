@@ -40,7 +40,7 @@ use super::Most;
 use super::budget::Budget;
 use super::held::Held;
 use super::holes::Holes;
-use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
+use super::piece::{Fetched, PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
 use crate::error::Error;
@@ -632,7 +632,7 @@ impl Scheduler {
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
         let planned = &mut self.batches[index];
         let progress = std::mem::replace(&mut planned.progress, Progress::Gathering(bytes));
-        let Progress::Planned { mut rows, .. } = progress else { return None };
+        let Progress::Planned { rows, .. } = progress else { return None };
         self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
         // Of each part its place among the sources, unless it is lost, and which rows it has left.
@@ -650,21 +650,27 @@ impl Scheduler {
             }
         }
         let num_planned = rows.len();
-        if !is_as_planned {
-            rows.retain_mut(|(place, row)| {
-                let (source, keep) = parts[*place as usize];
-                if let Some(keep) = keep {
-                    *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
-                }
-                *place = source.unwrap_or_default();
-                source.is_some()
-            });
-        }
+        let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
         self.budget.release(planned_bytes(num_planned - rows.len()));
         self.num_under_way += 1;
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
         Some(Task::Gather { number, slice, sources, rows })
     }
+}
+
+/// Returns those of `rows` whose parts are not lost, in terms of what is left of each part: its place, and the rows that it
+/// kept, unless these are all.
+fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&Arc<[u32]>>)]) -> PlannedRows {
+    let mut rows = rows.into_each();
+    rows.retain_mut(|(place, row)| {
+        let (source, keep) = parts[*place as usize];
+        if let Some(keep) = keep {
+            *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
+        }
+        *place = source.unwrap_or_default();
+        source.is_some()
+    });
+    PlannedRows::Each(rows)
 }
 
 fn numbers_of(numbers: impl Iterator<Item = u64> + Send + 'static) -> Peekable<Box<dyn Iterator<Item = u64> + Send>> {

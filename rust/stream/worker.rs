@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::held::{self, Held};
 use super::holes::Holes;
 use super::narrow::Narrowing;
-use super::piece::{Fetched, PieceKey, Task};
+use super::piece::{Fetched, PieceKey, PlannedRows, Task};
 use super::scheduler::Scheduler;
 use super::shelves::Shelves;
 use super::waiting::Waiting;
@@ -363,7 +363,7 @@ impl Shared {
             }
             Task::Gather { number, slice, sources, rows } => {
                 let start = Instant::now();
-                let (batch, is_view) = match self.gather(slice, sources, &rows) {
+                let (batch, is_view) = match self.gather(slice, sources, rows) {
                     Ok(gathered) => gathered,
                     Err(error) => {
                         let mut state = self.lock();
@@ -385,13 +385,16 @@ impl Shared {
     }
 
     /// Copies the rows of a batch together and makes of them what was asked for; tells whether it is a view of a part.
-    fn gather(&self, slice: BatchSlice, sources: Vec<Held>, rows: &[(u32, u32)]) -> Result<(RecordBatch, bool)> {
+    fn gather(&self, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows) -> Result<(RecordBatch, bool)> {
         let schema = self.reader.schema();
         // Where nothing could be read there is nothing to gather from.
         let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
-        let view = nothing.or_else(|| held::view(schema, &sources, rows));
+        let view = nothing.or_else(|| {
+            let (place, run) = rows.as_run()?;
+            held::view(schema, sources.get(place as usize)?, run)
+        });
         let is_view = view.is_some();
-        let gathered = view.map_or_else(|| held::gather(schema, &sources, rows), Ok);
+        let gathered = view.map_or_else(|| held::gather(schema, &sources, &rows.into_each()), Ok);
         let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
         drop(sources);
         match &self.finish {

@@ -70,7 +70,7 @@ impl Scheduler {
                 let Progress::Planned { rows, .. } = &batch.progress else { continue };
                 let is_ready = |key: &PieceKey| matches!(self.residents.get(key), Some(r) if r.is_ready());
                 let is_ready: Vec<bool> = batch.pieces.iter().map(is_ready).collect();
-                self.num_evicted_rows += rows.iter().filter(|row| is_ready[row.0 as usize]).count() as u64;
+                rows.for_each(|(place, _)| self.num_evicted_rows += u64::from(is_ready[place as usize]));
             }
             let unplanned = |r: &Resident| u64::from(r.num_rows().saturating_sub(r.num_planned));
             self.num_evicted_rows += self.residents.values().filter(|r| r.is_ready()).map(unplanned).sum::<u64>();

@@ -1,13 +1,13 @@
 //! Which batches come next, and the parts of pieces that they need.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::gather::SourceRow;
-use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, note_wanted};
+use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, note_wanted};
 use super::{MIN_READY_BATCHES, Scheduler};
-use crate::plan::{BatchSlice, PieceId, RowRef};
+use crate::plan::{BatchSlice, PieceId, RowRef, RowRun};
 use crate::reader::{Part, TooLarge};
 
 /// Rows planned ahead, while there is something else to do.
@@ -65,14 +65,15 @@ impl Scheduler {
             Some(position) => *position = slice.next,
             None => drop(self.numbers.next()),
         }
-        let (mut refs, mut finished) = (Vec::with_capacity(slice.len + 1), Vec::new());
-        self.walk.visit(slice.first, slice.step, slice.len, &mut refs, &mut finished);
-        // A repeated row comes in a piece of its own, wanted just this once.
-        let padding = slice.padding.and_then(|position| self.plan.repeat(position));
-        refs.extend(padding);
-        finished.extend(padding.map(|row| row.piece));
-        self.holes.drop_missing(&mut refs, &self.plan);
-        let (wanted, rows) = self.want(number, &refs);
+        let mut finished = Vec::new();
+        let (wanted, rows) = match self.visit_runs(&slice, &mut finished) {
+            Some(runs) => self.want_runs(runs),
+            None => {
+                let refs = self.visit(&slice, &mut finished);
+                self.want(&refs)
+            }
+        };
+        self.note_planned(number, &wanted);
         self.budget.reserve(planned_bytes(rows.len()));
         let num_missing = wanted.iter().filter(|(key, _)| !self.is_held(key)).count();
         let (pieces, row_counts): (Vec<PieceKey>, Vec<u32>) = wanted.into_iter().unzip();
@@ -131,54 +132,103 @@ impl Scheduler {
         self.residents.get(key).is_some_and(|resident| matches!(resident.stage, Stage::Ready(..)))
     }
 
-    /// Notes that batch `number` wants `refs`; returns the parts of pieces that it needs, with the number of rows of each, and
-    /// its rows as (place among them, row of the part).
-    fn want(&mut self, number: u64, refs: &[RowRef]) -> (Vec<(PieceKey, u32)>, Vec<SourceRow>) {
-        const NO_PLACE: u32 = u32::MAX;
-        let mut seen: FxHashMap<PieceId, usize> = FxHashMap::default();
-        let mut opened: Vec<Opened> = Vec::new();
-        // Of the parts of all opened pieces: its place among those of the batch.
-        let mut places: Vec<u32> = Vec::new();
-        let mut keys: Vec<(PieceKey, u32)> = Vec::new();
+    /// Returns the rows of a slice, but for those that are missing.
+    fn visit(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Vec<RowRef> {
+        let mut refs = Vec::with_capacity(slice.len + 1);
+        self.walk.visit(slice.first, slice.step, slice.len, &mut refs, finished);
+        // A repeated row comes in a piece of its own, wanted just this once.
+        let padding = slice.padding.and_then(|position| self.plan.repeat(position));
+        refs.extend(padding);
+        finished.extend(padding.map(|row| row.piece));
+        self.holes.drop_missing(&mut refs, &self.plan);
+        refs
+    }
+
+    /// Returns the rows of a slice as runs, where they are some, as those of a single process that reads the dataset in its
+    /// order.
+    fn visit_runs(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Option<Vec<RowRun>> {
+        let may_be = slice.step == 1 && slice.padding.is_none() && self.holes.is_empty() && !self.plan.is_drawn();
+        if may_be { self.walk.visit_runs(slice.first, slice.len, finished) } else { None }
+    }
+
+    /// Returns the parts of pieces that a batch of `refs` needs, with the number of rows of each, and its rows.
+    fn want(&mut self, refs: &[RowRef]) -> (Vec<(PieceKey, u32)>, PlannedRows) {
+        let mut wants = Wants::default();
         let mut rows = Vec::with_capacity(refs.len());
-        let is_drawn = self.plan.is_drawn();
+        let (plan, is_drawn) = (self.plan.clone(), self.plan.is_drawn());
         let mut rest = refs;
         while let Some((&RowRef { piece, row }, others)) = rest.split_first() {
-            let index = *seen.entry(piece).or_insert_with(|| {
-                let parts = Arc::clone(self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into()));
-                let first_place = places.len();
-                places.resize(first_place + parts.len(), NO_PLACE);
-                opened.push(Opened { parts, first_place, first: self.plan.piece(piece).kept.start });
-                opened.len() - 1
-            });
-            let &Opened { ref parts, first_place, first } = &opened[index];
-            let kept_row = |row| if is_drawn { self.plan.kept_row(piece.span, first + row) } else { first + row };
-            let row = kept_row(row);
-            let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
-            let place = &mut places[first_place + part];
-            if *place == NO_PLACE {
-                *place = u32::try_from(keys.len()).unwrap_or(NO_PLACE);
-                let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
-                keys.push((key, 0));
-                if !self.residents.contains_key(&key) {
-                    self.queue.push_back(key);
-                    let mut resident = Resident::new(parts[part].clone());
-                    let drawn = self.plan.drawn_rows(piece, &parts[part].kept);
-                    // Picking few rows apart costs more than decoding twice as many together.
-                    resident.keep = drawn.filter(|rows| rows.len() * 2 < resident.num_rows() as usize);
-                    self.residents.insert(key, resident);
-                }
-            }
+            let index = self.open(&mut wants, piece);
+            let first = wants.opened[index].first;
+            let kept_row = |row| if is_drawn { plan.kept_row(piece.span, first + row) } else { first + row };
+            let (place, of_part) = self.want_part(&mut wants, index, kept_row(row));
             // In the order of the dataset the rows that follow are of the same part nearly always.
-            let (place, of_part) = (*place, &parts[part].kept);
-            let (start, end) = (of_part.start, of_part.end);
-            let is_same = |next: &&RowRef| next.piece == piece && (start..end).contains(&kept_row(next.row));
+            let is_same = |next: &&RowRef| next.piece == piece && of_part.contains(&kept_row(next.row));
             let num_taken = 1 + others.iter().take_while(is_same).count();
-            rows.extend(rest[..num_taken].iter().map(|taken| (place, kept_row(taken.row) - start)));
-            keys[place as usize].1 += u32::try_from(num_taken).unwrap_or(u32::MAX);
+            rows.extend(rest[..num_taken].iter().map(|taken| (place, kept_row(taken.row) - of_part.start)));
+            wants.keys[place as usize].1 += u32::try_from(num_taken).unwrap_or(u32::MAX);
             rest = &rest[num_taken..];
         }
-        for (key, num_rows) in &keys {
+        (wants.keys, PlannedRows::Each(rows))
+    }
+
+    /// As [`want`](Self::want), for runs.
+    fn want_runs(&mut self, runs: Vec<RowRun>) -> (Vec<(PieceKey, u32)>, PlannedRows) {
+        let mut wants = Wants::default();
+        let mut of_parts = Vec::with_capacity(runs.len());
+        for RowRun { piece, rows } in runs {
+            let index = self.open(&mut wants, piece);
+            let first = wants.opened[index].first;
+            let mut left = first + rows.start..first + rows.end;
+            while !left.is_empty() {
+                let (place, of_part) = self.want_part(&mut wants, index, left.start);
+                let end = left.end.min(of_part.end).max(left.start + 1);
+                wants.keys[place as usize].1 += end - left.start;
+                of_parts.push((place, left.start - of_part.start..end - of_part.start));
+                left.start = end;
+            }
+        }
+        (wants.keys, PlannedRows::Runs(of_parts))
+    }
+
+    /// Returns which of the opened pieces `piece` is.
+    fn open(&mut self, wants: &mut Wants, piece: PieceId) -> usize {
+        let Wants { seen, opened, places, .. } = wants;
+        *seen.entry(piece).or_insert_with(|| {
+            let parts = Arc::clone(self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into()));
+            let first_place = places.len();
+            places.resize(first_place + parts.len(), NO_PLACE);
+            opened.push(Opened { piece, parts, first_place, first: self.plan.piece(piece).kept.start });
+            opened.len() - 1
+        })
+    }
+
+    /// Returns the place, among the parts that the batch needs, of the one that holds a kept row of an opened piece, and the
+    /// rows of that part. Nobody needed it before: it is queued.
+    fn want_part(&mut self, wants: &mut Wants, index: usize, row: u32) -> (u32, Range<u32>) {
+        let &Opened { piece, ref parts, first_place, .. } = &wants.opened[index];
+        let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };
+        let place = &mut wants.places[first_place + part];
+        if *place == NO_PLACE {
+            *place = u32::try_from(wants.keys.len()).unwrap_or(NO_PLACE);
+            let key = PieceKey { piece, part: u32::try_from(part).unwrap_or(u32::MAX), block: self.block };
+            wants.keys.push((key, 0));
+            if !self.residents.contains_key(&key) {
+                self.queue.push_back(key);
+                let mut resident = Resident::new(parts[part].clone());
+                let drawn = self.plan.drawn_rows(piece, &parts[part].kept);
+                // Picking few rows apart costs more than decoding twice as many together.
+                resident.keep = drawn.filter(|rows| rows.len() * 2 < resident.num_rows() as usize);
+                self.residents.insert(key, resident);
+            }
+        }
+        (*place, parts[part].kept.clone())
+    }
+
+    /// Notes which parts batch `number` needs, and how many rows of each.
+    fn note_planned(&mut self, number: u64, wanted: &[(PieceKey, u32)]) {
+        let is_drawn = self.plan.is_drawn();
+        for (key, num_rows) in wanted {
             let Some(resident) = self.residents.get_mut(key) else { continue };
             resident.num_users += 1;
             resident.num_planned += num_rows;
@@ -188,12 +238,27 @@ impl Scheduler {
                 resident.waiting.push(number);
             }
         }
-        (keys, rows)
     }
+}
+
+/// The place of a part that nobody has asked for.
+const NO_PLACE: u32 = u32::MAX;
+
+/// What a batch wants, as far as it is known.
+#[derive(Default)]
+struct Wants {
+    /// Which of the opened pieces each is.
+    seen: FxHashMap<PieceId, usize>,
+    opened: Vec<Opened>,
+    /// Of the parts of all opened pieces: its place among those of the batch.
+    places: Vec<u32>,
+    /// The parts, with the number of rows of each.
+    keys: Vec<(PieceKey, u32)>,
 }
 
 /// A piece that a batch wants rows of.
 struct Opened {
+    piece: PieceId,
     parts: Arc<[Part]>,
     /// That of its first part among the places of parts.
     first_place: usize,

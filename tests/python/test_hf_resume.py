@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from data import ids_table, write_fragments
 from datasets.distributed import split_dataset_by_node
@@ -219,6 +220,43 @@ def test_a_state_of_other_rows_is_refused(rows: fb.Dataset) -> None:
             list(loaded(other.to_hf(), state))
     with pytest.raises(fb.StateError, match="another share of the rows.*as many nodes, processes and workers"):
         list(loaded(rows.shuffle(1).to_hf().shard(2, 0), state))
+
+
+@pytest.mark.parametrize("num_batches", [1, 3, 7])
+def test_batches_of_a_table_go_on_with_another_memory_limit(tmp_path: Path, num_batches: int) -> None:
+    texts = [f"{row:0100000}" for row in range(1500)]
+    pq.write_table(pa.table({"id": range(1500), "text": texts}), tmp_path / "a.parquet", row_group_size=50)
+    ds = fb.load_dataset(tmp_path, split="train")
+
+    def batches(memory_limit: int) -> Any:
+        return ds.to_hf(memory_limit=memory_limit).with_format("numpy")
+
+    first = batches(64 << 20)
+    taken = first.iter(7)
+    before = [row for _ in range(num_batches) for row in next(taken)["id"].tolist()]
+    state = json.loads(json.dumps(first.state_dict()))
+    taken.close()
+    after = [row for batch in loaded(batches(128 << 20), state).iter(7) for row in batch["id"].tolist()]
+    assert before + after == list(range(1500))
+
+
+def test_a_state_of_batches_of_another_size_is_refused(rows: fb.Dataset) -> None:
+    first = rows.to_hf().with_format("numpy")
+    next(first.iter(7))
+    state = json.loads(json.dumps(first.state_dict()))
+    for other in (lambda ds: ds.iter(5), iter):
+        with pytest.raises(fb.StateError, match="of a loop over batches of 7, not over (batches of 5|rows)"):
+            list(other(loaded(rows.to_hf().with_format("numpy"), state)))
+
+
+@pytest.mark.parametrize("batch_size", [5, 7, 11])
+def test_batches_of_python_objects_may_have_another_size(rows: fb.Dataset, batch_size: int) -> None:
+    first = rows.to_hf()
+    batches = first.iter(7)
+    before = [row for _ in range(3) for row in next(batches)["id"]]
+    state = json.loads(json.dumps(first.state_dict()))
+    after = [row for batch in loaded(rows.to_hf(), state).iter(batch_size) for row in batch["id"]]
+    assert before + after == ids(rows.to_hf())
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,13 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         self._state_dict = state
         return state
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state, for who counts tables from here on: it says how many rows these have."""
+        if self._state_dict and self._state_dict["table_rows"] is None:
+            self._begin(self.source.reader(self.part))
+        state: dict[str, Any] = super().state_dict()
+        return state
+
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         to_rows = self._to_rows or PythonRows()
         for start, table in self._tables():

@@ -109,8 +109,10 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             raise StateError(f"this state is not of the steps that were taken here: no {error} in them") from error
         if state is not None:
             _check_parts(state["examples_iterable"], prepared._state_dict)
+            _check_batch_size(state, prepared._state_dict, batch_size or 1)
         # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
+        self._state_dict["batch_size"] = batch_size or 1
         return prepared
 
 
@@ -123,6 +125,17 @@ def _check_parts(state: Any, loaded: Any) -> None:
         raise StateError(f"not a state of `to_hf`: expected {', '.join(sorted(ROWS))} of the rows, got {state!r}")
     for name, part in loaded.items():
         _check_parts(said.get(name), part)
+
+
+def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size: int) -> None:
+    """Refuses a state of batches of another size: `datasets` counts the pieces into which it cuts tables for them."""
+    before = state.get("batch_size", batch_size)
+    if before != batch_size and loaded.get("type") == "RebatchedArrowExamplesIterable":
+        batches = {size: "rows" if size == 1 else f"batches of {size}" for size in (before, batch_size)}
+        raise StateError(
+            f"this state is of a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs the "
+            "same to go on; or read by `ds.batches()`, whose states know no batch size"
+        )
 
 
 def resumable(dataset: Any) -> Any:

@@ -123,11 +123,11 @@ def test_urls_that_expire_in_mid_epoch_are_resolved_once_more_each(hub):
 
 
 def test_urls_are_resolved_again_before_they_expire(hub):
-    hub.url_lifetime = 2.0
+    hub.url_lifetime = 4.0
     dataset = open_train()
     hub.clear()
     # Past three quarters of their life, and not yet at its end: nothing is ever refused.
-    time.sleep(1.6)
+    time.sleep(3.2)
     assert ids(dataset) == list(range(NUM_ROWS))
     assert not [request for request in hub.log if request.status == 403]
     assert hub.count("resolve") >= 3

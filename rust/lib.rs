@@ -34,6 +34,7 @@ mod notices;
 mod outputs;
 mod pack;
 mod panics;
+mod past_caches;
 pub mod plan;
 mod process;
 mod query;

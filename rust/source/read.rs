@@ -16,6 +16,7 @@ use super::traffic::Slot;
 use super::{CHANGED, Connection, Object, Written, error, room};
 use crate::error::{Error, Result};
 use crate::metrics::During;
+use crate::past_caches;
 
 /// Returns the bytes of `ranges`, one buffer each, in their order.
 ///
@@ -212,11 +213,11 @@ fn read_file(mut file: File, range: Range<u64>) -> io::Result<Bytes> {
     Ok(body.into())
 }
 
-/// Collects a body into `buffer`.
+/// Collects a body into `buffer`. Nobody reads it before all of it is here, and others beside it.
 async fn collect_into(result: GetResult, mut buffer: BytesMut) -> Result<BytesMut, object_store::Error> {
     let mut stream = result.into_stream();
     while let Some(chunk) = stream.try_next().await? {
-        buffer.extend_from_slice(&chunk);
+        past_caches::append(&mut buffer, &chunk);
     }
     Ok(buffer)
 }

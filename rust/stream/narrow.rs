@@ -12,8 +12,9 @@ use arrow_data::ArrayData;
 use arrow_schema::{DataType, FieldRef};
 use num_traits::{AsPrimitive, FromBytes, PrimInt};
 
-use super::copies::{PastCaches, RANGES_AHEAD, SourceRange, prefetch};
+use super::copies::{RANGES_AHEAD, SourceRange, prefetch};
 use super::shelves::items;
+use crate::past_caches::PastCaches;
 
 /// Returns the items of lists.
 pub(super) fn item_of(data_type: &DataType) -> Option<&FieldRef> {

@@ -5,8 +5,9 @@
 
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
 
-use super::copies::{LINE, prefetch};
+use super::copies::prefetch;
 use super::gather::SourceRow;
+use crate::past_caches::LINE;
 
 /// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
 const LEAST_ROWS: usize = 8;

@@ -14,13 +14,14 @@ use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
-use super::copies::{PastCaches, prefetch};
+use super::copies::prefetch;
 use super::dictionary::has_dictionary;
 use super::gather::{Rows, SourceRow, gather_array, gather_narrowed};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
 use crate::dataset::{ColumnReader, Storing};
 use crate::decode::Items;
 use crate::error::Result;
+use crate::past_caches::PastCaches;
 use crate::reader::EpochReader;
 
 /// Rows of a part at least that are stored as they leave for the sake of the cache, in which those of fewer stay.

@@ -81,6 +81,9 @@ pub const LOCAL_FETCH_WINDOW_BYTES: u64 = 16 << 20;
 /// Bytes of a stream that were asked for and wait to be decoded at first, at most: of a store that is far away and fast.
 pub const MAX_FETCH_WINDOW_BYTES: u64 = 256 << 20;
 
+/// What is under way grows by one in so many of the bytes that come while decoders wait, where it began as what the network brings.
+pub const MEASURED_WINDOW_GROWTH: u64 = 4;
+
 /// Connections that a network is expected to serve as fast as it served a few.
 pub const CONNECTIONS_OF_NETWORK: f64 = 64.0;
 

@@ -77,7 +77,7 @@ pub(crate) fn replaced(schema: &SchemaRef, text: &str) -> Result<SchemaRef> {
     Ok(collect(&Schema::new_with_metadata(fields, told.metadata().clone())))
 }
 
-/// Returns a field with the extension type in which `datasets` stores its feature.
+/// Returns a field as `datasets` stores its feature: with the extension type, and such that it may be NULL.
 fn extended(field: &FieldRef) -> FieldRef {
     #[derive(Deserialize)]
     struct Feature {
@@ -104,7 +104,8 @@ fn extended(field: &FieldRef) -> FieldRef {
         metadata.insert(EXTENSION_TYPE_NAME_KEY.into(), name);
         metadata.insert(EXTENSION_TYPE_METADATA_KEY.into(), told);
     }
-    Arc::new(Field::clone(field).with_metadata(metadata))
+    // A feature does not hold for a field that cannot be NULL, as in `datasets`.
+    Arc::new(Field::clone(field).with_metadata(metadata).with_nullable(true))
 }
 
 /// Returns the features of a schema as a JSON object.
@@ -237,6 +238,14 @@ mod tests {
             Some(r#"{"label": {"_type": "Value"}, "a\"b": {"dtype": "string", "_type": "Value"}}"#)
         );
         assert!(super::replaced(&schema(FEATURES), "[]").is_err());
+    }
+
+    #[test]
+    fn fields_with_given_features_may_be_null() {
+        let fields = ["label", "other"].map(|name| Field::new(name, DataType::Int64, false));
+        let required = Arc::new(Schema::new(fields.to_vec()));
+        let replaced = replaced(&required, r#"{"label": {"names": ["cat"], "_type": "ClassLabel"}}"#).unwrap();
+        assert_eq!(replaced.fields().iter().map(|field| field.is_nullable()).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
 from forebay.feature_types import LISTS, storage_type
+from forebay.features import without_feature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+JSON = {"_type": "Json"}
+"""The feature of text that is read as JSON."""
 
 UNITS = {"s": "s", "ms": "ms", "us": "µs", "ns": "ns"}
 """Units of time, from coarse to fine, as the engine writes them."""
@@ -43,16 +47,39 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     Raises:
         SettingError: something is no feature, or its type has no name in SQL.
     """
-    columns, is_cast = [], False
+    types = {name: _plain(_stored_as(name, feature)) for name, feature in features.items()}
+    differing = {
+        field.name: features[field.name]
+        for field in schema
+        if field.name in types and _plain(field.type) != types[field.name]
+    }
+    # What is stored within lists and structs as JSON or an array has the feature as it is.
+    differing = without_feature(schema, differing)
+    columns = []
     for field in schema:
-        text = _quoted(field.name)
-        feature = features.get(field.name)
-        wanted = _plain(field.type if feature is None else _stored_as(field.name, feature))
-        if _plain(field.type) != wanted:
-            text = f"{_cast(field, wanted, _classes(feature))} AS {text}"
-            is_cast = True
-        columns.append(text)
-    return f"SELECT {', '.join(columns)} FROM dataset" if is_cast else None  # noqa: S608 - names are quoted
+        text, feature = _quoted(field.name), differing.get(field.name)
+        is_cast = feature is not None
+        columns.append(f"{_cast(field, types[field.name], _classes(feature))} AS {text}" if is_cast else text)
+    return f"SELECT {', '.join(columns)} FROM dataset" if differing else None  # noqa: S608 - names are quoted
+
+
+def check_features(schema: Any, features: Mapping[str, Any]) -> None:
+    """Refuses features in JSON form whose values would be others than is said.
+
+    Raises:
+        SettingError: JSON lies within a list or a struct, of which only files can say so.
+    """
+    nested = {name: feature for name, feature in features.items() if feature != JSON and _holds_json(feature)}
+    for name in without_feature(schema, nested):
+        raise SettingError(
+            f"features: column `{name}` has no `Json` within lists or structs, but text: its files do not say that it "
+            "is JSON; take it as `Value('string')`"
+        )
+
+
+def _holds_json(feature: Any) -> bool:
+    parts = feature.values() if isinstance(feature, dict) else feature if isinstance(feature, list) else ()
+    return feature == JSON or any(map(_holds_json, parts))
 
 
 def _stored_as(column: str, feature: Any) -> Any:

@@ -69,8 +69,9 @@ class Ragged(NamedTuple):
         return rows_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def rows(self, start: int, stop: int) -> Ragged:
-        """Returns a range of rows; only offsets are copied."""
-        offsets = self.offsets[start : stop + 1]
+        """Returns a range of rows, as a slice names them; only offsets are copied."""
+        start, stop, _ = slice(start, stop).indices(len(self.offsets) - 1)
+        offsets = self.offsets[start : max(start, stop) + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         return Ragged(rows_of(self.values, first, last), offsets - first)
 
@@ -78,7 +79,7 @@ class Ragged(NamedTuple):
 class DictionaryEncoded(NamedTuple):
     """Values by their place in a dictionary.
 
-    The dictionary is that of this batch: the same index may mean another value in the next one.
+    The dictionary is that of this batch alone: the same index may mean another value in the next one.
 
     Example:
         >>> column = next(iter(ds.select_columns("kind").to_torch(32, forms={"kind": "dictionary"})))["kind"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 
 from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
-from forebay.casts import cast_query, rename_query
+from forebay.casts import cast_query, check_features, rename_query
 from forebay.compat import DatasetsFormat
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
@@ -26,6 +26,7 @@ from forebay.options import (
     DEFAULT_MAX_SKIPPED,
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHUFFLE_BYTES,
+    MOST_BATCH_ROWS,
     OnError,
     ReadOptions,
     Remainder,
@@ -179,7 +180,8 @@ class Dataset:
     ) -> QueryResult:
         """Runs any `SELECT` and returns its rows: groups, joins of any kind, unions.
 
-        Arguments are those of `sql`. Sorts and joins that exceed the memory spill to temporary files.
+        Arguments are those of `sql`. Sorts that exceed the memory spill to temporary files; of a join the side with
+        fewer rows must fit into half of it.
 
         Args:
             query: One `SELECT`.
@@ -297,7 +299,9 @@ class Dataset:
             native = self._native if query is None else self._native.sql(query, {}, {}, [])
         except QueryError as error:
             raise SettingError(f"features: {error}") from error
-        return self._of(native.with_features(json.dumps(described)))
+        cast = self._of(native.with_features(json.dumps(described)))
+        check_features(cast.schema, described)
+        return cast
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
         """Gives one column another feature; see `cast`."""
@@ -901,14 +905,14 @@ class Dataset:
         Reads the first row groups only as far as needed.
 
         Raises:
-            SettingError: `n` is below 1.
+            SettingError: `n` is below 1, or more than a batch can have.
             ForebayError: as `iter`.
 
         Example:
             >>> ds.select_columns(["path", "size"]).head(2).num_rows
             2
         """
-        n = check_count("n", n)
+        n = check_count("n", n, most=MOST_BATCH_ROWS)
         self._evaluate()
         batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()

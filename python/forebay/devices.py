@@ -85,7 +85,7 @@ def make_stages(device: Any, *, pin_memory: bool) -> tuple[Stage, ...]:
 
     try:
         chosen = None if device is None else torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise SettingError(f"device: expected a device of torch such as 'cuda', got {device!r}: {error}") from error
     if chosen is not None and chosen.type not in ("cpu", "cuda"):
         raise SettingError(f"device: batches are copied to 'cuda' or stay on the 'cpu', got {str(chosen)!r}")

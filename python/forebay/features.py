@@ -50,6 +50,24 @@ def read_features(exported: Any) -> Any:
     return found if datasets is None else datasets.Features(found)
 
 
+def without_feature(exported: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of `wanted`, features in JSON form, that the columns of what has an Arrow schema do not have."""
+    datasets = datasets_module()
+    import pyarrow as pa
+
+    schema = pa.schema(exported)
+    told = _told(schema) if wanted else {}
+
+    def has(name: str, feature: Any) -> bool:
+        try:
+            found = to_json({name: _feature_of(schema.field(name), told.get(name), datasets)})
+        except (SchemaError, SettingError):
+            return False
+        return bool(found[name] == feature)
+
+    return {name: feature for name, feature in wanted.items() if not has(name, feature)}
+
+
 def with_plain_arrays(rows: Any) -> Any:
     """Returns a batch or table of pyarrow whose arrays of `datasets` are lists.
 

@@ -292,6 +292,8 @@ class Stream(Generic[T]):
                         while (item := next(batches, None)) is not None:
                             self._at, self._epoch_at = item.after, run.number
                             yield item.value
+                    if is_alone:
+                        self._pass_over(run)
 
     async def _deliver_async(self, runs: Iterator[Run]) -> AsyncIterator[T]:
         """As `_deliver`; only waiting happens in another thread, so that a cancelled wait loses no batch."""
@@ -318,6 +320,13 @@ class Stream(Generic[T]):
                             break
                         self._at, self._epoch_at = item.after, run.number
                         yield item.value
+                self._pass_over(run)
+
+    def _pass_over(self, run: Run) -> None:
+        """Goes to the end of the last pass, though nothing was left of its last batches, which were passed over."""
+        if run.start.epoch == run.last and self._passes.steps is None and self.holes:
+            end = self._after(run.start, self._num_batches(run.start), run.last)
+            self._at = self._at._replace(position=max(self._at.position, end.position))
 
     @contextmanager
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
@@ -575,7 +584,11 @@ class Stream(Generic[T]):
         self._made_reader(num_workers=1)
         self.check_ranks()
         share = self._native_share() | {"follows_parts": follows_parts}
-        return self.reader.stream(self._start.epoch, share).__arrow_c_stream__(requested_schema)
+        stream = self.reader.stream(self._start.epoch, share)
+        capsule = stream.__arrow_c_stream__(requested_schema)
+        # Which tells what was left out, once it has ended.
+        self._active = stream
+        return capsule
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and their memory stay behind; the reader is made again from the pickled selection.

@@ -28,6 +28,8 @@ GIB = 1 << 30
 
 MOST_COUNT = (1 << 63) - 1
 
+MOST_BATCH_ROWS = (1 << 31) - 1
+
 DEFAULT_MEMORY_LIMIT = 2 * GIB
 """Bytes in flight, decoded and ready, all together; twice the default shuffle window."""
 
@@ -159,7 +161,7 @@ class ShareOptions:
     """Rank and world size of the process, where several ranks have this share."""
 
     def __post_init__(self) -> None:
-        keep_count(self, "batch_size", most=(1 << 31) - 1)
+        keep_count(self, "batch_size", most=MOST_BATCH_ROWS)
         keep_count(self, "world_size", most=(1 << 31) - 1)
         keep_count(self, "rank", least=0, most=(1 << 31) - 1)
         if self.rank >= self.world_size:

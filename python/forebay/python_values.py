@@ -7,17 +7,20 @@ from typing import Any, Literal
 from forebay.exceptions import DataError
 from forebay.features import with_plain_arrays
 
+NO_OBJECT = (KeyError, OverflowError, ValueError)
+"""What pyarrow raises for values that it has no object for; `KeyError` for types that it does not know."""
+
 
 def to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
     """Returns a batch of pyarrow as Python objects, or names the column whose values have none."""
     record = with_plain_arrays(record)
     try:
         return getattr(record, method)()
-    except (OverflowError, ValueError) as error:
-        for name, column in zip(record.schema.names, record.columns, strict=True):
+    except NO_OBJECT as error:
+        for index, field in enumerate(record.schema):
             try:
-                column.to_pylist()
-            except (OverflowError, ValueError) as cause:
-                what = f"column `{name}` of type `{column.type}` holds a value that Python has no object for: {cause}"
-                raise DataError(f"{what}; select other columns, or read `ds.batches(n)`") from cause
+                record.column(index).to_pylist()
+            except NO_OBJECT as cause:
+                what = f"column `{field.name}` of type `{field.type}` holds a value that Python has no object for"
+                raise DataError(f"{what}: {cause}; select other columns, or read `ds.batches(n)`") from cause
         raise DataError(f"rows have no form as Python objects: {error}; read `ds.batches(n)`") from error

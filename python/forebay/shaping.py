@@ -139,8 +139,8 @@ class Pack:
     values: Mapping[str, float] = field(default_factory=dict)
     """What the columns are padded with; without, `labels` with -100, which losses ignore, and others with 0."""
     labels: bool = False
-    """Make `labels`: those of the column of that name, or the tokens, with -100 for padding and for the first token of
-    each document, which models would predict from the document before."""
+    """Make `labels`, int64 or int32: those of the column of that name, or the tokens, with -100, or what `values` has
+    for `labels`, for padding and for the first token of each document, which follows from nothing."""
     flatten: bool = False
     """Put the sequences of a batch into one row, `(1, batch_size * length)`, under the names that transformers' models
     take without padding: `cu_seq_lens_q`, `max_length_q`, ..."""
@@ -162,7 +162,12 @@ class Pack:
 
     def _documents(self, columns: Sequence[str]) -> str:
         """Returns what is made of batches before they are packed."""
-        documents = {"columns": list(columns), "integers": _integers(self.dtype), "values": dict(self.values)}
+        documents = {
+            "columns": list(columns),
+            "integers": _integers(self.dtype),
+            "values": dict(self.values),
+            "labels": self.labels,
+        }
         return json.dumps({"documents": documents})
 
     def _settings(self, batch_size: int, *, drop_last: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,8 @@ class _Found:
     info: Mapping[str, Any] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     commit: str | None = None
+    check: Callable[[Iterable[str]], None] = lambda _: None
+    """Refuses splits that cannot be read."""
 
 
 def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[list[str], dict[str, str]]:
@@ -93,9 +95,11 @@ def open_sources(request: Request) -> Opened:
     where = ", ".join(map(_shown, request.sources))
     options = request.options
     if parts is None:
+        found.check(found.splits)
         wanted = [(name, [(name, _once(files, name, where))]) for name, files in found.splits.items()]
     else:
         names = splits.names(parts, list(found.splits), where)
+        found.check(names)
         wanted = [("+".join(names), [(name, _once(found.splits[name], name, where)) for name in names])]
         parts = _of_all(parts, names)
     opened = dict(_lib.Dataset.open_files(wanted, found.commit, options, request.tick))
@@ -153,7 +157,7 @@ def _find(request: Request) -> _Found:
     if place is not None:
         resolution = resolve(place.at(request.revision), wanted, _client(request))
         chosen = resolution.chosen
-        return _Found(resolution.splits, chosen.info, chosen.kept, resolution.commit)
+        return _Found(resolution.splits, chosen.info, chosen.kept, resolution.commit, resolution.check)
     if len(sources) == 1 or not any(map(_uri, sources)):
         if request.revision is not None and wanted.data_files is None:
             raise SettingError(
@@ -260,8 +264,7 @@ def _card(folder: Path) -> Card:
 
 def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
     root = folder.resolve()
-    paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    listing = patterns.Listing(root.as_posix(), paths)
+    listing = patterns.Listing(root.as_posix(), sorted(places.files_below(root)))
     chosen: Chosen = choose(listing, card, wanted)
     return _Found(
         {split: [((root / path).as_posix(), None, None) for path in paths] for split, paths in chosen.splits.items()},
@@ -285,6 +288,7 @@ def _of_patterns(found: patterns.Patterns, base: str, request: Request) -> _Foun
                 continue
             client = client or _client(request)
             resolution = resolve_named(place.at(request.revision), client)
+            resolution.check(resolution.splits)
             commits.add(resolution.commit)
             files[split].extend(file for of_split in resolution.splits.values() for file in of_split)
     commit = next(iter(commits)) if len(commits) == 1 else None

@@ -63,11 +63,10 @@ def read_query(name: str) -> str:
         >>> print(read_query("quality").splitlines()[0])
         -- Text worth training on: neither tiny nor huge, and not written by a program.
     """
-    folder = resources.files("forebay") / QUERIES
-    file = folder / f"{check_text('query', name).removesuffix('.sql')}.sql"
-    if "/" in name or not file.is_file():
-        known = ", ".join(list_queries())
-        raise SettingError(f"query: there is no saved query {name!r}; there are {known}")
+    plain, known = check_text("query", name).removesuffix(".sql"), list_queries()
+    if plain not in known:
+        raise SettingError(f"query: there is no saved query {name[:QUOTED]!r}; there are {', '.join(known)}")
+    file = resources.files("forebay") / QUERIES / f"{plain}.sql"
     return file.read_text(encoding="utf-8")
 
 

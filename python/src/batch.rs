@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{Field, FieldRef, Schema};
 use forebay::{Conversion, SchemaRef, display, forms};
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
@@ -62,10 +62,18 @@ impl PyBatch {
     ///
     /// Raises:
     ///     IndexError: there are fewer columns.
-    fn column(&self, index: usize) -> PyResult<PyColumn> {
+    fn column(&self, index: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
         let schema = self.batch.schema();
-        let field = schema.fields().get(index).ok_or_else(|| PyIndexError::new_err(index))?;
-        Ok(PyColumn::new(Arc::clone(self.batch.column(index)), Arc::clone(field)))
+        let number = match index.extract::<usize>() {
+            Err(error) if !error.is_instance_of::<PyOverflowError>(index.py()) => return Err(error),
+            number => number.ok(),
+        };
+        let fields = schema.fields();
+        let Some((number, field)) = number.and_then(|number| Some((number, fields.get(number)?))) else {
+            let there = fields.len();
+            return Err(PyIndexError::new_err(format!("no column {index}: the batch has {there}, counted from 0")));
+        };
+        Ok(PyColumn::new(Arc::clone(self.batch.column(number)), Arc::clone(field)))
     }
 
     /// Columns by name in the forms that were chosen for them, tensors through `make_tensor`, which is called with a

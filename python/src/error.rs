@@ -45,7 +45,8 @@ fn raised_below<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
     causes.find_map(|cause| cause.downcast_ref::<Raised>())
 }
 
-fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
+/// Returns an exception of `forebay.exceptions`, by the name of its class.
+pub(crate) fn raise(py: Python<'_>, class: &str, text: String) -> PyErr {
     let found = py
         .import("forebay.exceptions")
         .and_then(|module| module.getattr(class))

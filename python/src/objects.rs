@@ -4,12 +4,16 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{DataType, FieldRef};
-use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::exceptions::{PyException, PyImportError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::batch::PyColumn;
+use crate::error::raise;
+
+/// Characters of a value that an error shows.
+const MOST_CHARS: usize = 80;
 
 /// Returns the values of a column: strings, binary, decimals and lists of them; pyarrow converts the other types.
 pub(crate) fn to_list<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
@@ -24,8 +28,36 @@ pub(crate) fn to_list<'py>(py: Python<'py>, field: &FieldRef, array: &ArrayRef) 
         said.set_cause(py, Some(error));
         said
     })?;
-    let column = PyColumn::new(ArrayRef::clone(array), FieldRef::clone(field));
-    Ok(arrow.call_method1("array", (column,))?.call_method0("to_pylist")?.cast_into()?)
+    let list = |array: ArrayRef| -> PyResult<Bound<'py, PyList>> {
+        let column = PyColumn::new(array, FieldRef::clone(field));
+        Ok(arrow.call_method1("array", (column,))?.call_method0("to_pylist")?.cast_into()?)
+    };
+    list(ArrayRef::clone(array)).map_err(|error| {
+        if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
+            return error;
+        }
+        // Types that pyarrow has not are refused where there is no value, too.
+        let has_objects = list(array.slice(0, 0)).is_ok();
+        let row = (0..array.len()).find(|&row| has_objects && list(array.slice(row, 1)).is_err());
+        no_object(py, field, array, row, error)
+    })
+}
+
+/// Returns the exception for a column, or one row of it, that pyarrow raised `error` for.
+fn no_object(py: Python<'_>, field: &FieldRef, array: &ArrayRef, row: Option<usize>, error: PyErr) -> PyErr {
+    let (name, data_type) = (field.name(), field.data_type());
+    let what = match row {
+        None => format!("column `{name}` of type `{data_type}`: Python has no objects for its values"),
+        Some(row) => {
+            let shown = |value: String| format!("`{}`", value.chars().take(MOST_CHARS).collect::<String>());
+            let value = array_value_to_string(array, row).map_or_else(|_| "its value".to_owned(), shown);
+            format!("column `{name}` of type `{data_type}`, row {row} of the batch: Python has no object for {value}")
+        }
+    };
+    let text = format!("{what}: {}; leave it out, or read `ds.batches(n)`", error.value(py));
+    let raised = raise(py, "DataError", text);
+    raised.set_cause(py, Some(error));
+    raised
 }
 
 /// Returns the values of the types that need no pyarrow.

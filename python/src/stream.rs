@@ -1,6 +1,6 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -27,12 +27,21 @@ use crate::runtime::{TICK, warn};
 pub(crate) struct PyStream {
     /// `None` once the stream was closed or handed over to an Arrow stream. A forked child may find it locked for ever.
     running: OfProcess<Mutex<Option<Running>>>,
+    ended: Arc<OnceLock<Ended>>,
     schema: SchemaRef,
+}
+
+/// What a stream that was handed over has left out and done, once it has ended.
+struct Ended {
+    holes: Vec<Hole>,
+    stats: StreamStats,
 }
 
 /// A stream and what it takes to end it.
 struct Running {
     stream: Option<BatchStream>,
+    /// Where to leave word of it at its end, if it was handed over.
+    ended: Option<Arc<OnceLock<Ended>>>,
     /// Whether its threads may be waiting for the GIL, in a function of a query.
     calls_python: bool,
     /// Dropped last: what the stream held is kept until then, and a little longer.
@@ -54,6 +63,13 @@ impl Poll for Running {
             Polled::Pending => None,
         })
     }
+
+    fn conclude(&self, py: Python<'_>) -> PyResult<()> {
+        let ended = self.ended.as_ref().and_then(|ended| ended.get()).filter(|ended| !ended.holes.is_empty());
+        let Some(Ended { holes, stats }) = ended else { return Ok(()) };
+        let loader = py.import("forebay.loader")?;
+        loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.num_skipped_rows)).map(drop)
+    }
 }
 
 impl Drop for Running {
@@ -66,6 +82,9 @@ impl Running {
     /// Ends what is left of the stream.
     fn end(&mut self) {
         let stream = self.stream.take();
+        if let (Some(ended), Some(stream)) = (&self.ended, &stream) {
+            ended.get_or_init(|| Ended { holes: stream.holes(), stats: stream.stats() });
+        }
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
             attached(|py| py.detach(|| drop(stream)));
@@ -77,11 +96,12 @@ impl PyStream {
     pub(crate) fn new(stream: BatchStream, schema: SchemaRef, calls_python: bool, options: StreamOptions) -> Self {
         let running = Running {
             stream: Some(stream),
+            ended: None,
             calls_python,
             #[cfg(target_os = "linux")]
             _memory: Kept::begin(options.memory_limit),
         };
-        Self { running: OfProcess::new(Mutex::new(Some(running))), schema }
+        Self { running: OfProcess::new(Mutex::new(Some(running))), ended: Arc::default(), schema }
     }
 
     /// Waits for the next batch, without the GIL; `None` at the end.
@@ -111,6 +131,30 @@ impl PyStream {
         py.detach(|| lock(running).as_mut().and_then(|running| running.stream.as_mut()).map(call))
             .ok_or_else(|| closed("it was closed before"))
     }
+
+    /// As [`with`](Self::with), or what was left of the stream where it was handed over and has ended.
+    fn told<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&BatchStream) -> T + Send,
+        at_end: impl FnOnce(&Ended) -> T,
+    ) -> PyResult<T> {
+        self.ended.get().map_or_else(|| self.with(py, |stream| call(stream)), |ended| Ok(at_end(ended)))
+    }
+}
+
+fn as_dicts<'py>(py: Python<'py>, holes: &[Hole]) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let as_dict = |hole: &Hole| {
+        let dict = PyDict::new(py);
+        dict.set_item("span", hole.span)?;
+        dict.set_item("start", hole.start)?;
+        dict.set_item("end", hole.end)?;
+        dict.set_item("object", &hole.object)?;
+        dict.set_item("row_group", hole.row_group)?;
+        dict.set_item("cause", &hole.cause)?;
+        Ok(dict)
+    };
+    holes.iter().map(as_dict).collect()
 }
 
 /// Returns the exception for batches that are not to be had any more.
@@ -141,25 +185,15 @@ impl PyStream {
     fn holes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         // As `stats`: whoever ends tells nothing of another process's stream.
         let holes = match self.running.get() {
-            Some(_) => self.with(py, |stream| stream.holes())?,
+            Some(_) => self.told(py, BatchStream::holes, |ended| ended.holes.clone())?,
             None => Vec::new(),
         };
-        let as_dict = |hole: &Hole| {
-            let dict = PyDict::new(py);
-            dict.set_item("span", hole.span)?;
-            dict.set_item("start", hole.start)?;
-            dict.set_item("end", hole.end)?;
-            dict.set_item("object", &hole.object)?;
-            dict.set_item("row_group", hole.row_group)?;
-            dict.set_item("cause", &hole.cause)?;
-            Ok(dict)
-        };
-        holes.iter().map(as_dict).collect()
+        as_dicts(py, &holes)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = match self.running.get() {
-            Some(_) => self.with(py, |stream| stream.stats())?,
+            Some(_) => self.told(py, BatchStream::stats, |ended| ended.stats)?,
             None => StreamStats::default(),
         };
         let dict = PyDict::new(py);
@@ -215,7 +249,8 @@ impl PyStream {
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let running = self.running.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         let taken = py.detach(|| lock(running).take());
-        let stream = taken.ok_or_else(|| closed("it was closed or consumed before"))?;
+        let mut stream = taken.ok_or_else(|| closed("it was closed or consumed before"))?;
+        stream.ended = Some(Arc::clone(&self.ended));
         arrow_stream(py, &self.schema, conversion, stream)
     }
 }
@@ -224,6 +259,11 @@ impl PyStream {
 pub(crate) trait Poll {
     /// Waits at most for `timeout`: `None` if there is nothing yet, `Some(None)` at the end.
     fn poll(&mut self, timeout: Duration) -> forebay::Result<Option<Option<RecordBatch>>>;
+
+    /// Says what there is to say at the end, on Python's main thread.
+    fn conclude(&self, _py: Python<'_>) -> PyResult<()> {
+        Ok(())
+    }
 }
 
 /// The batches of a source, until Ctrl-C.
@@ -233,18 +273,33 @@ struct Interruptible<S> {
     main_thread: Option<ThreadId>,
 }
 
+impl<S> Interruptible<S> {
+    /// Other threads may not wait for the GIL: its holder may be waiting for them.
+    fn is_main_thread(&self) -> bool {
+        self.main_thread == Some(thread::current().id())
+    }
+}
+
 impl<S: Poll> Iterator for Interruptible<S> {
     type Item = forebay::Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.source.poll(TICK) {
-                Ok(Some(batch)) => return batch.map(Ok),
+                Ok(Some(Some(batch))) => return Some(Ok(batch)),
+                Ok(Some(None)) => {
+                    if self.is_main_thread() {
+                        // What a filter makes of a warning cannot pass through C.
+                        attached(|py| {
+                            self.source.conclude(py).unwrap_or_else(|error| error.write_unraisable(py, None));
+                        });
+                    }
+                    return None;
+                }
                 Ok(None) => {}
                 Err(error) => return Some(Err(error)),
             }
-            // Other threads may not wait for the GIL: its holder may be waiting for them.
-            if self.main_thread == Some(thread::current().id())
+            if self.is_main_thread()
                 && let Some(Err(_)) = attached(check_signals)
             {
                 return Some(Err(forebay::Error::Closed { reason: "it was interrupted" }));

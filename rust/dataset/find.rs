@@ -108,6 +108,20 @@ impl Found {
         let commit = places.first().and_then(|&place| self.commits.get(place).cloned().flatten());
         Some(Wanted { split: Some(text.to_owned()), parts, commit })
     }
+
+    /// Gives each part sources of its own: one whose name tells several splits is in each of them.
+    pub(super) fn take_apart(&mut self, wanted: &mut [Wanted]) {
+        let mut taken = HashSet::new();
+        for (_, members) in wanted.iter_mut().flat_map(|wanted| &mut wanted.parts) {
+            for member in members {
+                if !taken.insert(*member) {
+                    self.sources.push(self.sources[*member].clone());
+                    self.packed.push(self.packed[*member].clone());
+                    *member = self.sources.len() - 1;
+                }
+            }
+        }
+    }
 }
 
 /// Finds what is asked for, with one listing for a folder.

@@ -315,9 +315,15 @@ fn cache() -> Option<Cache> {
 }
 
 impl Found {
-    /// Opens snapshots of some sources each, none of them in two.
-    async fn open(self, wanted: Vec<Wanted>, cache: Option<&Cache>, progress: &Progress) -> Result<Vec<Snapshot>> {
+    /// Opens snapshots of some sources each.
+    async fn open(
+        mut self,
+        mut wanted: Vec<Wanted>,
+        cache: Option<&Cache>,
+        progress: &Progress,
+    ) -> Result<Vec<Snapshot>> {
         let start = Instant::now();
+        self.take_apart(&mut wanted);
         let Self { stores, sources, packed, listing, .. } = self;
         let parts = wanted.iter().flat_map(|wanted| &wanted.parts);
         let members = parts.flat_map(|(_, members)| members.iter().copied()).collect();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, LargeListArray, RecordBatch};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
-use arrow_schema::{Field, Schema};
+use arrow_schema::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::lists::{Integers, Items};
-use super::padding::pad_of;
+use super::padding::{LABELS, LEADER, pad_of};
 use super::{Columns, Fault, index_of, made, unfit};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The lists that are packed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct Documents {
     pub integers: Integers,
     /// What the columns are padded with; 0 without, -100 for `labels`.
     pub values: BTreeMap<String, serde_json::Number>,
+    /// Whether labels are made.
+    #[serde(default)]
+    pub labels: bool,
 }
 
 /// What is packed of batches of one schema.
@@ -38,9 +41,8 @@ impl Packable {
             Ok((index, Items::require(schema.field(index), documents.integers, "packed")?))
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        for (_, items) in &columns {
-            pad_of(items, &documents.values)?;
-        }
+        let items: Vec<Items> = columns.iter().map(|(_, items)| items.clone()).collect();
+        Pads::of(&items, &documents.values, documents.labels)?;
         Ok(Self { columns })
     }
 
@@ -73,12 +75,55 @@ fn first_difference(left: &[i64], right: &[i64]) -> Option<usize> {
     left.iter().zip(right).skip(1).position(|(left, right)| left != right)
 }
 
-/// Returns what columns of packed documents are padded with, by the type that their items have by then.
-///
-/// # Errors
-///
-/// [`Error::Setting`](crate::Error::Setting) for a value that does not fit the type.
-pub(crate) fn pads(schema: &Schema, values: &BTreeMap<String, serde_json::Number>) -> Result<Vec<Vec<u8>>> {
-    let pad = |field: &Arc<Field>| pad_of(&Items::require(field, Integers::Stored, "packed")?, values);
-    schema.fields().iter().map(pad).collect()
+/// What packed columns are padded with, as the bytes of one item.
+#[derive(Debug)]
+pub(crate) struct Pads {
+    pub(crate) columns: Vec<Vec<u8>>,
+    pub(crate) labels: Option<Labels>,
+}
+
+/// How labels are made.
+#[derive(Debug)]
+pub(crate) struct Labels {
+    /// The place of the column that they are made of.
+    pub(crate) of: usize,
+    /// What stands where nothing is to be learnt.
+    pub(crate) ignored: Vec<u8>,
+}
+
+impl Pads {
+    /// Returns those of columns of packed documents, by the types that their items have by then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for a value that does not fit the type, and for labels of a type that losses do not take.
+    pub(crate) fn of_schema(
+        schema: &Schema,
+        values: &BTreeMap<String, serde_json::Number>,
+        has_labels: bool,
+    ) -> Result<Self> {
+        let items = schema.fields().iter().map(|field| Items::require(field, Integers::Stored, "packed"));
+        Self::of(&items.collect::<Result<Vec<_>>>()?, values, has_labels)
+    }
+
+    fn of(columns: &[Items], values: &BTreeMap<String, serde_json::Number>, has_labels: bool) -> Result<Self> {
+        let labels = if has_labels { Labels::of(columns, values)? } else { None };
+        let columns = columns.iter().map(|items| pad_of(items, values)).collect::<Result<_>>()?;
+        Ok(Self { columns, labels })
+    }
+}
+
+impl Labels {
+    fn of(columns: &[Items], values: &BTreeMap<String, serde_json::Number>) -> Result<Option<Self>> {
+        let named = |name: &str| columns.iter().position(|items| items.name == name);
+        let of = named(LABELS).or_else(|| named(LEADER)).unwrap_or(0);
+        let Some(items) = columns.get(of) else { return Ok(None) };
+        if !matches!(items.data_type, DataType::Int32 | DataType::Int64) {
+            let (name, got) = (&items.name, &items.data_type);
+            let reason =
+                format!("labels are made of `Int64` or `Int32`, and column `{name}` is `{got}`; leave `labels` out");
+            return Err(Error::Setting { name: "labels", reason });
+        }
+        Ok(Some(Self { of, ignored: pad_of(&items.named(LABELS), values)? }))
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, make_array};
 use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::CastOptions;
@@ -71,6 +72,11 @@ impl Items {
         })
     }
 
+    /// Returns the same of a column of another name.
+    pub(super) fn named(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self.clone() }
+    }
+
     /// Returns the field of one item.
     pub(super) fn item(&self) -> FieldRef {
         let item = Field::new("item", self.data_type.clone(), false);
@@ -92,6 +98,11 @@ impl Items {
             return None;
         }
         let cast = arrow_cast::cast(&array, &self.data_type).ok().filter(|cast| cast.null_count() == 0)?;
+        // Floats of fewer bits take what is too large for them as infinite.
+        let wide = arrow_cast::cast(&cast, &DataType::Float64).ok()?;
+        if !wide.as_primitive::<Float64Type>().value(0).is_finite() {
+            return None;
+        }
         Some(cast.to_data().buffers().first()?.as_slice().get(..self.width)?.to_vec())
     }
 

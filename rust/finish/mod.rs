@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::documents::Documents;
 use self::documents::Packable;
-pub(crate) use self::documents::pads;
+pub(crate) use self::documents::{Labels, Pads};
 use self::images::ImageColumn;
 pub use self::lists::Integers;
 use self::padding::Padder;
@@ -180,19 +180,25 @@ impl Finish {
     /// The first value that cannot be used; images, where they are not to be skipped.
     pub(crate) fn apply(&self, batch: RecordBatch, rows: &BatchRows) -> Result<Finished, Fault> {
         let num_rows = batch.num_rows();
-        let batch = self.decode_images(batch, rows)?;
+        let (batch, is_kept) = self.decode_images(batch, rows)?;
         let num_skipped = (num_rows - batch.num_rows()) as u64;
         let batch = match &self.lists {
-            Lists::Untouched => batch,
-            Lists::Padded(padder) => padder.apply(&batch)?,
-            Lists::Documents(packable) => packable.apply(&batch)?,
+            Lists::Untouched => Ok(batch),
+            Lists::Padded(padder) => padder.apply(&batch),
+            Lists::Documents(packable) => packable.apply(&batch),
         };
+        let batch = batch.map_err(|fault| {
+            // It counts those that are left.
+            let mut left = is_kept.iter().enumerate().filter_map(|(row, is_kept)| is_kept.then_some(row));
+            Fault { row: left.nth(fault.row).unwrap_or(fault.row), ..fault }
+        })?;
         Ok(Finished { batch, num_skipped })
     }
 
-    fn decode_images(&self, batch: RecordBatch, rows: &BatchRows) -> Result<RecordBatch, Fault> {
+    /// Returns the rows that are left, and which these are; nothing of the latter where there are no images.
+    fn decode_images(&self, batch: RecordBatch, rows: &BatchRows) -> Result<(RecordBatch, Vec<bool>), Fault> {
         if self.images.is_empty() {
-            return Ok(batch);
+            return Ok((batch, Vec::new()));
         }
         let (key, num_rows) = (rows.image_key(), batch.num_rows());
         let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
@@ -203,9 +209,10 @@ impl Finish {
         }
         let decoded = made(&batch.schema(), columns, num_rows).map_err(|error| unfit(&error))?;
         if is_kept.iter().all(|kept| *kept) {
-            return Ok(decoded);
+            return Ok((decoded, is_kept));
         }
-        arrow_select::filter::filter_record_batch(&decoded, &is_kept.into()).map_err(|error| unfit(&error))
+        let left = arrow_select::filter::filter_record_batch(&decoded, &is_kept.clone().into());
+        Ok((left.map_err(|error| unfit(&error))?, is_kept))
     }
 }
 

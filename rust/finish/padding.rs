@@ -12,10 +12,10 @@ use super::{Columns, Fault, index_of, made, unfit};
 use crate::error::{Error, Result};
 
 /// The column whose lengths the mask tells, where several are padded.
-const LEADER: &str = "input_ids";
+pub(super) const LEADER: &str = "input_ids";
 
 /// The column that is padded with what losses ignore.
-const LABELS: &str = "labels";
+pub(super) const LABELS: &str = "labels";
 
 /// What PyTorch's losses ignore.
 const IGNORED: i64 = -100;

@@ -139,6 +139,7 @@ fn documents_of_other_lengths_are_refused() {
             columns: vec!["input_ids".to_owned(), "labels".to_owned()],
             integers: Integers::Int64,
             values: BTreeMap::new(),
+            labels: false,
         }),
         ..FinishSettings::default()
     };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType, Int64Type};
-use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait};
-use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, NullBuffer};
-use arrow_schema::{DataType, Field, FieldRef};
+use arrow_array::{Array, ArrayRef, BooleanArray, GenericListArray, OffsetSizeTrait, UInt8Array, UInt64Array};
+use arrow_buffer::{ArrowNativeType, BooleanBufferBuilder, Buffer, MutableBuffer, NullBuffer};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use serde::Deserialize;
 
 use super::Form;
@@ -107,20 +107,20 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
                 }
                 _ => return Err(mismatch(field)),
             };
-            let bytes = Tensor::row_major(Element::UInt(8), vec![dimension(bytes.len())], bytes);
+            let bytes: ArrayRef = Arc::new(UInt8Array::new(bytes.into(), None));
+            let (bytes, offsets) = of_present_rows(field, bytes, offsets, absent)?;
+            let element = Element::UInt(8);
+            let bytes = Tensor::row_major(element, vec![dimension(bytes.len())], values_of(&bytes, element));
             Ok(Part::Ragged(Box::new(Part::Tensor(Arc::clone(field), bytes)), offsets))
         }
         (Form::Ragged(items), _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
-            // Only the rows of fixed-size lists have items where they are NULL.
-            let absent = match (absent, array.data_type()) {
-                (Some(rows), DataType::FixedSizeList(_, len)) => Some(rows.expand(usize::try_from(*len).unwrap_or(0))),
-                _ => None,
-            };
-            Ok(Part::Ragged(Box::new(part(&item, &values, items, absent.as_ref())?), offsets))
+            let (values, offsets) = of_present_rows(field, values, offsets, absent)?;
+            Ok(Part::Ragged(Box::new(part(&item, &values, items, None)?), offsets))
         }
         (Form::Nested, _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
+            let (values, offsets) = of_present_rows(field, values, offsets, absent)?;
             Ok(Part::Nested(Box::new(part(&item, &values, &Form::Tensor, None)?), offsets))
         }
         (Form::Struct(forms), DataType::Struct(fields)) => {
@@ -141,7 +141,13 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
             let indices = dictionary.keys().slice(0, array.len());
             let index_field = Field::new(field.name(), indices.data_type().clone(), true);
             let indices = dense_where(&index_field, &indices, array.nulls())?;
-            let values = part(&with_type(field, value_type), dictionary.values(), values, None)?;
+            // A tensor may be written to, and the dictionary is that of other batches, too.
+            let own = match **values {
+                Form::Objects => Arc::clone(dictionary.values()),
+                _ => copied(dictionary.values()).map_err(|error| no_tensor(field, error.to_string()))?,
+            };
+            // Rows of a value that is NULL are so themselves.
+            let values = part(&with_type(field, value_type), &own, values, own.logical_nulls().as_ref())?;
             Ok(Part::Indices(indices, Box::new(values)))
         }
         _ => Err(mismatch(field)),
@@ -180,6 +186,37 @@ fn items_of(array: &ArrayRef) -> Option<(FieldRef, ArrayRef, Tensor)> {
         }
         _ => return None,
     })
+}
+
+/// Returns items, and offsets into them, of which rows that are absent have none. Lists that are NULL may have items all the
+/// same: those of one length, and those that a query made NULL.
+fn of_present_rows(
+    field: &Field,
+    items: ArrayRef,
+    offsets: Tensor,
+    absent: Option<&NullBuffer>,
+) -> Result<(ArrayRef, Tensor)> {
+    let Some(absent) = absent else { return Ok((items, offsets)) };
+    let bounds = offsets.values.typed_data::<i64>();
+    let length = |row: usize| usize::try_from(bounds[row + 1] - bounds[row]).unwrap_or(0);
+    if (0..absent.len()).all(|row| absent.is_valid(row) || length(row) == 0) {
+        return Ok((items, offsets));
+    }
+    let mut is_kept = BooleanBufferBuilder::new(items.len());
+    let mut ends = vec![0];
+    let mut end = 0;
+    for row in 0..absent.len() {
+        is_kept.append_n(length(row), absent.is_valid(row));
+        end += if absent.is_valid(row) { dimension(length(row)) } else { 0 };
+        ends.push(end);
+    }
+    let kept = arrow_select::filter::filter(&items, &BooleanArray::new(is_kept.finish(), None));
+    Ok((kept.map_err(|error| no_tensor(field, error.to_string()))?, Tensor::int64(ends.into_iter())))
+}
+
+/// Returns an array in memory of its own.
+fn copied(array: &ArrayRef) -> std::result::Result<ArrayRef, ArrowError> {
+    arrow_select::take::take(array, &UInt64Array::from_iter_values(0..array.len() as u64), None)
 }
 
 /// Returns the first item, their number, and the offsets from the first on as int64.

@@ -16,7 +16,7 @@
 //! | strings, binary, decimals, and lists of them | Python objects | 1 |
 //! | strings, binary, on request | ragged: bytes of uint8 | 0, offsets 1 |
 //! | dictionary | the form of its values | 1 |
-//! | dictionary, on request | indices `(n,)`, and the form of the dictionary | 0 |
+//! | dictionary, on request | indices `(n,)`, and the form of the dictionary | 0, dictionary 1 |
 //! | anything that may be NULL | masked: the form of its values, and a mask, true where there is one | + 1: the mask |
 //!
 //! The form of a column is chosen when a stream is made, from types, footers and filters, so that all batches have the

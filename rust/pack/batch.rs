@@ -8,17 +8,11 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_schema::{DataType, SchemaRef};
 
 use super::{PackSettings, Piece, Sequence, Source};
-use crate::error::{Error, Result};
+use crate::finish::{Labels, Pads};
 use crate::forms::{Element, Tensor};
-
-/// The column that labels are made of.
-const TOKENS: &str = "input_ids";
 
 /// The column that losses compare with.
 const LABELS: &str = "labels";
-
-/// What PyTorch's losses ignore.
-const IGNORED: i64 = -100;
 
 /// Sequences of one length, with what tells their documents apart.
 #[derive(Debug)]
@@ -39,28 +33,28 @@ pub struct PackedBatch {
     pub num_padding: u64,
 }
 
-/// Packs sequences whose documents are all in `sources`; `pads` has what each column is padded with.
+/// Packs sequences whose documents are all in `sources`.
 pub(super) fn pack(
     settings: &PackSettings,
     schema: &SchemaRef,
     sources: &VecDeque<Source>,
     sequences: &[Sequence],
-    pads: &[Vec<u8>],
-) -> Result<PackedBatch> {
+    pads: &Pads,
+) -> PackedBatch {
     let shape = match settings.is_flat {
         true => vec![1, signed(sequences.len() * settings.length)],
         false => vec![signed(sequences.len()), signed(settings.length)],
     };
     let lengths = lengths(sequences, settings.length);
     let mut columns = Vec::with_capacity(schema.fields().len() + 1);
-    for (column, (field, pad)) in schema.fields().iter().zip(pads).enumerate() {
+    for (column, (field, pad)) in schema.fields().iter().zip(&pads.columns).enumerate() {
         let DataType::LargeList(item) = field.data_type() else { continue };
         let Some(element) = Element::of(item) else { continue };
         let values = tokens(sources, sequences, settings.length, column, element.size_bytes(), pad);
         columns.push((field.name().clone(), Tensor::row_major(element, shape.clone(), values)));
     }
-    if settings.labels {
-        add_labels(&mut columns, &lengths)?;
+    if let Some(labels) = &pads.labels {
+        add_labels(&mut columns, &lengths, labels);
     }
     let num_tokens = sequences.iter().flatten().map(|piece| piece.len as u64).sum();
     let num_places = (sequences.len() * settings.length) as u64;
@@ -70,7 +64,7 @@ pub(super) fn pack(
     });
     let starts = [0].into_iter().chain(starts).map(|start| i32::try_from(start).unwrap_or(i32::MAX));
     let starts: Vec<i32> = starts.collect();
-    Ok(PackedBatch {
+    PackedBatch {
         columns,
         position_ids: Tensor::row_major(Element::Int(64), shape, positions(&lengths)),
         cu_seqlens: Tensor::row_major(
@@ -82,7 +76,7 @@ pub(super) fn pack(
         num_sequences: sequences.len(),
         num_tokens,
         num_padding: num_places - num_tokens,
-    })
+    }
 }
 
 /// Returns the lengths of all pieces in order, those of padding among them, and which are of tokens.
@@ -138,37 +132,25 @@ fn copy(source: &Source, piece: &Piece, column: usize, width: usize, out: &mut M
 }
 
 /// Adds labels, or takes those that there are: all tokens but the first of each piece, which follows from nothing.
-fn add_labels(columns: &mut Vec<(String, Tensor)>, lengths: &[(usize, bool)]) -> Result<()> {
-    let named = |name: &str| columns.iter().position(|(column, _)| column == name);
-    let of = named(LABELS).or_else(|| named(TOKENS)).unwrap_or(0);
-    let Some((name, tensor)) = columns.get(of) else { return Ok(()) };
-    let ignored = match tensor.element {
-        Element::Int(32) => i32::try_from(IGNORED).unwrap_or(i32::MIN).to_ne_bytes().to_vec(),
-        Element::Int(64) => IGNORED.to_ne_bytes().to_vec(),
-        other => {
-            let reason =
-                format!("labels are made of int64 or int32, and column `{name}` is {other}; leave `labels` out");
-            return Err(Error::Setting { name: "labels", reason });
-        }
-    };
-    let width = ignored.len();
-    let mut labels = tensor.values.as_slice().to_vec();
+fn add_labels(columns: &mut Vec<(String, Tensor)>, lengths: &[(usize, bool)], labels: &Labels) {
+    let Some((_, tensor)) = columns.get(labels.of) else { return };
+    let width = labels.ignored.len();
+    let mut values = tensor.values.as_slice().to_vec();
     let mut start = 0;
     for &(len, is_tokens) in lengths {
         let ignored_len = if is_tokens { 1.min(len) } else { len };
-        for label in labels[start * width..(start + ignored_len) * width].chunks_exact_mut(width) {
-            label.copy_from_slice(&ignored);
+        for label in values[start * width..(start + ignored_len) * width].chunks_exact_mut(width) {
+            label.copy_from_slice(&labels.ignored);
         }
         start += len;
     }
-    let mut values = MutableBuffer::with_capacity(labels.len());
-    values.extend_from_slice(&labels);
-    let tensor = Tensor { values: values.into(), ..tensor.clone() };
+    let mut aligned = MutableBuffer::with_capacity(values.len());
+    aligned.extend_from_slice(&values);
+    let tensor = Tensor { values: aligned.into(), ..tensor.clone() };
     match columns.iter_mut().find(|(name, _)| name == LABELS) {
         Some((_, labels)) => *labels = tensor,
         None => columns.push((LABELS.to_owned(), tensor)),
     }
-    Ok(())
 }
 
 fn signed(len: usize) -> i64 {

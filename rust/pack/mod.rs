@@ -26,7 +26,7 @@ pub use self::batch::PackedBatch;
 use self::best_fit::BestFit;
 use self::concat::Concat;
 use crate::error::{Error, Result};
-use crate::finish::pads;
+use crate::finish::Pads;
 
 /// How documents become sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,8 +208,8 @@ impl Packer {
         let num = self.settings.batch_size.min(self.sequences.len());
         let (sequences, marks): (Vec<_>, Vec<_>) = self.sequences.drain(..num).unzip();
         let schema = self.schema();
-        let pads = pads(&schema, &self.settings.values)?;
-        let batch = batch::pack(&self.settings, &schema, &self.sources, &sequences, &pads)?;
+        let pads = Pads::of_schema(&schema, &self.settings.values, self.settings.labels)?;
+        let batch = batch::pack(&self.settings, &schema, &self.sources, &sequences, &pads);
         self.mark = marks.last().copied().unwrap_or(self.mark);
         self.num_tokens += batch.num_tokens;
         self.num_padding += batch.num_padding;

@@ -164,6 +164,18 @@ fn documents_of_a_batch_are_told_apart() {
 }
 
 #[test]
+fn labels_have_the_value_that_is_asked_for_where_nothing_is_to_be_learnt() {
+    let values = [("labels".to_owned(), (-7).into())].into();
+    let settings = PackSettings { labels: true, values, ..settings(PackMode::Concat, 4, 8, 1) };
+    let mut packer = Packer::try_new(settings, Mark::default()).unwrap();
+    packer.push(documents(0, &[2, 1]));
+    packer.end();
+    let batch = packer.next_batch().unwrap().unwrap();
+    let (name, labels) = &batch.columns[1];
+    assert_eq!((name.as_str(), labels.values.typed_data::<i64>()), ("labels", &[-7, 1, -7, -7][..]));
+}
+
+#[test]
 fn documents_that_were_delivered_are_let_go() {
     for mode in [PackMode::Concat, PackMode::BestFit] {
         let mut packer = Packer::try_new(settings(mode, 8, 4, 1), Mark::default()).unwrap();

@@ -11,9 +11,13 @@ use sha2::{Digest, Sha256};
 
 use super::seed::{Key, Purpose, STEP};
 use super::{EpochPlan, Order, Piece, PieceId, Span};
+use crate::config;
 
 /// Bytes of a hash that tell one list of weights from another.
 const DIGEST_BYTES: usize = 16;
+
+/// Of a draw, while an epoch is drawn: its number, and its row.
+const BYTES_OF_DRAW: u64 = 12;
 
 /// What kept rows weigh, in dataset order, and how many are drawn in an epoch.
 #[derive(Debug)]
@@ -37,8 +41,15 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// Says which weight is none: below 0, not finite; or that there is nothing to draw from.
+    /// Says which weight is none: below 0, not finite; or that there is nothing to draw from, or too much to draw.
     pub fn try_new(weights: impl IntoIterator<Item = f64>, num_draws: u32) -> Result<Self, String> {
+        let needed = u64::from(num_draws) * BYTES_OF_DRAW;
+        if needed > config::largest_read_bytes() {
+            return Err(format!(
+                "to draw {num_draws} rows takes {needed} bytes, more than half of the machine's memory; pass a \
+                 smaller `num_samples`"
+            ));
+        }
         let (mut sum, mut sums, mut hash) = (0.0, Vec::new(), Sha256::new());
         for (weight, row) in weights.into_iter().zip(0_u64..) {
             if !(weight.is_finite() && weight >= 0.0) {
@@ -276,6 +287,12 @@ mod tests {
         assert!(again.draw(1, 2).eq(made.draw(1, 2)));
         assert_eq!(Weights::from_bytes(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Weights::from_bytes(&[]), None);
+    }
+
+    #[test]
+    fn more_draws_than_the_machine_holds_are_refused() {
+        let is_too_much = u64::from(u32::MAX) * BYTES_OF_DRAW > config::largest_read_bytes();
+        assert_eq!(Weights::try_new([1.0], u32::MAX).is_err(), is_too_much);
     }
 
     #[test]

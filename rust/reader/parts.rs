@@ -24,6 +24,13 @@ pub(crate) struct Part {
     pub(crate) cost: ReadCost,
 }
 
+impl Part {
+    /// Returns the bytes of `num_rows` of its rows once they are decoded.
+    pub(crate) fn decoded_bytes(&self, num_rows: u32) -> u64 {
+        part_of(self.cost.decoded, num_rows, self.kept.end - self.kept.start)
+    }
+}
+
 /// The read of a part of a piece.
 #[derive(Debug)]
 pub(crate) struct PartRead {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::floats::canonical_columns;
 use super::sql;
@@ -38,7 +39,7 @@ impl Evaluator {
             .create_physical_expr(filter.clone(), &df_schema)
             .map_err(|error| unusable(sql::reason(&error)))?;
         let this = Self { snapshot: Arc::clone(snapshot), columns: columns.into(), predicate };
-        this.mask(&RecordBatch::new_empty(Arc::new(schema))).map_err(unusable)?;
+        aside(|| this.mask(&RecordBatch::new_empty(Arc::new(schema)))).map_err(unusable)?;
         Ok(this)
     }
 
@@ -76,7 +77,7 @@ impl Evaluator {
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let nulls = schema.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
         RecordBatch::try_new(schema, nulls)
-            .is_ok_and(|row| self.mask(&row).is_ok_and(|mask| mask.count_set_bits() == 0))
+            .is_ok_and(|row| aside(|| self.mask(&row)).is_ok_and(|mask| mask.count_set_bits() == 0))
     }
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
@@ -100,4 +101,12 @@ impl Evaluator {
             None => passed.values().clone(),
         })
     }
+}
+
+/// Runs what may wait for requests, as functions of Python do that read another dataset, so that a thread of theirs that is
+/// here goes on with them elsewhere.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    let is_of_requests =
+        Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_of_requests { tokio::task::block_in_place(work) } else { work() }
 }

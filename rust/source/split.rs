@@ -1,7 +1,7 @@
 //! Finds the splits of a dataset in its objects' names, as Hugging Face `datasets` does.
 //!
 //! First `data/{split}-00000-of-00005.parquet`, then keywords as folders, then keywords in file names;
-//! otherwise everything is `train`.
+//! otherwise everything is `train`. A name that tells several splits is in each of them.
 
 /// The keywords of each split, in the order in which splits are listed.
 const KEYWORDS: [(&str, &[&str]); 3] = [
@@ -12,12 +12,12 @@ const KEYWORDS: [(&str, &[&str]); 3] = [
 
 /// Returns the splits of objects by their relative paths: names in order, with the objects' indexes.
 pub(crate) fn infer(paths: &[String]) -> Vec<(String, Vec<usize>)> {
-    let sharded = group(paths, |path| sharded_split(path).map(str::to_owned));
+    let sharded = group(paths, |path| sharded_split(path).into_iter().collect());
     if !sharded.is_empty() {
         return sharded;
     }
-    for rule in [folder_split, file_split] {
-        let found = group(paths, |path| rule(path).map(str::to_owned));
+    for rule in [folder_splits, file_splits] {
+        let found = group(paths, rule);
         if !found.is_empty() {
             return found;
         }
@@ -25,13 +25,14 @@ pub(crate) fn infer(paths: &[String]) -> Vec<(String, Vec<usize>)> {
     vec![("train".into(), (0..paths.len()).collect())]
 }
 
-fn group(paths: &[String], split_of: impl Fn(&str) -> Option<String>) -> Vec<(String, Vec<usize>)> {
+fn group(paths: &[String], splits_of: impl Fn(&str) -> Vec<&str>) -> Vec<(String, Vec<usize>)> {
     let mut splits: Vec<(String, Vec<usize>)> = Vec::new();
     for (index, path) in paths.iter().enumerate() {
-        let Some(name) = split_of(path) else { continue };
-        match splits.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, members)) => members.push(index),
-            None => splits.push((name, vec![index])),
+        for name in splits_of(path) {
+            match splits.iter_mut().find(|(known, _)| known == name) {
+                Some((_, members)) => members.push(index),
+                None => splits.push((name.to_owned(), vec![index])),
+            }
         }
     }
     let rank = |name: &str| KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len());
@@ -49,17 +50,19 @@ fn sharded_split(path: &str) -> Option<&str> {
     (number.len() == 5 && is_number(number) && is_number(after) && is_name(split)).then_some(split)
 }
 
-fn folder_split(path: &str) -> Option<&'static str> {
-    let (folders, _) = path.rsplit_once('/')?;
-    KEYWORDS
-        .iter()
-        .find(|(_, words)| folders.split('/').any(|folder| has_keyword(folder, words)))
-        .map(|(split, _)| *split)
+fn folder_splits(path: &str) -> Vec<&str> {
+    let Some((folders, _)) = path.rsplit_once('/') else { return Vec::new() };
+    splits_of(&folders.split('/').collect::<Vec<_>>())
 }
 
-fn file_split(path: &str) -> Option<&'static str> {
-    let file = path.rsplit('/').next().unwrap_or(path);
-    KEYWORDS.iter().find(|(_, words)| has_keyword(file, words)).map(|(split, _)| *split)
+fn file_splits(path: &str) -> Vec<&str> {
+    splits_of(&[path.rsplit('/').next().unwrap_or(path)])
+}
+
+/// Returns the splits whose keywords any of some names holds.
+fn splits_of(names: &[&str]) -> Vec<&'static str> {
+    let is_told = |words: &[&str]| names.iter().any(|name| has_keyword(name, words));
+    KEYWORDS.iter().filter(|(_, words)| is_told(words)).map(|(split, _)| *split).collect()
 }
 
 /// Returns whether `name` holds a keyword that separators or its ends set apart.
@@ -97,6 +100,14 @@ mod tests {
             named(&[("train", &[1]), ("validation", &[0])])
         );
         assert_eq!(splits(&["a/my-train_1.parquet", "a/eval.parquet"]), named(&[("train", &[0]), ("test", &[1])]));
+    }
+
+    #[test]
+    fn a_name_that_tells_several_splits_is_in_each() {
+        let found = splits(&["dev.parquet", "test-dev.parquet", "x.parquet"]);
+        assert_eq!(found, named(&[("validation", &[0, 1]), ("test", &[1])]));
+        let found = splits(&["test/train/dev.parquet", "train/a.parquet"]);
+        assert_eq!(found, named(&[("train", &[0, 1]), ("test", &[0])]));
     }
 
     #[test]

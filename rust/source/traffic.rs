@@ -67,6 +67,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// Returns whether enough requests have been answered to tell how fast the store is.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.first_byte.is_some() && self.bytes_per_second.is_some()
+    }
+
     /// Returns how many bytes to have under way, so that the next come while those are used: what the network brings before
     /// the first byte of an answer. Of a slow one that is little, and more would only delay what is needed first.
     pub(crate) fn window_bytes(&self) -> u64 {

@@ -4,7 +4,7 @@
 //! from, or its place where the dataset has an order of its own. Where a row's identity ends (an aggregate, a union), so
 //! does what can be streamed. Orders that SQL leaves open are closed by that number, so that a query means one thing: ties
 //! of `ORDER BY` and of window functions that go row by row, what `LIMIT` keeps of unordered rows, and which of several rows
-//! `DISTINCT ON` keeps.
+//! `DISTINCT ON` keeps; here, and where the engine [sorts](super::ties).
 
 use std::sync::Arc;
 

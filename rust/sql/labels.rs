@@ -1,15 +1,21 @@
 //! Names of classes in SQL: `label = 'cat'` on a `ClassLabel`, whose values are numbers.
 //!
 //! A name becomes the number of its class before types are checked, so that statistics decide it like any number. Text
-//! that is a number stays one, as in `ClassLabel.str2int`.
+//! that is a number stays one, as in `ClassLabel.str2int`. Names that stand in other columns and tables become numbers row
+//! by row.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use arrow_schema::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
-use datafusion::common::{DFSchema, ExprSchema, Result as PlanResult, ScalarValue};
-use datafusion::logical_expr::{Expr, Operator, lit};
+use datafusion::common::{Column, DFSchema, ExprSchema, Result as PlanResult, ScalarValue};
+use datafusion::logical_expr::expr::InSubquery;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, lit};
 
+use super::casts;
+use super::plan::digest_of_value;
 use crate::error::Error;
 use crate::features;
 
@@ -36,20 +42,21 @@ impl Names {
         expr.transform_up(|node| {
             let numbered = match node {
                 Expr::BinaryExpr(mut binary) => {
-                    let (column, name) = match binary.right.as_ref() {
-                        Expr::Literal(..) => (&binary.left, &binary.right),
-                        _ => (&binary.right, &binary.left),
-                    };
-                    let number = self.compared(column, name, Some(binary.op), schema);
-                    match number {
-                        None => Transformed::no(Expr::BinaryExpr(binary)),
-                        Some(number) => {
-                            let is_right = matches!(binary.right.as_ref(), Expr::Literal(..));
-                            **(if is_right { &mut binary.right } else { &mut binary.left }) = number;
-                            Transformed::yes(Expr::BinaryExpr(binary))
-                        }
+                    if let Some(number) = self.compared(&binary.left, &binary.right, Some(binary.op), schema) {
+                        *binary.right = number;
+                    } else if let Some(number) = self.compared(&binary.right, &binary.left, Some(binary.op), schema) {
+                        *binary.left = number;
                     }
+                    Transformed::yes(Expr::BinaryExpr(binary))
                 }
+                Expr::Between(between) => {
+                    // Refused, but for text that is a number.
+                    for bound in [&between.low, &between.high] {
+                        self.compared(&between.expr, bound, Some(Operator::GtEq), schema);
+                    }
+                    Transformed::no(Expr::Between(between))
+                }
+                Expr::InSubquery(inner) => Transformed::yes(Expr::InSubquery(self.listed(inner, schema)?)),
                 Expr::InList(mut list) => {
                     for item in &mut list.list {
                         if let Some(number) = self.compared(&list.expr, item, None, schema) {
@@ -75,19 +82,35 @@ impl Names {
         })
     }
 
-    /// Returns the number of the class `name` of `column`, if it is the name of one; `op` is `None` for equality.
+    /// Puts numbers in the place of the names that a subquery returns.
+    fn listed(&mut self, mut inner: InSubquery, schema: &DFSchema) -> PlanResult<InSubquery> {
+        let names = LogicalPlanBuilder::from(inner.subquery.subquery.as_ref().clone());
+        let columns = names.schema().columns();
+        let [name] = columns.as_slice() else { return Ok(inner) };
+        let name = Expr::Column(name.clone());
+        let mut both = schema.clone();
+        both.merge(names.schema());
+        if let Some(number) = self.compared(&inner.expr, &name, None, &both) {
+            inner.subquery.subquery = Arc::new(names.project([number])?.build()?);
+        }
+        Ok(inner)
+    }
+
+    /// Returns the number of the class `name` of `column`, if that is what they are, or the expression that finds it for
+    /// each row; `op` is `None` for equality.
     fn compared(&mut self, column: &Expr, name: &Expr, op: Option<Operator>, schema: &DFSchema) -> Option<Expr> {
         use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-        let (Expr::Column(column), Expr::Literal(value, _)) = (column, name) else { return None };
-        let (ScalarValue::Utf8(text) | ScalarValue::LargeUtf8(text) | ScalarValue::Utf8View(text)) = value else {
-            return None;
-        };
-        let (text, field) = (text.as_ref()?, schema.field_from_column(column).ok()?);
+        let Expr::Column(column) = column else { return None };
+        let field = schema.field_from_column(column).ok()?;
         let classes = features::classes(field)?;
         let is_order = matches!(op, Some(Lt | LtEq | Gt | GtEq));
         if !is_order && !matches!(op, None | Some(Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)) {
             return None;
         }
+        let Expr::Literal(value, _) = name else {
+            return self.compared_by_row(column, field, name, is_order, schema);
+        };
+        let text = value.try_as_str()??;
         match classes.iter().position(|class| class == text) {
             Some(number) if !is_order => {
                 self.numbers.insert(format!("`{}`: {text:?} is {number}", column.name));
@@ -99,6 +122,30 @@ impl Names {
                 None
             }
         }
+    }
+
+    /// Returns the number of the class that `name`, text of another column, names in each row.
+    fn compared_by_row(
+        &mut self,
+        column: &Column,
+        field: &FieldRef,
+        name: &Expr,
+        is_order: bool,
+        schema: &DFSchema,
+    ) -> Option<Expr> {
+        if !name.get_type(schema).ok()?.is_string() {
+            return None;
+        }
+        let classes = features::classes(field)?;
+        if is_order {
+            self.refused.get_or_insert_with(|| unknown_class(&column.name, &name.to_string(), classes, is_order));
+            return None;
+        }
+        let classes = ScalarValue::from(serde_json::to_string(&classes).ok()?);
+        self.numbers.insert(format!("`{}`: {}", column.name, digest_of_value(&classes)));
+        let arguments = [field.data_type().to_string().into(), column.name.clone().into(), classes];
+        let arguments = std::iter::once(name.clone()).chain(arguments.map(|of: ScalarValue| lit(of)));
+        Some(casts::function().call(arguments.collect()))
     }
 }
 

@@ -216,14 +216,18 @@ impl Moment {
             }
             _ => return None,
         };
-        let (value, zone) = timestamp_of(literal, zone)?;
+        let is_instant = zone.is_some() && is_of_its_own_zone(literal);
+        let (value, zone) = match literal_of(literal)? {
+            (text, _) if is_instant => (text.clone(), zone),
+            _ => timestamp_of(literal, zone)?,
+        };
         let counted =
             |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
         let (count, counted_in, is_far) = match counted(TimeUnit::Nanosecond) {
             Some(count) => (count, TimeUnit::Nanosecond, false),
             None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
         };
-        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign: is_far || is_day })
+        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign: is_far || is_day || is_instant })
     }
 }
 
@@ -249,6 +253,15 @@ fn timestamp_of(literal: &Expr, zone: Option<Arc<str>>) -> Option<(ScalarValue, 
         (DataType::Timestamp(_, own), None) => Some((value.clone(), own)),
         _ => None,
     }
+}
+
+/// Returns whether a literal is `TIMESTAMP '2024-01-01 00:00:00Z'`, or has another distance from UTC written out. It is an instant
+/// where it is compared with instants; the engine takes what clocks show in UTC for what they show in the column's zone.
+fn is_of_its_own_zone(literal: &Expr) -> bool {
+    let Some((value, Some(DataType::Timestamp(_, None)))) = literal_of(literal) else { return false };
+    let read_in = |zone: &str| value.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into()))).ok();
+    let instants = [read_in("+00:00"), read_in("+01:00")].map(|instant| instant.as_ref().and_then(count));
+    is_text(&value.data_type()) && instants[0].is_some() && instants[0] == instants[1]
 }
 
 /// Returns the value of text or a time of day as it is written in SQL, or bound to a parameter.

@@ -30,6 +30,7 @@ use sha2::{Digest, Sha256};
 use super::aggregates::exact_aggregates;
 use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
+use super::membership::with_unknown_members;
 use super::moments::compared_in_their_unit;
 use super::operators::Times;
 use super::sample::SamplePlanner;
@@ -143,7 +144,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
     if let Some(reason) = too_deep(&plan)? {
         return Ok(Err(reason));
     }
-    let plan = framed_by_peers(distinct_once(plan)?)?;
+    let plan = framed_by_peers(distinct_once(with_unknown_members(plan)?)?)?;
     let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let exact = typed.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
@@ -218,8 +219,13 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         };
         register(name, table)?;
     }
+    let known = sql::session();
     for function in &request.functions {
-        if sql::session().scalar_functions().contains_key(function.name()) {
+        let name = function.name();
+        if known.scalar_functions().contains_key(name)
+            || known.aggregate_functions().contains_key(name)
+            || known.window_functions().contains_key(name)
+        {
             let reason = format!("`{}` is a function of SQL already; choose another name", function.name());
             return Err(refused("functions", reason));
         }

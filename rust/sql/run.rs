@@ -1,7 +1,7 @@
 //! Runs a plan: collects the rows of a dataset that a query keeps, or streams the rows that it returns.
 //!
-//! Everything runs on a runtime of its own that ends with the query, within a memory limit; sorts and joins that do not
-//! fit spill to temporary files.
+//! Everything runs on a runtime of its own that ends with the query, within a memory limit; sorts that do not fit spill to
+//! temporary files.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -24,8 +24,10 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Sendable
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
+use super::held::{Held, too_large};
 use super::plan::Planned;
 use super::scan::Scanning;
+use super::ties::with_closed_sorts;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::features;
@@ -96,7 +98,9 @@ impl Running {
 
     fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
         sql::with_large_stack(&self.text, || {
-            futures::executor::block_on(self.state.create_physical_plan(plan)).map_err(|error| self.failed(error))
+            futures::executor::block_on(self.state.create_physical_plan(plan))
+                .and_then(with_closed_sorts)
+                .map_err(|error| self.failed(error))
         })
     }
 
@@ -138,6 +142,8 @@ impl Running {
             execute_stream(physical, context).map_err(|error| self.failed(error))?
         };
         let schema = batches.schema();
+        let mut held = Held::new(self.memory_limit, is_ordered);
+        let (sql, num_rows) = (sql::shortened(&self.text), dataset.snapshot().num_rows);
         let collecting = io.spawn(async move {
             let (mut rows, mut found) = (Vec::new(), Vec::new());
             while let Some(batch) = batches.next().await {
@@ -146,8 +152,17 @@ impl Running {
                 if numbers.null_count() > 0 {
                     return Ok(None);
                 }
+                let values = without_numbers(&batch)?;
+                held.add(numbers.values(), &values);
+                if let Some(error) = held.refusal(&sql) {
+                    return Err(DataFusionError::External(Box::new(error)));
+                }
                 rows.extend_from_slice(numbers.values());
-                found.push(without_numbers(&batch)?);
+                found.push(values);
+                if rows.len() as u64 > num_rows {
+                    // One is there twice.
+                    break;
+                }
             }
             Ok::<_, DataFusionError>(Some((rows, found)))
         });
@@ -181,9 +196,7 @@ impl Running {
         let answer = Answer::of_rows(dataset.snapshot(), &rows, attached, is_ordered, report)
             .map_err(|error| self.failed(error.into()))?;
         if answer.memory_bytes() > self.memory_limit {
-            let reason = format!("its order and the columns of other tables take {} bytes", answer.memory_bytes());
-            let sql = sql::shortened(&self.text);
-            return Err(Error::QueryMemory { sql, limit_bytes: self.memory_limit, reason });
+            return Err(too_large(sql::shortened(&self.text), self.memory_limit, answer.memory_bytes()));
         }
         Ok(answer)
     }

@@ -9,8 +9,9 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider, default_table_source::DefaultTableSource};
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DataFusionError, Result as PlanResult, project_schema};
+use datafusion::common::{Column, DataFusionError, Result as PlanResult, Statistics, project_schema};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableSource, TableType};
 use datafusion::physical_plan::ExecutionPlan;
@@ -24,8 +25,8 @@ use super::trace;
 use crate::features;
 use crate::query::Dataset;
 
-/// The column of what tells rows apart: see [`Scanning`].
-pub(super) const ROW: &str = "__forebay_row";
+/// The column of what tells rows apart: see [`Scanning`]. No column of a dataset has a NUL in its name.
+pub(super) const ROW: &str = "\0row";
 
 /// A dataset as a table.
 #[derive(Debug, Clone)]
@@ -176,6 +177,13 @@ impl Leaf for Rows {
 
     fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Says how many rows there may be: of a join the engine holds the side with fewer.
+    fn statistics(&self) -> Statistics {
+        let num_rows = self.dataset.known_answer().map_or(self.dataset.snapshot().num_rows, |answer| answer.num_rows());
+        let num_rows = usize::try_from(num_rows).unwrap_or(usize::MAX);
+        Statistics::new_unknown(&self.schema).with_num_rows(Precision::Inexact(num_rows))
     }
 
     fn note(&self) -> String {

@@ -118,8 +118,8 @@ pub(super) enum Progress {
         rows: PlannedRows,
         num_missing: usize,
     },
-    /// With the bytes that were reserved for it.
-    Gathering(u64),
+    /// With the bytes that were reserved for it, and the number of rows that were planned.
+    Gathering(u64, usize),
     Ready(RecordBatch, u64),
 }
 
@@ -180,6 +180,8 @@ pub(super) struct PlannedBatch {
     pub(super) pieces: Vec<PieceKey>,
     /// Rows that it wants of each.
     pub(super) row_counts: Vec<u32>,
+    /// Their bytes, by the footers.
+    pub(super) expected: u64,
     pub(super) progress: Progress,
 }
 

@@ -107,6 +107,8 @@ pub(super) struct Scheduler {
     undecoded_bytes: u64,
     /// How many of them there may be.
     fetch_window: u64,
+    /// It grows by one in so many of the bytes that come while decoders wait.
+    window_growth: u64,
     /// How many bytes of batches, and how many parts however large, may be decoded ahead; `None` for all that fit.
     decoded_ahead: Option<(u64, u64)>,
     /// Nothing is decoded or gathered for a batch behind the next one.
@@ -168,6 +170,7 @@ impl Scheduler {
             to_compact: Vec::new(),
             undecoded_bytes: 0,
             fetch_window: config::FETCH_WINDOW_BYTES,
+            window_growth: 1,
             decoded_ahead: None,
             is_resting: false,
             num_decoding: 0,
@@ -199,9 +202,11 @@ impl Scheduler {
         self
     }
 
-    /// Has so many bytes under way at first.
-    pub(super) fn with_fetch_window(self, bytes: u64) -> Self {
-        Self { fetch_window: bytes, ..self }
+    /// Has so many bytes under way at first. Where they are what the network was measured to bring, more are rarely of use:
+    /// their number grows slowly.
+    pub(super) fn with_fetch_window(self, bytes: u64, is_measured: bool) -> Self {
+        let window_growth = if is_measured { config::MEASURED_WINDOW_GROWTH } else { 1 };
+        Self { fetch_window: bytes, window_growth, ..self }
     }
 
     /// Has the bytes lie at hand, for `num_threads` to decode: nothing is gained by what is done early.
@@ -316,7 +321,8 @@ impl Scheduler {
         let is_idle = self.to_decode.is_empty() && self.num_decoding == 0;
         if is_idle && let Some(resident) = self.residents.get(&key) {
             // Nobody had anything to decode: more has to be asked for at once.
-            self.fetch_window = self.fetch_window.saturating_add(resident.part.cost.fetched);
+            let growth = resident.part.cost.fetched / self.window_growth;
+            self.fetch_window = self.fetch_window.saturating_add(growth);
         }
         self.found(key, fetched);
     }
@@ -387,8 +393,8 @@ impl Scheduler {
         for batch in self.batches.split_off(index) {
             match batch.progress {
                 Progress::Planned { rows, .. } => self.budget.release(planned_bytes(rows.len())),
-                Progress::Gathering(reserved) => {
-                    self.budget.release(reserved.saturating_add(planned_bytes(batch.slice.len)));
+                Progress::Gathering(reserved, num_rows) => {
+                    self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
                 }
                 Progress::Ready(_, bytes) => {
                     self.budget.release(bytes);
@@ -437,9 +443,9 @@ impl Scheduler {
     pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
         self.num_under_way -= 1;
         let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
-        let Progress::Gathering(reserved) = planned.progress else { return };
+        let Progress::Gathering(reserved, num_rows) = planned.progress else { return };
         let bytes = if is_view { reserved } else { memory_bytes(&batch) };
-        self.budget.release(reserved.saturating_add(planned_bytes(batch.num_rows())));
+        self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
         self.budget.reserve(bytes);
         self.num_ready += 1;
         self.ready_bytes += bytes;
@@ -506,7 +512,8 @@ impl Scheduler {
         let room = self.room_for_batch();
         let is_due = self.batches.front().is_some_and(PlannedBatch::is_missing_pieces);
         if least > self.budget.limit() {
-            return Err(self.too_large(key.piece, least));
+            // Behind the batches before the first that needs it.
+            return if is_due && self.is_stuck() { Err(self.too_large(key.piece, least)) } else { Ok(Step::Wait) };
         }
         if !self.budget.has_room(bytes.saturating_add(room)) {
             if !is_due || !self.is_stuck() {
@@ -554,11 +561,12 @@ impl Scheduler {
 
     /// Returns the bytes that fetches leave free, so that the next batch can be gathered.
     fn room_for_batch(&self) -> u64 {
-        let rows = self.batches.iter().find_map(|batch| match &batch.progress {
-            Progress::Planned { rows, .. } => Some(rows.len()),
+        let next = self.batches.iter().find_map(|batch| match &batch.progress {
+            Progress::Planned { rows, .. } => Some((rows.len(), batch.expected)),
             _ => None,
         });
-        self.row_bytes.of(rows.unwrap_or(0))
+        // Rows that were seen may have been of another size.
+        next.map_or(0, |(rows, expected)| self.row_bytes.of(rows).min(self.row_bytes.corrected(expected)))
     }
 
     fn too_large(&self, piece: PieceId, bytes: u64) -> TooLarge {
@@ -631,8 +639,9 @@ impl Scheduler {
 
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
         let planned = &mut self.batches[index];
-        let progress = std::mem::replace(&mut planned.progress, Progress::Gathering(bytes));
-        let Progress::Planned { rows, .. } = progress else { return None };
+        let Progress::Planned { rows, .. } = &planned.progress else { return None };
+        let gathering = Progress::Gathering(bytes, rows.len());
+        let Progress::Planned { rows, .. } = std::mem::replace(&mut planned.progress, gathering) else { return None };
         self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
         // Of each part its place among the sources, unless it is lost, and which rows it has left.
@@ -643,15 +652,13 @@ impl Scheduler {
                 return None;
             };
             let place = u32::try_from(sources.len()).ok().filter(|_| !is_lost);
-            parts.push((place, keep.as_ref()));
+            parts.push((place, keep.as_deref()));
             is_as_planned &= !is_lost && keep.is_none();
             if !is_lost {
                 sources.push(held.clone());
             }
         }
-        let num_planned = rows.len();
         let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
-        self.budget.release(planned_bytes(num_planned - rows.len()));
         self.num_under_way += 1;
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
         Some(Task::Gather { number, slice, sources, rows })
@@ -660,7 +667,7 @@ impl Scheduler {
 
 /// Returns those of `rows` whose parts are not lost, in terms of what is left of each part: its place, and the rows that it
 /// kept, unless these are all.
-fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&Arc<[u32]>>)]) -> PlannedRows {
+fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&[u32]>)]) -> PlannedRows {
     let mut rows = rows.into_each();
     rows.retain_mut(|(place, row)| {
         let (source, keep) = parts[*place as usize];

@@ -201,7 +201,7 @@ fn no_more_is_asked_for_at_first_than_a_window() {
 #[test]
 fn what_later_batches_need_does_not_delay_the_first() {
     const NUM_IN_WINDOW: usize = 20;
-    let mut scheduler = scheduler(100, 4 << 30).with_fetch_window(NUM_IN_WINDOW as u64 * PART_BYTES);
+    let mut scheduler = scheduler(100, 4 << 30).with_fetch_window(NUM_IN_WINDOW as u64 * PART_BYTES, true);
     let of_first = asked(&mut scheduler);
     assert_eq!(of_first.len(), 10);
     let mut num_asked_later = 0;

@@ -24,7 +24,7 @@ use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
 use crate::reader::{EpochReader, PartRead};
-use crate::source::{CachedFile, Connection, Missed, read_cached, read_ranges};
+use crate::source::{CachedFile, Connection, Known, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready, and until then work on that one alone.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -108,8 +108,8 @@ impl Shared {
         let metrics = metrics.or(ahead.as_ref().map(|ahead| ahead.metrics())).cloned().unwrap_or_default();
         let connections = reader.connect(&metrics)?;
         let is_local = connections.iter().all(|store| store.is_local);
-        let windows = connections.iter().map(|store| store.known().window_bytes());
-        let window_bytes = windows.max().filter(|_| !is_local);
+        let known: Vec<Known> = connections.iter().map(Connection::known).collect();
+        let window_bytes = known.iter().map(Known::window_bytes).max().filter(|_| !is_local);
         let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
         let cut_by = Arc::clone(reader);
         let plan = reader.plan(epoch);
@@ -121,7 +121,7 @@ impl Shared {
         let scheduler = if options.follows_parts { scheduler.following_parts() } else { scheduler };
         let scheduler = match window_bytes {
             None => scheduler.with_bytes_at_hand(options.num_threads),
-            Some(window_bytes) => scheduler.with_fetch_window(window_bytes),
+            Some(window_bytes) => scheduler.with_fetch_window(window_bytes, known.iter().all(Known::is_measured)),
         };
         Ok(Arc::new(Self {
             reader: Arc::clone(reader),

@@ -125,6 +125,11 @@ def test_a_batch_says_what_it_is(ds, table):
     assert (column.name, len(column)) == ("id", 32)
     assert pa.array(column).to_pylist() == list(range(32))
     assert pa.field(column) == table.schema.field("id")
+    for number in (-1, len(table.column_names), 1 << 70):
+        with pytest.raises(IndexError, match=f"no column {number}: the batch has {len(table.column_names)}"):
+            batch.column(number)
+    with pytest.raises(TypeError):
+        batch.column("id")
 
 
 def test_every_column_of_a_batch_is_an_arrow_array(ds, table):

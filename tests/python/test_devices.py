@@ -214,6 +214,7 @@ def test_without_a_gpu_pinned_memory_is_plain_memory_and_costs_nothing(rows: fb.
     [
         ("gpu", "expected a device of torch such as 'cuda', got 'gpu'"),
         (3.5, "expected a device of torch"),
+        (1 << 64, "expected a device of torch"),
         ("meta", "batches are copied to 'cuda' or stay on the 'cpu', got 'meta'"),
         pytest.param("cuda", "torch finds no GPU for 'cuda'", marks=without_gpu),
     ],

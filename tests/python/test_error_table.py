@@ -745,6 +745,9 @@ QUERIES = {
     "a saved query of no name": Case(
         lambda _: fb.read_query(5), fb.SettingError, ValueError, ("query: expected text, got 5",)
     ),
+    "a saved query of a name that no file can have": Case(
+        lambda _: fb.read_query("a" * 5000), fb.SettingError, ValueError, ("query: there is no saved query 'aaa",)
+    ),
     "rows of a query that went to another": Case(
         read_twice, fb.ClosedError, ValueError, ("the stream is closed", "consumed before")
     ),

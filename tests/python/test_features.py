@@ -376,6 +376,39 @@ def test_the_error_of_a_cast_names_column_and_value(tmp_path: Path) -> None:
             ds.select_columns(column).cast_column(column, feature).take(2)
 
 
+def test_features_within_lists_and_structs_stay_where_a_cast_names_them_again(tmp_path: Path) -> None:
+    array = datasets.Array2D((1, 2), "int32")
+    told = Features({"l": List(datasets.Json()), "s": {"a": array, "j": datasets.Json()}, "i": Value("int64")})
+    rows = {"l": [[{"a": 1}, 3], []], "s": [{"a": [[1, 2]], "j": [1]}, None], "i": [0, 1]}
+    table = datasets.Dataset.from_dict(rows, features=told).with_format("arrow")[:]
+    pq.write_table(table, tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train", features=told)
+    again = ds.cast({**ds.features, "i": LABEL})
+    assert again.features == Features({**told, "i": LABEL})
+    assert list(again.decode()) == list(ds.decode()) == list(feature_data.streamed(tmp_path / "x.parquet"))
+    assert ds.cast_column("l", List(Value("string")))[0]["l"] == ['{"a":1}', "3"]
+
+
+@pytest.mark.parametrize("where", ["list", "struct"])
+def test_json_within_lists_and_structs_is_refused_where_files_have_text(tmp_path: Path, where: str) -> None:
+    values, json_ = [['{"a": 1}'], None], datasets.Json()
+    feature = List(json_) if where == "list" else {"j": json_}
+    path = file_of(tmp_path, pa.array(values if where == "list" else [{"j": "3"}]))
+    with pytest.raises(fb.SettingError, match="column `x` has no `Json` within lists or structs, but text"):
+        fb.load_dataset(path, split="train", features=Features({"x": feature}))
+
+
+def test_columns_that_are_never_null_take_features(tmp_path: Path) -> None:
+    required = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"x": [0, 1]}, schema=required), tmp_path / "x.parquet")
+    ds = fb.load_dataset(tmp_path / "x.parquet", split="train", features=Features({"x": LABEL}))
+    assert ds.features == pickle.loads(pickle.dumps(ds)).features == Features({"x": LABEL})
+    assert len(ds.filter("x = 'dog'")) == 1
+    assert pa.table(ds)["x"].to_pylist() == [0, 1]
+    assert next(iter(ds.shuffle(1).to_torch(2)))["x"].tolist() in ([0, 1], [1, 0])
+    assert list(ds.to_hf()) == list(feature_data.streamed(tmp_path / "x.parquet", features=Features({"x": LABEL})))
+
+
 def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [2.5], "l": [[2.5]], "s": [{"a": 1}], "b": [b"1"]}), tmp_path / "x.parquet")
     ds = fb.load_dataset(tmp_path / "x.parquet", split="train")

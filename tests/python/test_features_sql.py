@@ -58,6 +58,9 @@ CONDITIONS = {
     "CASE label WHEN 'cat' THEN row > 3 WHEN 'dog' THEN true END": "label = 0 AND row > 3 OR label = 1",
     "label = other AND label = 'dog'": "label = other AND label = 1",
     "text = 'cat' AND other = 'dog'": "text = 'cat' AND other = 1",
+    "label = text": "label = row % 5",
+    "text <> label": "label <> row % 5",
+    "label BETWEEN '1' AND '2'": "label BETWEEN 1 AND 2",
     "label = 'cat' AND text LIKE 'c%'": "label = 0 AND text LIKE 'c%'",
     "label = NULL": "label = NULL",
     " OR ".join(["label = 'cat'", "label = 'eagle'"] * 200): "label IN (0, 4)",
@@ -94,6 +97,23 @@ def test_names_follow_a_column_wherever_it_goes(ds: fb.Dataset) -> None:
     assert counted["n"].to_pylist() == [len(expected)]
 
 
+@pytest.mark.parametrize(
+    ("query", "condition"),
+    [
+        ("SELECT d.row FROM dataset d JOIN t ON d.label = t.name", "label IN (1, 3)"),
+        ("SELECT d.row FROM dataset d JOIN t ON t.name = d.label AND d.row > 30", "label IN (1, 3) AND row > 30"),
+        ("SELECT row FROM dataset WHERE label IN (SELECT name FROM t)", "label IN (1, 3)"),
+        ("SELECT row FROM dataset WHERE label NOT IN (SELECT name FROM t)", "label NOT IN (1, 3)"),
+        ("SELECT row FROM dataset WHERE label = (SELECT max(name) FROM t)", "label = 1"),
+    ],
+)
+def test_names_may_stand_in_other_tables(query: str, condition: str, ds: fb.Dataset) -> None:
+    named = ds.sql(query, tables={"t": {"name": ["dog", "7"]}})
+    assert rows(named) == rows(ds.filter(condition))
+    with pytest.raises(fb.QueryError, match="no class `doq` in column `label`"):
+        rows(ds.sql(query, tables={"t": {"name": ["doq"]}}))
+
+
 def test_computed_columns_know_names_too(ds: fb.Dataset) -> None:
     found = ds.sql("SELECT label = 'cat' AS is_cat, CASE WHEN label = 'dog' THEN 1 ELSE 0 END AS dog FROM dataset")
     assert found.features == Features(is_cat=Value("bool"), dog=Value("int64"))
@@ -113,6 +133,8 @@ def test_statistics_decide_names(ds: fb.Dataset) -> None:
         ("label IN ('cat', 'Eagel')", "no class `Eagel` in column `label`; did you mean `eagle`?"),
         ("label <> 'zzzzzzzzzz'", "no class `zzzzzzzzzz` in column `label`; it has `cat`, `dog`, `it's a bird`, `7`"),
         ("label < 'dog'", "column `label` is a ClassLabel: `dog` stands for a class, and classes have no order"),
+        ("label BETWEEN 'cat' AND 'dog'", "column `label` is a ClassLabel: `cat` stands for a class"),
+        ("label < text", "text` stands for a class, and classes have no order"),
         ("label >= 'zebra'", "column `label` is a ClassLabel: `zebra` stands for a class"),
     ],
 )

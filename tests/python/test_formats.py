@@ -268,6 +268,8 @@ def test_take_and_head_are_the_first_rows(ds, table):
             ds.take(wrong)
         with pytest.raises(fb.SettingError, match="n: expected"):
             ds.head(wrong)
+    with pytest.raises(fb.SettingError, match="n: expected 1 to 2147483647, got 10000000000"):
+        ds.head(10**10)
 
 
 async def collect(stream: fb.Stream) -> list[int]:

@@ -12,6 +12,7 @@ import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -548,3 +549,70 @@ def test_rows_of_a_column_are_counted_from_both_ends(tmp_path: Path, kind: str) 
         batch["lists"].row(4)
     with pytest.raises(fb.RowIndexError, match="row 0: the column has no rows"):
         batch["lists"].rows(0, 0).row(0)
+    for start, stop in itertools.product(range(-6, 7), repeat=2):
+        assert values_of(batch["lists"].rows(start, stop)) == rows[start:stop]
+        assert values_of(batch["maybe"].rows(start, stop)) == [None, *rows[1:]][start:stop]
+
+
+@pytest.mark.parametrize("forms", [{}, {"x": "ragged"}, {"x": "nested"}], ids=str)
+@pytest.mark.parametrize("column", ["lists", "fixed", "text", "maps"])
+def test_rows_that_a_query_made_null_have_no_items(tmp_path: Path, column: str, forms: dict[str, str]) -> None:
+    columns = {
+        "id": pa.array(ROWS),
+        "lists": pa.array(RAGGED, pa.list_(pa.int64())),
+        "fixed": pa.array([[row, row] for row in RAGGED], pa.list_(pa.list_(pa.int64()), 2)),
+        "text": pa.array(WORDS),
+        "maps": pa.array([[(word, 1)] for word in WORDS], pa.map_(pa.string(), pa.int32())),
+    }
+    # DataFusion masks what there is, and leaves it where it is.
+    query = f"SELECT id, nullif({column}, {column}) AS x, CASE WHEN id % 3 = 0 THEN {column} END AS y FROM dataset"
+    ds = opened(tmp_path, columns).sql(query)
+    try:
+        stream = ds.to_torch(BATCH, forms=forms)
+    except fb.TensorError:
+        return  # not a form of this column
+    for batch in stream:
+        for values, mask in (batch[name] for name in "xy" if isinstance(batch[name], fb.Masked)):
+            offsets = values.offsets() if isinstance(values, torch.Tensor) else values.offsets
+            assert not offsets.diff()[~mask].any()
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_what_is_written_into_a_dictionary_is_in_no_later_batch(tmp_path: Path, kind: str) -> None:
+    numbers = pa.array([row % 7 for row in ROWS], pa.int64()).dictionary_encode()
+    for ds in (dataset := opened(tmp_path, {"x": numbers}), dataset.shuffle(1)):
+        stream = ds.with_format(kind, forms={"x": "dictionary"}).batches(10)
+        expected = [values_of(batch["x"]) for batch in stream]
+        for batch, before in zip(stream, expected, strict=True):
+            assert values_of(batch["x"]) == before
+            batch["x"].values[:] = -1
+
+
+NO_OBJECTS = {
+    "dates": (pa.array([0, None, 10**7], pa.int32()).cast(pa.date32()), r"row 2 of the batch.*`\+29349-01-26`"),
+    "dates in lists": (
+        pa.array([[0], [1, 10**7]], pa.list_(pa.int32())).cast(pa.list_(pa.date32())),
+        r"row 1 of the batch.*29349-01-26",
+    ),
+    "times": (pa.array([0, 1 << 62], pa.int64()).cast(pa.timestamp("us")), "row 1 of the batch"),
+    "zones": (pa.array([None, 0], pa.timestamp("us", "Nowhere/At_all")), "row 1 of the batch.*its value"),
+}
+
+
+@pytest.mark.parametrize(("column", "says"), NO_OBJECTS.values(), ids=NO_OBJECTS)
+def test_a_value_that_python_has_no_object_for_is_named(tmp_path: Path, column: pa.Array, says: str) -> None:
+    ds = opened(tmp_path, {"x": column})
+    for kind in ("torch", "numpy"):
+        with pytest.raises(fb.DataError, match=f"column `x` of type.*{says}") as raised:
+            list(ds.with_format(kind, forms={"x": "list"}).batches(8))
+        assert raised.value.__cause__ is not None
+
+
+def test_a_type_that_python_has_no_objects_for_is_named(tmp_path: Path) -> None:
+    duckdb.sql(f"COPY (SELECT INTERVAL 1 DAY AS x) TO '{tmp_path / 'rows.parquet'}'")
+    ds = fb.load_dataset(tmp_path, split="train")
+    for read in (lambda: ds.take(1), lambda: ds[0], lambda: list(ds.iter(2))):
+        with pytest.raises(fb.DataError, match="column `x` of type `day_time_interval`"):
+            read()
+    with pytest.raises(fb.DataError, match=r"column `x` of type `Interval\(DayTime\)`: Python has no objects"):
+        next(iter(ds.to_torch(1, forms={"x": "list"})))

@@ -235,6 +235,8 @@ def test_a_shuffle_of_the_rows_alone_is_that_of_forebay(rows: fb.Dataset) -> Non
     assert [row["id"] for row in rows.shuffle(1, **lanes).to_hf().shuffle(5)] == expected
     drawn = [rows.to_hf().shuffle(generator=np.random.default_rng(seed)).to_list() for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(fb.SettingError, match="seed: expected an integer"):
+        rows.to_hf().shuffle(seed="1")
     with pytest.raises(fb.SettingError, match="seed: expected 0 to"):
         rows.to_hf().shuffle(-1)
 
@@ -367,7 +369,7 @@ def test_the_format_of_the_dataset_comes_along(rows: fb.Dataset) -> None:
         rows.with_format("torch", forms={"text": "ragged"}).to_hf()
 
 
-@pytest.mark.parametrize("settings", [{"split": 3}, {"num_shards": 0}, {"memory_limit": 5}], ids=str)
+@pytest.mark.parametrize("settings", [{"split": 3}, {"split": "a b"}, {"num_shards": 0}, {"memory_limit": 5}], ids=str)
 def test_settings_that_cannot_work_are_refused(rows: fb.Dataset, settings: dict[str, Any]) -> None:
     with pytest.raises(fb.SettingError, match=next(iter(settings))):
         rows.to_hf(**settings)

@@ -440,3 +440,36 @@ def test_a_copy_in_part_is_not_taken_for_the_whole(hub, tmp_path, monkeypatch):
     assert fb.load_dataset("org/partly", "en", "train").num_rows == 9
     with pytest.raises(fb.HubUnreachableError, match=r"de/\w+.parquet`.* was not downloaded"):
         fb.load_dataset("org/partly", "de")
+
+
+def test_a_split_that_was_downloaded_is_read_where_others_were_not(hub, tmp_path, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    hub.create("org/some", files())
+    hub_library.snapshot_download(
+        "org/some", repo_type="dataset", cache_dir=tmp_path / "hub", allow_patterns=["README.md", "en/dev*"]
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fb.load_dataset("org/some", "en", "dev[:2]").num_rows == 2
+    for split in ("train", "dev+train", None):
+        with pytest.raises(fb.HubUnreachableError, match=r"en/train-0.parquet` and 1 more was not downloaded"):
+            fb.load_dataset("org/some", "en", split)
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"../../x"])
+def test_a_copy_whose_branch_is_damaged_is_none(hub, tmp_path, monkeypatch, name):
+    hub_library = pytest.importorskip("huggingface_hub")
+    hub.create("org/damaged", files())
+    hub_library.snapshot_download("org/damaged", repo_type="dataset", cache_dir=tmp_path / "hub")
+    (tmp_path / "hub/datasets--org--damaged/refs/main").write_bytes(name)
+    assert fb.load_dataset("org/damaged", "de", "train").num_rows == 7
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(fb.HubUnreachableError, match="not among the downloaded datasets"):
+        fb.load_dataset("org/damaged", "de", "train")
+
+
+@pytest.mark.parametrize("form", ["{}", "a/../../../../../../../../../../../..{}"])
+def test_a_name_that_leads_out_of_a_repository_reads_no_file_of_this_machine(hub, tmp_path, form):
+    (tmp_path / "mine.parquet").write_bytes(ids_file(0, 3))
+    hub.create("org/names", {form.format(tmp_path / "mine.parquet"): ids_file(5, 6)})
+    with pytest.raises(fb.ForebayError, match=r"mine\.parquet"):
+        fb.load_dataset("org/names")

@@ -310,6 +310,24 @@ def test_rows_are_left_out_and_counted_on_request(tmp_path: Path) -> None:
     assert all(batch["image"].shape == (len(batch["id"]), 3, *SIZE) for batch in batches)
 
 
+def test_a_value_behind_images_that_are_left_out_is_found_where_it_is(tmp_path: Path) -> None:
+    images = [encoded(photo(20, 20), "PNG")] * 20
+    images[2] = images[3] = b"no image"
+    tokens = [[1, 2] if row != 17 else [1, None] for row in range(20)]
+    write_fragments(tmp_path, pa.table({"image": images, "tokens": tokens}), row_group_rows=10)
+    decode = {"image": fb.Image(size=SIZE, on_error="skip")}
+    stream = fb.load_dataset(tmp_path, split="train").to_torch(20, decode=decode, padding=True)
+    with pytest.raises(fb.DataError, match="column `tokens`, row 7 of row group 1 of"):
+        list(stream)
+
+
+def test_rows_that_are_left_out_take_no_memory(tmp_path: Path) -> None:
+    bodies: list[bytes | None] = [encoded(photo(20, 20), "PNG"), *[b"no image"] * 5000]
+    stream = stream_of(dataset(tmp_path, bodies, row_group_rows=1000), 100, on_error="skip")
+    assert sum(len(batch["id"]) for batch in stream) == 1
+    assert stream.stats()["memory_bytes"] < 20_000
+
+
 def test_bytes_that_are_changed_crash_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     bodies: list[bytes | None] = []

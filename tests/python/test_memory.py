@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import large_row_groups
@@ -255,6 +256,23 @@ def test_a_batch_larger_than_the_memory_limit_is_refused_and_the_error_says_what
     assert sum(batch.num_rows for batch in ds.batches(num_rows, memory_limit=needed * 5 // 4)) == num_rows
 
 
+@pytest.mark.parametrize(("first", "limit"), [(0, 256 * MIB), (20, 4 * MIB)])
+def test_batches_of_small_rows_fit_whatever_others_take(tmp_path, first, limit):
+    # Twenty large rows, more than is fetched at once, and a batch of as many of their size would be far too large.
+    large = pa.table({"row": range(20), "text": [str(row % 10) * MIB for row in range(20)]})
+    small = pa.table({"row": range(20, 20_020), "text": [""] * 20_000})
+    with pq.ParquetWriter(tmp_path / "x.parquet", large.schema, compression="none", use_dictionary=False) as writer:
+        writer.write_table(large)
+        writer.write_table(small, row_group_size=1000)
+    ds = fb.load_dataset(tmp_path, split="train")
+    for how, num_threads in ((ds, 1), (ds, 4), (ds.skip(first), 1)):
+        stream = how.batches(4096, memory_limit=limit, num_threads=num_threads)
+        stream.load_state_dict(stream.state_dict() | {"position": first if how is ds else 0})
+        assert list(chain.from_iterable(pa.record_batch(batch)["row"].to_pylist() for batch in stream)) == list(
+            range(first, 20_020)
+        )
+
+
 def test_the_batch_that_the_loop_has_is_counted(row_groups):
     stream = fb.load_dataset(row_groups["tokens"][0], split="train").batches(256, memory_limit=LIMIT)
     for batch in stream:
@@ -293,6 +311,25 @@ def test_pages_that_do_not_fit_are_refused_with_what_the_file_needs(tmp_path):
     pq.write_table(pa.table({"blob": blobs}), tmp_path / "x.parquet", write_page_index=True, use_dictionary=False)
     with pytest.raises(fb.MemoryLimitError, match=r"its pages are large.*`data_page_size`, `write_batch_size`"):
         list(fb.load_dataset(tmp_path, split="train").batches(1, memory_limit=LIMIT))
+
+
+def test_batches_before_a_row_that_does_not_fit_are_delivered(tmp_path):
+    small = pa.table({"row": range(10_000), "text": ["x" * 1000] * 10_000})
+    large = pa.table({"row": [10_000], "text": ["x" * 40 * MIB]})
+    with pq.ParquetWriter(tmp_path / "x.parquet", small.schema, compression="none", use_dictionary=False) as writer:
+        writer.write_table(small, row_group_size=100)
+        writer.write_table(large)
+    stream = fb.load_dataset(tmp_path, split="train").batches(100, memory_limit=32 * MIB, num_threads=4)
+    rows = []
+
+    def read():
+        for batch in stream:
+            rows.extend(pa.record_batch(batch)["row"].to_pylist())
+
+    with pytest.raises(fb.MemoryLimitError, match="row group 100 of"):
+        read()
+    assert rows == list(range(10_000))
+    assert stream.state_dict()["position"] == 10_000
 
 
 def test_a_missing_page_index_is_warned_of_once_where_it_costs(tmp_path, recwarn):

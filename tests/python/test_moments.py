@@ -232,6 +232,21 @@ def test_moments_may_be_bounds_and_in_lists_of_days(days):
     assert _ids(days, "day < $abroad", abroad=abroad) == [0, 1]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "+05:30", "Europe/Berlin"])
+def test_an_instant_is_the_same_in_every_zone(zone, tmp_path):
+    instants = [dt.datetime(2024, 2, 29, hour, tzinfo=dt.UTC) for hour in range(24)]
+    column = pa.array([*instants, None], pa.timestamp("us", zone))
+    pq.write_table(pa.table({"at": column, "id": range(25)}), tmp_path / "rows.parquet", row_group_size=4)
+    ds = fb.load_dataset(tmp_path, split="train")
+    for noon in ("2024-02-29 12:00:00Z", "2024-02-29T12:00:00+00:00", "2024-02-29 17:30:00+05:30"):
+        for literal in (f"'{noon}'", f"TIMESTAMP '{noon}'", f"TIMESTAMPTZ '{noon}'", f"CAST('{noon}' AS TIMESTAMP)"):
+            assert _ids(ds, f"at = {literal}") == [12]
+            assert _ids(ds, f"at < {literal} OR {literal} = at") == [*range(13)]
+            assert _ids(ds, f"at IN ({literal}, TIMESTAMP '2024-02-29 01:00:00Z')") == [1, 12]
+            assert _ids(ds, f"at BETWEEN {literal} AND '2024-02-29 13:00:00Z'") == [12, 13]
+            assert _listed(ds, f"at <> {literal}") == [*[row != 12 for row in range(24)], None]
+
+
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("unit", UNITS)
 def test_days_and_moments_of_two_columns_are_compared(unit, zone, tmp_path):

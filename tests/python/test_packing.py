@@ -206,6 +206,17 @@ def test_flat_batches_are_those_of_transformers_collator(documents: fb.Dataset) 
     assert set(last["labels"][0, -num_padding:].tolist()) == {-100}
 
 
+@pytest.mark.parametrize("columns", [["input_ids"], ["input_ids", "labels"]], ids=len)
+def test_labels_have_the_value_that_is_asked_for_where_nothing_is_to_be_learnt(
+    documents: fb.Dataset, columns: list[str]
+) -> None:
+    pack = {"length": 96, "mode": "best_fit", "columns": columns, "labels": True}
+    plain = list(stream_of(documents, fb.Pack(**pack)))
+    for batch, usual in zip(stream_of(documents, fb.Pack(**pack, values={"labels": -1})), plain, strict=True):
+        assert torch.equal(batch["labels"], torch.where(usual["labels"] == -100, -1, usual["labels"]))
+        assert torch.equal(batch["input_ids"], usual["input_ids"])
+
+
 def test_best_fit_fills_nearly_all_of_what_documents_usually_are(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(6, 1, 8192), 16, 20_000).astype(int)
@@ -333,8 +344,12 @@ def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path)
         stream_of(documents, fb.Pack(length=10**9, columns=["input_ids"]), 1)
     with pytest.raises(fb.SettingError, match="values: `input_id` is not a column that is packed"):
         stream_of(documents, fb.Pack(length=64, columns=["input_ids"], values={"input_id": 2}))
-    with pytest.raises(fb.SettingError, match="labels are made of"):
-        next(iter(stream_of(documents, fb.Pack(length=8, columns=["weight"], labels=True))))
+    with pytest.raises(fb.SettingError, match="labels are made of .*, and column `weight` is `Float32`"):
+        stream_of(documents, fb.Pack(length=8, columns=["weight"], labels=True))
+    for columns in (["input_ids"], ["input_ids", "labels"]):
+        pack = fb.Pack(length=8, columns=columns, labels=True, values={"labels": 1 << 40}, dtype="int32")
+        with pytest.raises(fb.SettingError, match="column `labels` of `Int32` cannot be padded with 1099511627776"):
+            stream_of(documents, pack)
     table = pa.table({"input_ids": [[1, 2], [3]], "labels": [[1, 2], [3, 4]]})
     write_fragments(tmp_path, table)
     with pytest.raises(fb.DataError, match=r"column `labels`, row 1 of row group 0 of `.*part-0.parquet`: expected 1"):

@@ -190,6 +190,9 @@ def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
         batches_of(ds, fb.Pad(columns=["id"]))
     with pytest.raises(fb.ColumnNotFoundError, match="nothing"):
         batches_of(ds, fb.Pad(columns=["nothing"]))
+    for number in (1e300, -(10**40)):
+        with pytest.raises(fb.SettingError, match="column `loss_weight` of `Float32` cannot be padded with"):
+            batches_of(ds, fb.Pad(values={"loss_weight": number}))
     assert isinstance(next(iter(batches_of(ds, False)))["input_ids"], fb.Ragged)
 
 

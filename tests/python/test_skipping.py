@@ -357,6 +357,27 @@ def test_a_warning_says_what_is_missing(damaged: fb.Dataset) -> None:
         read(skipping(damaged))
 
 
+def test_an_epoch_whose_last_rows_are_missing_is_over_all_the_same(folder: Path) -> None:
+    dataset = opened(write(folder / "without its end", (8, 9)))
+    stream = skipping(dataset, 100)
+    assert len(flat(read(stream))) == NUM_ROWS - 2 * ROW_GROUP
+    assert stream.state_dict()["position"] == NUM_ROWS
+    later = skipping(dataset, 100)
+    later.load_state_dict(stream.state_dict())
+    assert len(later) == 0
+    assert [len(read(later)) for _ in range(2)] == [0, 16]
+
+
+@pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
+def test_what_is_missing_of_rows_that_were_handed_over_is_told_at_their_end(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged)
+    with pytest.warns(fb.SkippedRowsWarning, match="600 rows could not be read and were skipped"):
+        rows = pa.table(stream)["id"].to_pylist()
+    assert rows == [row for row in range(NUM_ROWS) if not is_missing(row)]
+    assert sorted(hole["row_group"] for hole in stream.holes) == list(DAMAGED)
+    assert (stream.stats()["rows_skipped"], stream.stats()["rows"]) == (600, NUM_ROWS - 600)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -211,6 +211,8 @@ MORE_LAYOUTS = [
     ["train/data/test-00000-of-00001.parquet"],
     ["data/train-00000-of-00001.parquet", "test/x.parquet"],
     ["en/train.parquet", "en/test.parquet", "de/train.parquet"],
+    ["dev.parquet", "test-dev.parquet", "x.parquet"],
+    ["test/train/dev.parquet", "train/a.parquet"],
 ]
 
 
@@ -239,6 +241,17 @@ def test_splits_are_those_that_hugging_face_finds(tmp_path, names):
     put(tmp_path, *names)
     found = {name: sorted(objects(ds)) for name, ds in fb.load_dataset(tmp_path).items()}
     assert found == splits_in_datasets(tmp_path)
+
+
+def test_a_file_of_two_splits_is_in_both(tmp_path):
+    put(tmp_path, "dev.parquet", "test-dev.parquet")
+    both = ["dev.parquet", "test-dev.parquet"]
+    assert objects(fb.load_dataset(tmp_path, split="validation")) == both
+    assert objects(fb.load_dataset(tmp_path, split="test")) == both[1:]
+    together = fb.load_dataset(tmp_path, split="validation+test")
+    assert pa.table(together)["id"].to_pylist() == [0, 1, 2, 3, 4, 5, 3, 4, 5]
+    fb.load_dataset(tmp_path).save_manifest(tmp_path / "all.forebay")
+    assert objects(fb.load_dataset(tmp_path / "all.forebay", split="test")) == both[1:]
 
 
 def test_splits_come_with_train_first(tmp_path):
@@ -417,6 +430,22 @@ def test_links_that_lead_back_and_names_of_no_objects_are_passed_over(tmp_path):
     shutil.copy(tmp_path / "a.parquet", tmp_path / os.fsdecode(b"\xff.parquet"))
     with pytest.raises(fb.StoreError, match=r"\.parquet: rename it: "):
         fb.load_dataset(tmp_path, split="train")
+
+
+@pytest.mark.parametrize("card", [None, "---\nconfigs:\n- config_name: default\n  data_files: '**/*.parquet'\n---\n"])
+def test_linked_folders_are_found_by_patterns_and_by_their_name(tmp_path, card):
+    root = tmp_path / "root"
+    put(root, "a.parquet")
+    put(tmp_path / "elsewhere", "b.parquet")
+    (root / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "up").symlink_to(root)
+    (root / "nowhere").symlink_to(tmp_path / "gone")
+    if card is not None:
+        (root / "README.md").write_text(card)
+    found = {"data_files": "linked/*.parquet"}, {"data_dir": "linked"}
+    assert [objects(fb.load_dataset(root, split="train", **which)) for which in found] == [["b.parquet"]] * 2
+    for which in ({}, {"data_files": "**/*.parquet"}):
+        assert sorted(objects(fb.load_dataset(root, split="train", **which))) == ["a.parquet", "b.parquet"]
 
 
 def test_the_fingerprint_is_of_the_objects_not_of_the_way_to_them(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +96,7 @@ def windows(ds: fb.Dataset) -> dict[str, np.ndarray[Any, Any]]:
     parted = np.empty_like(ids)
     for value in range(5):
         first[k == value], last[k == value] = ids[k == value].min(), ids[k == value].max()
+    first_of_last = np.array([ids[(p == value) & (k == 4)].min() for value in range(3)])
     for value in range(3):
         of_part = by_p[p[by_p] == value]
         parted[of_part] = np.cumsum(ids[of_part])
@@ -106,6 +108,13 @@ def windows(ds: fb.Dataset) -> dict[str, np.ndarray[Any, Any]]:
         "nth_value(id, 2) OVER (ORDER BY k ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)": np.full(
             NUM_ROWS, ids[by_k][1]
         ),
+        "first_value(id) OVER (ORDER BY k)": np.full(NUM_ROWS, ids[by_k][0]),
+        "first_value(id) OVER (PARTITION BY p ORDER BY k DESC)": first_of_last[p],
+        "last_value(id) OVER (ORDER BY k)": last,
+        "nth_value(id, 2) OVER (ORDER BY k RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)": np.full(
+            NUM_ROWS, ids[by_k][1]
+        ),
+        "first_value(id) OVER (ORDER BY k GROUPS BETWEEN CURRENT ROW AND 1 FOLLOWING)": first,
         "rank() OVER (ORDER BY k) * 100000 + row_number() OVER (ORDER BY k)": rank * 100_000 + number,
         "row_number() OVER (ORDER BY k) + rank() OVER (ORDER BY k) * 100000": rank * 100_000 + number,
         "rank() OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)": rank,
@@ -118,7 +127,15 @@ def test_rows_of_a_frame_that_its_order_leaves_open_go_by_the_order_of_the_datas
 
 
 @pytest.mark.parametrize(
-    "expression", ["sum(id) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)", "last_value(id) OVER (PARTITION BY k)"]
+    "expression",
+    [
+        "sum(id) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING)",
+        "last_value(id) OVER (PARTITION BY k)",
+        "last_value(id) OVER (ORDER BY k)",
+        # What rounding leaves of a sum depends on the order in which it is made.
+        "sum(sqrt(id)) OVER (PARTITION BY k)",
+        "avg(sqrt(id)) OVER (PARTITION BY p ORDER BY k)",
+    ],
 )
 def test_values_of_windows_do_not_depend_on_the_memory(ds: fb.Dataset, expression: str) -> None:
     assert (column(ds, expression) == column(ds, expression, memory_limit=16 << 20)).all()
@@ -155,6 +172,94 @@ def test_columns_that_a_query_leaves_out_are_none_of_a_states_business(ds: fb.Da
     )
     state = few.batches(100, rank=0, world_size=1).state_dict()
     fewer.batches(100, rank=0, world_size=1).load_state_dict(state)
+
+
+MEMBERS = {"nulls": [1, None], "values": [1, 2], "nothing": []}
+
+
+@pytest.mark.parametrize("members", MEMBERS)
+def test_members_of_a_list_are_unknown_beside_other_conditions_too(tmp_path: Path, members: str) -> None:
+    ks, listed = [1, 2, 3, None, 5, 6], MEMBERS[members]
+    pq.write_table(pa.table({"id": range(6), "k": ks}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+
+    def is_in(row: int) -> bool | None:
+        if not listed or ks[row] is None:
+            return None if listed else False
+        return True if ks[row] in listed else (None if None in listed else False)
+
+    for condition, kept in {
+        "k NOT IN (SELECT k FROM t)": lambda row: is_in(row) is False,
+        "k NOT IN (SELECT k FROM t) OR id = 4": lambda row: is_in(row) is False or row == 4,
+        "NOT (k IN (SELECT k FROM t)) OR id = 4": lambda row: is_in(row) is False or row == 4,
+        "NOT (k IN (SELECT k FROM t) AND id < 4)": lambda row: is_in(row) is False or row >= 4,
+        "(k IN (SELECT k FROM t)) IS NULL": lambda row: is_in(row) is None,
+        "k IN (SELECT k FROM t) OR id = 4": lambda row: is_in(row) is True or row == 4,
+        "CASE WHEN k NOT IN (SELECT k FROM t) THEN true ELSE id = 4 END": lambda row: is_in(row) is False or row == 4,
+    }.items():
+        found = ds.sql(f"SELECT id FROM dataset WHERE {condition}", tables={"t": {"k": pa.array(listed, pa.int64())}})
+        assert pa.table(found)["id"].to_pylist() == [row for row in range(6) if kept(row)], condition
+
+
+def test_a_column_may_have_any_name(tmp_path: Path) -> None:
+    names = ("__forebay_row", "attached_0", "row")
+    pq.write_table(pa.table({name: range(50) for name in names}), tmp_path / "rows.parquet")
+    ds = fb.load_dataset(tmp_path, split="train")
+    last = ds.sql("SELECT *, row_number() OVER (ORDER BY row) AS n FROM dataset ORDER BY __forebay_row DESC LIMIT 2")
+    assert pa.table(last).to_pylist() == [{**dict.fromkeys(names, i), "n": i + 1} for i in (49, 48)]
+    joined = "SELECT d.row, t.__forebay_row AS r FROM dataset d JOIN t ON d.row = t.__forebay_row"
+    assert pa.table(ds.sql(joined, tables={"t": {"__forebay_row": [3]}})).to_pylist() == [{"row": 3, "r": 3}]
+
+
+@pytest.mark.parametrize("name", ["sum", "first_value", "row_number", "upper"])
+def test_a_function_has_a_name_of_its_own(ds: fb.Dataset, name: str) -> None:
+    same = fb.Function(call=lambda values: values, arguments=[pa.int64()], returns=pa.int64())
+    with pytest.raises(fb.SettingError, match=f"`{name}` is a function of SQL already"):
+        ds.sql(f"SELECT {name}(id) AS x FROM dataset", functions={name: same})
+
+
+def test_a_function_of_a_condition_may_read_another_dataset(ds: fb.Dataset) -> None:
+    few = ds.select(range(100))
+
+    def read(values: pa.Array) -> pa.Array:
+        assert few[7]["id"] == len(few.filter("id < 7"))
+        return values
+
+    found: list[int] = []
+    same = fb.Function(call=read, arguments=[pa.int64()], returns=pa.int64())
+    kept = few.sql("SELECT id FROM dataset WHERE same(id) > 50", functions={"same": same})
+    waiting = Thread(target=lambda: found.append(len(kept)), daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert found == [49]
+
+
+def test_what_an_answer_holds_is_counted_while_its_rows_come(ds: fb.Dataset) -> None:
+    long = ds.sql("SELECT id, (SELECT max(name) FROM t) AS name FROM dataset", tables={"t": {"name": ["n" * 1000]}})
+    with pytest.raises(fb.MemoryLimitError, match="the columns of other tables take at least"):
+        next(iter(long.batches(100, rank=0, world_size=1, memory_limit=32 << 20)))
+
+
+def test_a_join_that_repeats_rows_is_not_run_to_its_end(ds: fb.Dataset) -> None:
+    # Billions of rows.
+    many = {"k": pa.array(np.zeros(200_000, dtype="int32"))}
+    joined = ds.sql("SELECT d.id FROM dataset d JOIN t ON d.k = t.k", tables={"t": many})
+    with pytest.raises(fb.QueryError, match="more than once"):
+        len(joined)
+
+
+def test_a_small_table_is_joined_within_little_memory(tmp_path: Path) -> None:
+    rows = {"id": np.arange(2_000_000), "k": np.arange(2_000_000) % 5}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet", row_group_size=100_000)
+    ds = fb.load_dataset(tmp_path, split="train")
+    few = {"k": [1, 3]}
+    for query in (
+        "SELECT id FROM dataset WHERE k IN (SELECT k FROM t)",
+        "SELECT d.id FROM dataset d JOIN t ON d.k = t.k",
+        "SELECT id FROM dataset d WHERE EXISTS (SELECT 1 FROM t WHERE t.k = d.k)",
+    ):
+        kept = ds.sql(query, tables={"t": few}).batches(100_000, rank=0, world_size=1, memory_limit=16 << 20)
+        assert sum(batch.num_rows for batch in kept) == 800_000
 
 
 @pytest.mark.parametrize("code", ["d", "f"])

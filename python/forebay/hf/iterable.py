@@ -16,6 +16,7 @@ from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import BY_ROWS, ResumableDataset
 from forebay.hf.tensors import TorchRows
+from forebay.options import check_count
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -63,9 +64,7 @@ class IterableDataset(ResumableDataset):
             return super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
         if generator is not None or seed is None:
             seed = int((copy.deepcopy(generator) or np.random.default_rng()).integers(1 << 63))
-        if not 0 <= seed <= MOST_SEED:
-            raise SettingError(f"seed: expected 0 to {MOST_SEED}, got {seed}")
-        return self._of(plain.with_source(plain.source.shuffled(operator.index(seed))))
+        return self._of(plain.with_source(plain.source.shuffled(check_count("seed", seed, least=0, most=MOST_SEED))))
 
     def skip(self, n: int) -> Any:
         """Leaves out the first `n` rows, without reading them."""
@@ -197,8 +196,15 @@ def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_s
     if split is not None and num_rows is not None:
         info.splits = datasets.splits.SplitDict()
         info.splits.add(datasets.SplitInfo(split, num_examples=num_rows))
-    made = adopt(IterableDataset(rows, info=info, split=None if split is None else datasets.NamedSplit(split)))
+    made = adopt(IterableDataset(rows, info=info, split=_named_split(split)))
     return made if dataset._format is None else made.with_format(_format_name(dataset._format))
+
+
+def _named_split(split: str | None) -> Any:
+    try:
+        return None if split is None else datasets.NamedSplit(split)
+    except ValueError as error:
+        raise SettingError(f"split: {error}") from error
 
 
 def _num_shards(dataset: Dataset) -> int:

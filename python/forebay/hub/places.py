@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
-from forebay.exceptions import SettingError
+from forebay.exceptions import SettingError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PARQUET_BRANCH = "refs/convert/parquet"
 """The branch that holds a dataset as Parquet, made by the Hub."""
@@ -76,6 +79,26 @@ def local(path: str) -> Path | None:
     except (OSError, RuntimeError, ValueError):
         # Too long a name, a user that nobody is: what is the matter, the core says.
         return None
+
+
+def files_below(root: Path) -> Iterator[str]:
+    """Yields the paths of the files below a folder, wherever links lead, but for those that lead back.
+
+    Raises:
+        StoreError: a folder cannot be read.
+    """
+    pending: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
+    while pending:
+        folder, above = pending.pop()
+        real = folder.resolve()
+        if real in above:
+            continue
+        try:
+            found = [(path, path.is_dir(), path.is_file()) for path in folder.iterdir()]
+        except OSError as error:
+            raise StoreError(f"cannot list `{folder}`: {error}") from error
+        pending.extend((path, above | {real}) for path, is_folder, _ in found if is_folder)
+        yield from (path.relative_to(root).as_posix() for path, _, is_file in found if is_file)
 
 
 def _of_uri(uri: str) -> Place:

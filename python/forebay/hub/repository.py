@@ -187,7 +187,8 @@ class _Copy:
         found = cls(settings.cache, place.id, revision)
         ref = local(str(found.folder / "refs" / revision))
         if not _COMMIT.fullmatch(revision) and ref is not None and ref.is_file():
-            found = cls(settings.cache, place.id, ref.read_text(encoding="utf-8").strip())
+            # What is damaged names no commit.
+            found = cls(settings.cache, place.id, ref.read_text(encoding="utf-8", errors="replace").strip())
         if _COMMIT.fullmatch(found.commit) and found.snapshot.is_dir():
             return found
         if settings.is_offline:
@@ -217,6 +218,9 @@ class _Copy:
 
     def file(self, path: str) -> File | None:
         """Returns a file that was downloaded."""
+        if path.startswith("/") or ".." in path.split("/"):
+            # A name that a Hub gave to a file of this machine.
+            return None
         there = self.snapshot / path
         return (str(there), None, None) if there.is_file() else None
 

@@ -16,7 +16,7 @@ from forebay.hub.patterns import Listing
 from forebay.hub.repository import File, Repository, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from forebay.hub.client import Client
     from forebay.hub.places import Place
@@ -50,6 +50,18 @@ class Resolution:
     chosen: Chosen
     splits: dict[str, list[File]]
     commit: str | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Of each split of which not all was downloaded, why it cannot be read, where only copies can."""
+
+    def check(self, splits: Iterable[str]) -> None:
+        """Refuses splits that cannot be read.
+
+        Raises:
+            HubUnreachableError: not all of their files were downloaded, and the Hub cannot be asked.
+        """
+        for split in splits:
+            if split in self.missing:
+                raise HubUnreachableError(self.missing[split])
 
 
 def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
@@ -93,9 +105,12 @@ def _repository(place: Place, client: Client) -> Repository:
 
 def _resolution(repository: Repository, chosen: Chosen) -> Resolution:
     splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
-    if repository.why_copied is not None:
-        _check_downloaded(splits, repository.place, repository.why_copied)
-    return Resolution(chosen, splits, repository.commit)
+    why, missing = repository.why_copied, {}
+    for split, files in splits.items() if why is not None else ():
+        if gone := [uri for uri, _, _ in files if uri.startswith("hf://")]:
+            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+            missing[split] = f"`{repository.place.id}`: `{gone[0]}`{more} was not downloaded, and {why}"
+    return Resolution(chosen, splits, repository.commit, missing)
 
 
 def _choose(repository: Repository, wanted: Wanted) -> Chosen:
@@ -281,10 +296,3 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
     export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
     hint = export if listing.root.startswith("datasets/") else ""
     raise DataError(f"`{listing.root}` is not Parquet: {shown}{hint}")
-
-
-def _check_downloaded(splits: Mapping[str, list[File]], place: Place, why: str) -> None:
-    missing = [uri for files in splits.values() for uri, _, _ in files if uri.startswith("hf://")]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise HubUnreachableError(f"`{place.id}`: `{missing[0]}`{more} was not downloaded, and {why}")

@@ -5,6 +5,7 @@ use arrow_array::{
     BinaryArray, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray, Int8Array,
     Int32Array, ListArray, StringArray, StructArray,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::Fields;
 
 use super::*;
@@ -126,6 +127,28 @@ fn ragged_lists_are_their_items_and_offsets_from_zero() {
 }
 
 #[test]
+fn rows_that_are_null_have_no_items_though_there_are_some_behind_them() {
+    let nulls = || Some(NullBuffer::from(vec![true, false, true]));
+    let numbers: ArrayRef = Arc::new(Int32Array::from_iter_values(0..6));
+    let lists = ListArray::new(field(&numbers), OffsetBuffer::from_lengths([2, 1, 3]), Arc::clone(&numbers), nulls());
+    let fixed = FixedSizeListArray::new(field(&numbers), 2, numbers, nulls());
+    let text =
+        StringArray::new(OffsetBuffer::from_lengths([1, 2, 1]), Buffer::from_slice_ref("abbc".as_bytes()), nulls());
+    let of_numbers = || Form::Ragged(Box::new(Form::Tensor)).masked();
+    for (part, offsets, expected) in [
+        (parts(lists, &of_numbers()), [0, 2, 2, 5], [0_i32, 1, 3, 4, 5].map(i32::to_ne_bytes).concat()),
+        (parts(fixed, &of_numbers()), [0, 2, 2, 4], [0_i32, 1, 4, 5].map(i32::to_ne_bytes).concat()),
+        (parts(text, &Form::Bytes.masked()), [0, 1, 1, 2], b"ac".to_vec()),
+    ] {
+        let Part::Masked(ragged, mask) = part.unwrap() else { panic!() };
+        assert_eq!(mask.values.as_slice(), [1, 0, 1]);
+        assert_eq!(values(&ragged), expected);
+        let Part::Ragged(_, starts) = *ragged else { panic!() };
+        assert_eq!(starts.values.typed_data::<i64>(), offsets);
+    }
+}
+
+#[test]
 fn below_a_null_struct_nothing_is_missed() {
     let child = Field::new("a", DataType::Int32, false);
     let fields = Fields::from(vec![child]);
@@ -176,7 +199,8 @@ fn decimals_are_rounded_or_counted_or_refused() {
 #[test]
 fn dictionaries_are_decoded_or_taken_apart() {
     let keys = Int8Array::from(vec![1, 0, 1]);
-    let array = DictionaryArray::new(keys, Arc::new(Int32Array::from(vec![10, 20])) as ArrayRef);
+    let numbers = Int32Array::from(vec![10, 20]);
+    let array = DictionaryArray::new(keys, Arc::new(numbers.clone()) as ArrayRef);
     let decoded = parts(array.clone(), &Form::Decoded(Box::new(Form::Tensor))).unwrap();
     assert_eq!(values(&decoded), [20_i32, 10, 20].map(i32::to_le_bytes).concat());
     let Part::Indices(indices, dictionary) = parts(array, &Form::Indices(Box::new(Form::Tensor))).unwrap() else {
@@ -184,6 +208,19 @@ fn dictionaries_are_decoded_or_taken_apart() {
     };
     assert_eq!((indices.element, indices.values.as_slice()), (Element::Int(8), &[1, 0, 1][..]));
     assert_eq!(values(&dictionary), [10_i32, 20].map(i32::to_le_bytes).concat());
+    // What is written there is in no other batch of the same dictionary.
+    assert_ne!(values(&dictionary).as_ptr(), numbers.values().inner().as_ptr());
+}
+
+#[test]
+fn a_value_of_a_dictionary_may_be_null() {
+    let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(10), None]));
+    let array = DictionaryArray::new(Int8Array::from(vec![0, 1, 0]), numbers);
+    let form = Form::Indices(Box::new(Form::Tensor));
+    assert!(parts(array.clone(), &form).is_err());
+    let Part::Masked(part, mask) = parts(array, &form.masked()).unwrap() else { panic!() };
+    assert_eq!(mask.values.as_slice(), [1, 0, 1]);
+    assert!(matches!(*part, Part::Indices(..)));
 }
 
 #[test]

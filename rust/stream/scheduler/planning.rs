@@ -57,10 +57,7 @@ impl Scheduler {
             self.is_planned_to_end = true;
             return Ok(false);
         };
-        let batch_bytes = self.row_bytes.of(slice.len).saturating_add(planned_bytes(slice.len));
-        if batch_bytes > self.budget.limit() {
-            return Err(self.too_large_batch(&slice, batch_bytes));
-        }
+        self.check_size(&slice)?;
         match &mut self.position {
             Some(position) => *position = slice.next,
             None => drop(self.numbers.next()),
@@ -76,12 +73,16 @@ impl Scheduler {
         self.note_planned(number, &wanted);
         self.budget.reserve(planned_bytes(rows.len()));
         let num_missing = wanted.iter().filter(|(key, _)| !self.is_held(key)).count();
+        let of_part = |(key, count): &(PieceKey, u32)| {
+            self.residents.get(key).map_or(0, |resident| resident.part.decoded_bytes(*count))
+        };
+        let expected = wanted.iter().map(of_part).fold(0, u64::saturating_add);
         let (pieces, row_counts): (Vec<PieceKey>, Vec<u32>) = wanted.into_iter().unzip();
         if self.block > 0 {
             note_wanted(&mut self.residents, &pieces, &rows);
         }
         let progress = Progress::Planned { rows, num_missing };
-        self.batches.push_back(PlannedBatch { slice, pieces, row_counts, progress });
+        self.batches.push_back(PlannedBatch { slice, pieces, row_counts, expected, progress });
         for piece in finished {
             let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
             for part in (0..).take(num_parts) {
@@ -117,14 +118,44 @@ impl Scheduler {
         (len > 0).then(|| BatchSlice { first, step: 1, len, padding: None, next: first + len as u64 })
     }
 
+    /// Refuses a batch that exceeds the limit, as large as rows were so far, and as its own are by the footers.
+    fn check_size(&mut self, slice: &BatchSlice) -> Result<(), TooLarge> {
+        let (limit, planned) = (self.budget.limit(), planned_bytes(slice.len));
+        let mut row_bytes = self.row_bytes.of(slice.len);
+        if planned <= limit && row_bytes.saturating_add(planned) > limit {
+            row_bytes = row_bytes.min(self.expected_bytes(slice));
+        }
+        let is_too_large = row_bytes.saturating_add(planned) > limit;
+        if is_too_large { Err(self.too_large_batch(slice, row_bytes)) } else { Ok(()) }
+    }
+
+    /// Returns the bytes of the rows of a batch by the footers of their own parts.
+    fn expected_bytes(&mut self, slice: &BatchSlice) -> u64 {
+        let mut refs = Vec::with_capacity(slice.len);
+        self.walk.clone().visit(slice.first, slice.step, slice.len, &mut refs, &mut Vec::new());
+        let mut bytes = 0_u64;
+        for of_piece in refs.chunk_by(|one, next| one.piece == next.piece) {
+            let piece = of_piece[0].piece;
+            let parts = self.parts.entry(piece).or_insert_with(|| (self.cut)(piece).into());
+            let first = self.plan.piece(piece).kept.start;
+            for row in of_piece {
+                let kept = self.plan.kept_row(piece.span, first + row.row);
+                let part = parts.get(parts.partition_point(|part| part.kept.end <= kept));
+                bytes = bytes.saturating_add(part.map_or(0, |part| part.decoded_bytes(1)));
+            }
+        }
+        self.row_bytes.corrected(bytes)
+    }
+
     /// Says of a batch that exceeds the limit what it needs; or of its first part, if not even that fits.
-    fn too_large_batch(&self, slice: &BatchSlice, batch_bytes: u64) -> TooLarge {
+    fn too_large_batch(&self, slice: &BatchSlice, row_bytes: u64) -> TooLarge {
         let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
         let part_bytes = (self.cut)(piece).first().map_or(0, |part| part.cost.total());
         if part_bytes > self.budget.limit() {
             return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
         }
-        let needed_bytes = batch_bytes.saturating_add(self.row_bytes.of(slice.len)).saturating_add(part_bytes);
+        let of_batch = row_bytes.saturating_mul(2).saturating_add(planned_bytes(slice.len));
+        let needed_bytes = of_batch.saturating_add(part_bytes);
         TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
     }
 
@@ -155,7 +186,7 @@ impl Scheduler {
     fn want(&mut self, refs: &[RowRef]) -> (Vec<(PieceKey, u32)>, PlannedRows) {
         let mut wants = Wants::default();
         let mut rows = Vec::with_capacity(refs.len());
-        let (plan, is_drawn) = (self.plan.clone(), self.plan.is_drawn());
+        let (plan, is_drawn) = (Arc::clone(&self.plan), self.plan.is_drawn());
         let mut rest = refs;
         while let Some((&RowRef { piece, row }, others)) = rest.split_first() {
             let index = self.open(&mut wants, piece);

@@ -1,0 +1,69 @@
+//! `x IN (SELECT ...)` where it matters whether it is false or NULL.
+//!
+//! It is NULL where `x` is, or where `x` is not among the values and one of these is NULL. The engine knows that of a
+//! condition that is nothing but `x NOT IN (SELECT ...)`. Within others it joins, and has false for NULL, so that
+//! `x NOT IN (SELECT ...) OR y` kept rows that it must not keep. There a `CASE` says what the join does not.
+
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Result as PlanResult, ScalarValue};
+use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::logical_expr::expr::InSubquery;
+use datafusion::logical_expr::{
+    BinaryExpr, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Operator, lit, scalar_subquery, when,
+};
+
+/// Tells NULL from false in the conditions of a plan.
+pub(super) fn with_unknown_members(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let told = plan.transform_up_with_subqueries(|node| {
+        let LogicalPlan::Filter(filter) = node else { return Ok(Transformed::no(node)) };
+        let Filter { predicate, input, .. } = filter;
+        let told = told(predicate, true)?;
+        let filter = Filter::try_new(told.data, input)?;
+        Ok(Transformed::new_transformed(LogicalPlan::Filter(filter), told.transformed))
+    })?;
+    Ok(told.data)
+}
+
+/// Rewrites a condition whose rows are kept where it is true; `is_whole` says whether it is one of those that must all hold.
+fn told(condition: Expr, is_whole: bool) -> PlanResult<Transformed<Expr>> {
+    match condition {
+        Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
+            let is_whole = is_whole && op == Operator::And;
+            let (left, right) = (told(*left, is_whole)?, told(*right, is_whole)?);
+            let is_new = left.transformed || right.transformed;
+            let both = BinaryExpr { left: Box::new(left.data), op, right: Box::new(right.data) };
+            Ok(Transformed::new_transformed(Expr::BinaryExpr(both), is_new))
+        }
+        Expr::Not(inner) if matches!(*inner, Expr::InSubquery(_)) => {
+            let Expr::InSubquery(inner) = *inner else { return Ok(Transformed::no(Expr::Not(inner))) };
+            let flipped = Expr::InSubquery(InSubquery { negated: !inner.negated, ..inner });
+            Ok(Transformed::new_transformed(told(flipped, is_whole)?.data, true))
+        }
+        Expr::InSubquery(inner) if is_whole || !inner.negated => Ok(Transformed::no(Expr::InSubquery(inner))),
+        other => other.transform_up(|node| match node {
+            Expr::InSubquery(inner) => three_valued(inner).map(Transformed::yes),
+            other => Ok(Transformed::no(other)),
+        }),
+    }
+}
+
+fn three_valued(inner: InSubquery) -> PlanResult<Expr> {
+    let values = LogicalPlanBuilder::from(inner.subquery.subquery.as_ref().clone());
+    let columns = values.schema().columns();
+    // Others are refused where types are checked.
+    let [value] = columns.as_slice() else { return Ok(Expr::InSubquery(inner)) };
+    let value = Expr::Column(value.clone());
+    let InSubquery { expr, subquery, negated } = inner;
+    let number_of = |rows: LogicalPlanBuilder| -> PlanResult<Expr> {
+        let counted = rows.aggregate(Vec::<Expr>::new(), [count(lit(1_i64))])?.build()?;
+        Ok(scalar_subquery(counted.into()))
+    };
+    let num_values = number_of(values.clone())?;
+    let num_nulls = number_of(values.filter(value.is_null())?)?;
+    let is_unknown = expr.as_ref().clone().is_null().or(num_nulls.gt(lit(0_i64)));
+    let is_there = Expr::InSubquery(InSubquery { expr, subquery, negated: false });
+    when(is_there, lit(!negated))
+        .when(num_values.eq(lit(0_i64)), lit(negated))
+        .when(is_unknown, lit(ScalarValue::Boolean(None)))
+        .otherwise(lit(negated))
+}

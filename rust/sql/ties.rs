@@ -1,0 +1,33 @@
+//! Closes the orders that sorts leave open: rows that tie stand in the order of the dataset.
+//!
+//! For windows the engine sorts by their keys alone, so that the order of equals depends on how the rows came, in how many
+//! batches, and on the memory limit. Where the numbers of rows are [carried](super::carry) along they become the last key
+//! of every sort. Frames and peers stay what they are, since windows know nothing of it.
+
+use std::sync::Arc;
+
+use datafusion::common::Result as PlanResult;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::physical_expr::PhysicalSortExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::sorts::sort::SortExec;
+
+use super::table::ROW;
+
+/// Adds the number of the row to the keys of each sort whose rows have one.
+pub(super) fn with_closed_sorts(plan: Arc<dyn ExecutionPlan>) -> PlanResult<Arc<dyn ExecutionPlan>> {
+    let closed = plan.transform_up(|node| {
+        let Some(sort) = node.downcast_ref::<SortExec>() else { return Ok(Transformed::no(node)) };
+        let Ok(row) = Column::new_with_schema(ROW, &sort.schema()) else { return Ok(Transformed::no(node)) };
+        // The first rows of an order are asked for where it is closed already.
+        if sort.fetch().is_some() {
+            return Ok(Transformed::no(node));
+        }
+        let mut keys = sort.expr().clone();
+        keys.push(PhysicalSortExpr::new_default(Arc::new(row)));
+        let closed = SortExec::new(keys, Arc::clone(sort.input()));
+        Ok(Transformed::yes(Arc::new(closed.with_preserve_partitioning(sort.preserve_partitioning()))))
+    })?;
+    Ok(closed.data)
+}

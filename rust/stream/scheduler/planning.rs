@@ -175,8 +175,7 @@ impl Scheduler {
         refs
     }
 
-    /// Returns the rows of a slice as runs, where they are some, as those of a single process that reads the dataset in its
-    /// order.
+    /// Returns the rows of a slice as runs, where they come in such: a single process reads all of the dataset in its order.
     fn visit_runs(&mut self, slice: &BatchSlice, finished: &mut Vec<PieceId>) -> Option<Vec<RowRun>> {
         let may_be = slice.step == 1 && slice.padding.is_none() && self.holes.is_empty() && !self.plan.is_drawn();
         if may_be { self.walk.visit_runs(slice.first, slice.len, finished) } else { None }
@@ -235,7 +234,7 @@ impl Scheduler {
     }
 
     /// Returns the place, among the parts that the batch needs, of the one that holds a kept row of an opened piece, and the
-    /// rows of that part. Nobody needed it before: it is queued.
+    /// rows of that part. If nobody needed it before, it is queued.
     fn want_part(&mut self, wants: &mut Wants, index: usize, row: u32) -> (u32, Range<u32>) {
         let &Opened { piece, ref parts, first_place, .. } = &wants.opened[index];
         let part = if parts.len() == 1 { 0 } else { parts.partition_point(|part| part.kept.end <= row) };

@@ -114,6 +114,10 @@ only imported torch.
   with 16 threads, DataFusion with filters pushed down and 16 partitions. Polars and Lance size themselves. DuckDB is
   the newest release whose `httpfs` is on a package registry (`python/requirements/duckdb-httpfs.txt`), not the one of
   the table below. The best *on Parquet* leaves out Lance, which reads a converted copy.
+- **Page by page**: Forebay reads up to 16 MiB that may hold no kept row where it would wait for a round trip otherwise
+  (`round_trip_bytes` in [stores](howto/stores.md#options)). *Forebay, exact* waits. *MiB of pages* are those of the
+  pages that hold its kept rows, and of those that its filter had to see; *bytes read* are all that the store sent, but
+  the footers.
 - **Random rows** are taken from *wide* with pages of 64 KiB by number, in one call: `Dataset.gather`, `take` of Lance,
   `Dataset.take` of pyarrow.
 

@@ -40,6 +40,7 @@ SELECTIVITIES = (0.00001, 0.001, 0.01, 0.1, 0.5, 1.0)
 SHAPES = ("narrow", "wide")
 LANCE = "lance (converted)"
 OURS = "forebay"
+EXACT = "forebay, exact"
 TAKEN_ROWS = 1000
 STREAMS = 4
 PAGE_NAMES = {"64k": "64 KiB", "1m": "1 MiB"}
@@ -49,6 +50,12 @@ QUICK = (0.001, 0.5)
 
 SPARSE = 0.001
 """Up to this selectivity no reader has more to ask for than fits into its requests at once."""
+
+MOST_OVER_READ = 1.2
+"""Times the pages that hold rows."""
+
+ROUND_TRIP_MIB = 16
+"""What Forebay reads in vain at most, to spare a round trip."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,13 @@ class Result:
     seconds: float
     rows: int
     traffic: Traffic
+    opening_bytes: int = 0
+    page_bytes: int = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Returns the bytes after opening."""
+        return self.traffic.bytes - self.opening_bytes
 
     @property
     def texts(self) -> list[str]:
@@ -186,6 +200,7 @@ def _rounds(run: Run, folder: Path, name: str, delay_ms: int, readers: Iterable[
     seconds: dict[str, list[float]] = defaultdict(list)
     delivered: dict[str, tuple[int, int]] = {}
     traffic: dict[str, Traffic] = {}
+    needed: dict[str, tuple[int, int]] = {}
     with SlowStore(folder, delay_ms / 1000) as store:
         for _ in range(run.num_rounds):
             for reader in readers:
@@ -193,10 +208,11 @@ def _rounds(run: Run, folder: Path, name: str, delay_ms: int, readers: Iterable[
                 seconds[reader].append(found.seconds)
                 delivered[reader] = (found.rows, found.checksum)
                 traffic[reader] = store.traffic()
+                needed[reader] = (found.opening_bytes, found.page_bytes)
     if len(set(delivered.values())) > 1:
         raise FailedError(f"the readers do not agree on {name}: {delivered}")
     results = {
-        reader: Result(statistics.median(found), delivered[reader][0], traffic[reader])
+        reader: Result(statistics.median(found), delivered[reader][0], traffic[reader], *needed[reader])
         for reader, found in seconds.items()
     }
     print(
@@ -231,7 +247,7 @@ def _duckdb_python() -> str:
 
 def _plain(results: dict[str, Result]) -> dict[str, float]:
     """Returns the seconds of the rivals that read the same Parquet."""
-    return {name: result.seconds for name, result in results.items() if name not in (OURS, LANCE)}
+    return {name: result.seconds for name, result in results.items() if name not in (OURS, EXACT, LANCE)}
 
 
 def _lead(results: dict[str, Result]) -> float:
@@ -251,8 +267,11 @@ def _seconds(scanned: dict[Cell, dict[str, Result]]) -> Table:
 
 
 def _traffic(scanned: dict[Cell, dict[str, Result]]) -> Table:
-    rows = [[cell.name, *(_asked(results[name].traffic) for name in READERS)] for cell, results in scanned.items()]
-    return Table(f"Scans: {TRAFFIC}", ["cell", *READERS], rows)
+    rows = [
+        [cell.name, *(_asked(results[name].traffic) for name in READERS), f"{results[EXACT].page_bytes / MIB:,.1f}"]
+        for cell, results in scanned.items()
+    ]
+    return Table(f"Scans: {TRAFFIC}", ["cell", *READERS, "MiB of pages"], rows)
 
 
 def _bars(scanned: dict[Cell, dict[str, Result]], taken: dict[int, dict[str, Result]]) -> list[Bar]:
@@ -265,6 +284,18 @@ def _bars(scanned: dict[Cell, dict[str, Result]], taken: dict[int, dict[str, Res
         Bar("scans at 0 ms, the worst cell: the best on Parquet", worst(lambda cell: cell.delay_ms == 0), 1 / 1.3),
         # The listing, the footers, the columns of the filter, the payload.
         Bar("scans, longest chain of requests, up to 0.1 %", max(chains), 4, at_most=True),
+        Bar(
+            "scans page by page, the worst cell: bytes read : pages that hold rows",
+            max(found[EXACT].read_bytes / found[EXACT].page_bytes for found in scanned.values()),
+            MOST_OVER_READ,
+            at_most=True,
+        ),
+        Bar(
+            f"scans, the worst cell: MiB read beyond {MOST_OVER_READ} of the pages that hold rows",
+            max((found[OURS].read_bytes - MOST_OVER_READ * found[OURS].page_bytes) / MIB for found in scanned.values()),
+            ROUND_TRIP_MIB,
+            at_most=True,
+        ),
     ]
     for delay_ms, bar in ((50, 1.0), (0, 0.5)):
         lead = taken[delay_ms][LANCE].seconds / taken[delay_ms][OURS].seconds

@@ -49,22 +49,46 @@ class Scanned:
     seconds: float
     rows: int
     checksum: int
+    opening_bytes: int = 0
+    """Bytes of footers and the indexes that came with them, as Forebay counts them."""
+    page_bytes: int = 0
+    """Bytes of the pages that hold the kept rows, and of those that the filter had to see, as Forebay counts them."""
 
 
-def forebay(task: Task) -> Batches:
+class Forebay:
     """Forebay, with nothing kept from runs before."""
-    import pyarrow as pa
 
-    import forebay as fb
+    def __init__(self, task: Task, **options: str) -> None:
+        self._task = task
+        self._options = options
+        self._read: Any = None
 
-    def run() -> Any:
-        options = {f"aws_{name}": value for name, value in _s3(task).items()}
+    def __call__(self) -> Any:
+        import pyarrow as pa
+
+        import forebay as fb
+
+        task = self._task
+        options = {f"aws_{name}": value for name, value in _s3(task).items()} | self._options
         ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", split="train", storage_options=options)
         if task.rows is not None:
             return [pa.record_batch(ds.select_columns(task.columns).gather(task.rows))]
-        return pa.RecordBatchReader.from_stream(ds.filter(task.where).select_columns(task.columns))
+        self._read = ds.filter(task.where).select_columns(task.columns)
+        return pa.RecordBatchReader.from_stream(self._read)
 
-    return run
+    def needed(self) -> tuple[int, int]:
+        """Returns the bytes of footers, and of the pages that the filter and the kept rows are in. Reads nothing."""
+        if self._read is None:
+            return 0, 0
+        facts = self._read.explain()
+        stages = facts["stages"]
+        of_filter = sum(stages[name]["bytes_wanted"] for name in ("indexes", "predicates") if name in stages)
+        return stages["footers"]["bytes_fetched"], facts["payload_bytes"] + of_filter
+
+
+def exact(task: Task) -> Forebay:
+    """Forebay where it waits, rather than read a page that may hold no kept row."""
+    return Forebay(task, round_trip_bytes="0")
 
 
 def duckdb(task: Task) -> Batches:
@@ -183,7 +207,8 @@ def _s3(task: Task) -> dict[str, str]:
 
 
 READERS: dict[str, Callable[[Task], Batches]] = {
-    "forebay": forebay,
+    "forebay": Forebay,
+    "forebay, exact": exact,
     "duckdb": duckdb,
     "polars": polars,
     "pyarrow": pyarrow,
@@ -225,7 +250,9 @@ def main(name: str, task: Task) -> None:
     for batch in batches():
         num_rows += batch.num_rows
         total += checksum(batch)
-    print(json.dumps(asdict(Scanned(time.perf_counter() - started, num_rows, total))), flush=True)
+    seconds = time.perf_counter() - started
+    needed = batches.needed() if isinstance(batches, Forebay) else ()
+    print(json.dumps(asdict(Scanned(seconds, num_rows, total, *needed))), flush=True)
     # Some readers leave threads that outlive or abort the interpreter; their measurement is done.
     os._exit(0)
 

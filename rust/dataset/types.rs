@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::LogicalType;
 use parquet::errors::ParquetError;
@@ -84,7 +85,12 @@ impl Types {
     fn derive(metadata: Arc<ParquetMetaData>) -> Result<Self, ParquetError> {
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new())?;
-        let readable = readable(reader.schema());
+        let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        let told = match pairs.map(|pair| pair.key.as_str()).any(|key| key == ARROW_SCHEMA_META_KEY) {
+            true => Told::ByArrow,
+            false => Told::ByParquet,
+        };
+        let readable = readable(reader.schema(), told);
         if readable != **reader.schema() {
             reader = load(ArrowReaderOptions::new().with_schema(Arc::new(readable)))?;
         }
@@ -166,17 +172,26 @@ fn with_extension<'a>(field: &FieldRef, leaves: &mut impl Iterator<Item = &'a Co
     }
 }
 
+/// Where the Arrow types of an object come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Its writer's own Arrow schema.
+    ByArrow,
+    /// Parquet's types.
+    ByParquet,
+}
+
 /// Returns `schema` with the types that batches have.
 ///
 /// Views would pin whole pages in the shuffle, so strings, binary and lists are plain. Dictionaries have an index that
 /// holds the values of all row groups; those that the decoder does not know are their values.
-fn readable(schema: &Schema) -> Schema {
-    let fields: Fields = schema.fields().iter().map(readable_field).collect();
+fn readable(schema: &Schema, told: Told) -> Schema {
+    let fields: Fields = schema.fields().iter().map(|field| readable_field(field, told)).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
-fn readable_field(field: &FieldRef) -> FieldRef {
-    let data_type = readable_type(field.data_type());
+fn readable_field(field: &FieldRef, told: Told) -> FieldRef {
+    let data_type = readable_type(field.data_type(), told);
     if data_type == *field.data_type() {
         Arc::clone(field)
     } else {
@@ -193,12 +208,12 @@ fn has_dictionary_decoder(values: &DataType) -> bool {
     }
 }
 
-fn readable_type(data_type: &DataType) -> DataType {
+fn readable_type(data_type: &DataType, told: Told) -> DataType {
     match data_type {
         DataType::Utf8View => DataType::Utf8,
         DataType::BinaryView => DataType::Binary,
         DataType::Dictionary(index, values) => {
-            let values = readable_type(values);
+            let values = readable_type(values, told);
             let index = match **index {
                 DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => DataType::Int32,
                 ref wide => wide.clone(),
@@ -209,12 +224,14 @@ fn readable_type(data_type: &DataType) -> DataType {
                 values
             }
         }
-        DataType::RunEndEncoded(_, values) => readable_type(values.data_type()),
-        DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item)),
-        DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item), *len),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(readable_field).collect()),
-        DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries), *is_sorted),
+        DataType::RunEndEncoded(_, values) => readable_type(values.data_type(), told),
+        DataType::List(item) | DataType::ListView(item) => DataType::List(readable_field(item, told)),
+        DataType::LargeList(item) | DataType::LargeListView(item) => DataType::LargeList(readable_field(item, told)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(readable_field(item, told), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(|field| readable_field(field, told)).collect()),
+        DataType::Map(entries, is_sorted) => DataType::Map(readable_field(entries, told), *is_sorted),
+        // Months, days and milliseconds; the decoder takes it to have no months.
+        DataType::Interval(_) if told == Told::ByParquet => DataType::Interval(IntervalUnit::MonthDayNano),
         other => other.clone(),
     }
 }

@@ -306,7 +306,7 @@ impl Selection {
         let within = within.map(|within| &within.rows[..]);
         let wanted = scan::Wanted { filter: &filter, within, payload };
         let (rows, mut report) =
-            scan::select(snapshot, wanted, &connections, limits, scan::round_trip_bytes, progress).await?;
+            scan::select(snapshot, wanted, &connections, limits, Connection::round_trip_bytes, progress).await?;
         let counted = metrics.snapshot();
         (report.bytes, report.requests) = (counted.bytes_fetched, counted.requests);
         (report.indexes, report.predicates) = (metrics.of(Stage::Indexes), metrics.of(Stage::Predicates));

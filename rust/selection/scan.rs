@@ -63,11 +63,6 @@ pub(crate) struct Limits {
 /// Says what one more dependent round trip to a store must save, in bytes.
 pub(super) type RoundTripBytes = fn(&Connection) -> u64;
 
-/// Returns what one more dependent round trip to a store must save, in bytes.
-pub(super) fn round_trip_bytes(connection: &Connection) -> u64 {
-    if connection.is_local { config::LOCAL_ROUND_TRIP_BYTES } else { config::REMOTE_ROUND_TRIP_BYTES }
-}
-
 /// Which rows are wanted, and what of them.
 pub(super) struct Wanted<'a> {
     pub(super) filter: &'a Filter,

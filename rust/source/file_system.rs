@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::StoreKey;
 use super::recover::{Client, Kind, Limit, Policy, Recovering};
-use super::settings::{HEDGE, RETRY_FOR, duration, flag, refused};
+use super::settings::{HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, duration, flag, refused};
 use super::traffic::Traffic;
 use crate::config;
 use crate::error::Result;
@@ -210,6 +210,7 @@ fn settings(options: &BTreeMap<String, String>) -> Result<(Limit, bool, BTreeMap
     let mut rest = options.clone();
     let retry_for = rest.remove(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
     let is_hedging = rest.remove(HEDGE).map_or(Ok(true), |text| flag(HEDGE, &text))?;
+    rest.remove(ROUND_TRIP_BYTES);
     let time = retry_for.unwrap_or(config::RETRY_FOR);
     Ok((Limit { time, option: RETRY_FOR, is_given: retry_for.is_some() }, is_hedging, rest))
 }

@@ -13,6 +13,8 @@ pub(crate) struct Preset {
     pub(crate) gap_bytes: u64,
     /// Ranges that lie this close are read together, whatever was measured: asking costs more than reading.
     pub(crate) least_gap_bytes: u64,
+    /// What one more dependent round trip must save at most: less of a store that was measured to send less in that time.
+    pub(crate) round_trip_bytes: u64,
     /// A larger range is split, because one connection does not fill a network.
     pub(crate) max_request_bytes: u64,
     /// Requests under way at first.
@@ -40,6 +42,7 @@ impl Preset {
             is_file_system: false,
             gap_bytes: config::REMOTE_GAP_BYTES,
             least_gap_bytes: config::LEAST_REMOTE_GAP_BYTES,
+            round_trip_bytes: config::REMOTE_ROUND_TRIP_BYTES,
             max_request_bytes: config::MAX_REQUEST_BYTES,
             first_concurrency: config::OBJECT_STORE_REQUESTS_IN_FLIGHT,
             concurrency: config::LEAST_REQUESTS_IN_FLIGHT..=config::MAX_REQUESTS_IN_FLIGHT,
@@ -67,6 +70,7 @@ impl Preset {
         let of_files = Self {
             gap_bytes: config::LOCAL_GAP_BYTES,
             least_gap_bytes: config::LOCAL_GAP_BYTES,
+            round_trip_bytes: config::LOCAL_ROUND_TRIP_BYTES,
             max_request_bytes: u64::MAX,
             first_concurrency: config::REQUESTS_IN_FLIGHT,
             ..Self::object_storage()

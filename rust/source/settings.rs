@@ -16,6 +16,9 @@ pub(super) const RETRY_FOR: &str = "retry_for";
 /// The option that says whether a late request may be made a second time.
 pub(super) const HEDGE: &str = "hedge";
 
+/// The option that says how many bytes one more round trip must save.
+pub(super) const ROUND_TRIP_BYTES: &str = "round_trip_bytes";
+
 /// The option that names certificates to trust, or holds them.
 pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
 
@@ -26,7 +29,7 @@ pub(crate) const AS_JSON: &str = " as JSON";
 /// which only file systems read.
 pub(super) fn options_of(key: &StoreKey, options: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let is_file_system = matches!(key, StoreKey::FileSystem(_));
-    let is_ours = |name: &str| [RETRY_FOR, HEDGE].contains(&name);
+    let is_ours = |name: &str| [RETRY_FOR, HEDGE, ROUND_TRIP_BYTES].contains(&name);
     let is_read = |name: &str| match name.strip_suffix(AS_JSON) {
         Some(plain) => is_file_system && !is_ours(plain),
         None => !is_file_system || is_ours(name) || !options.contains_key(&format!("{name}{AS_JSON}")),
@@ -57,6 +60,7 @@ impl Settings {
         let mut take = |name: &str| rest.remove(name).or_else(|| of_environment(key, name));
         let retry_for = take(RETRY_FOR).map(|text| duration(RETRY_FOR, &text)).transpose()?;
         let (hedge, certificate) = (take(HEDGE), take(CA_CERTIFICATE));
+        rest.remove(ROUND_TRIP_BYTES);
         Ok(Self {
             limit: Limit {
                 time: retry_for.unwrap_or(config::RETRY_FOR),
@@ -68,6 +72,17 @@ impl Settings {
             rest: rest.into_iter().collect(),
         })
     }
+}
+
+/// Returns how many bytes one more dependent round trip must save, if `options` or the environment say so.
+///
+/// # Errors
+///
+/// [`Error::Setting`] for what is no number of bytes.
+pub(super) fn round_trip_bytes(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<Option<u64>> {
+    let given = options.iter().find(|(name, _)| name.eq_ignore_ascii_case(ROUND_TRIP_BYTES));
+    let given = given.map(|(_, value)| value.clone()).or_else(|| of_environment(key, ROUND_TRIP_BYTES));
+    given.map(|text| num_bytes(ROUND_TRIP_BYTES, &text)).transpose()
 }
 
 /// Returns the variable of an option, named as the store's own: `AWS_RETRY_FOR`.
@@ -129,6 +144,25 @@ fn seconds(text: &str) -> Option<f64> {
     Some(seconds(text[..next].trim())? + seconds(&text[next..])?)
 }
 
+/// Reads a number of bytes, or one with a unit.
+fn num_bytes(name: &str, text: &str) -> Result<u64> {
+    let digits = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = text.trim()[digits.len()..].trim().to_ascii_lowercase();
+    let bytes_per_unit = match unit.as_str() {
+        "" | "b" => Some(1),
+        "kb" => Some(1_000),
+        "kib" => Some(1 << 10),
+        "mb" => Some(1_000_000),
+        "mib" => Some(1 << 20),
+        "gb" => Some(1_000_000_000),
+        "gib" => Some(1 << 30),
+        _ => None,
+    };
+    let number = digits.parse::<u64>().ok().zip(bytes_per_unit).and_then(|(number, unit)| number.checked_mul(unit));
+    let text = text.trim();
+    number.ok_or_else(|| refused(format!("`{name}`: expected a number of bytes such as `0` or `16 MiB`, got `{text}`")))
+}
+
 /// Reads a truth value.
 pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
@@ -183,6 +217,8 @@ mod tests {
         assert_eq!((found.limit.time, found.limit.is_given), (Duration::from_secs(120), true));
         assert!(!found.is_hedging);
         assert_eq!(found.rest, [("aws_region".to_owned(), "here".to_owned())]);
+        let found = settings(&s3, &[("Round_Trip_Bytes", "0")]).unwrap();
+        assert_eq!(found.rest, []);
         let default = settings(&s3, &[]).unwrap();
         assert_eq!((default.limit.time, default.is_hedging), (config::RETRY_FOR, true));
         assert!(!default.limit.is_given);
@@ -201,6 +237,20 @@ mod tests {
         ] {
             let said = settings(&s3, &[(name, text)]).unwrap_err().to_string();
             assert!(said.contains(name), "{said}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_numbers_with_or_without_a_unit() {
+        let s3 = StoreKey::S3("s3://bucket".into());
+        let found = |text: &str| round_trip_bytes(&s3, &BTreeMap::from([("Round_Trip_Bytes".into(), text.into())]));
+        assert_eq!(round_trip_bytes(&s3, &BTreeMap::new()).unwrap(), None);
+        for (text, expected) in [("0", 0), ("123", 123), (" 16 MiB ", 16 << 20), ("2kb", 2000), ("1GB", 1_000_000_000)] {
+            assert_eq!(found(text).unwrap(), Some(expected), "{text}");
+        }
+        for text in ["", "MiB", "-1", "1.5 MiB", "16 M", "99999999999 GiB", "1 2"] {
+            let said = found(text).unwrap_err().to_string();
+            assert!(said.contains("`round_trip_bytes`: expected a number of bytes"), "{text}: {said}");
         }
     }
 }

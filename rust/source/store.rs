@@ -47,6 +47,8 @@ pub struct Connection {
     pub(super) ahead: Option<Arc<Ahead>>,
     /// Shared with all that read the store.
     pub(super) traffic: Arc<Traffic>,
+    /// What one more dependent round trip must save, if the user says so.
+    given_round_trip_bytes: Option<u64>,
     pub(crate) is_local: bool,
     /// Whether the store honours `If-Match` on reads; answers are compared in any case.
     pub(crate) has_preconditions: bool,
@@ -67,6 +69,7 @@ impl Store {
             StoreKey::FileSystem(_) => file_system::check(&options)?,
             _ => clients::check(&key, &options)?,
         }
+        settings::round_trip_bytes(&key, &options)?;
         secrets::remember(&options);
         Ok(Self { key, options, connection: Mutex::new(None) })
     }
@@ -150,6 +153,7 @@ impl Store {
         };
         let made = Connection {
             has_suffixes: !matches!(self.key, StoreKey::Azure(_) | StoreKey::FileSystem(_)),
+            given_round_trip_bytes: settings::round_trip_bytes(&self.key, &self.options)?,
             ..Connection::new(client, io, traffic, self.key == StoreKey::Local)
         };
         *connection = Some(OfProcess::new(made.clone()));
@@ -167,6 +171,7 @@ impl Connection {
             slack: 0,
             ahead: None,
             traffic,
+            given_round_trip_bytes: None,
             is_local,
             has_preconditions: true,
             has_suffixes: true,
@@ -201,6 +206,11 @@ impl Connection {
     /// Returns what is known of the store now.
     pub fn known(&self) -> Known {
         self.traffic.known()
+    }
+
+    /// Returns how many bytes one more dependent round trip must save.
+    pub(crate) fn round_trip_bytes(&self) -> u64 {
+        self.given_round_trip_bytes.unwrap_or_else(|| self.traffic.round_trip_bytes())
     }
 }
 

@@ -75,15 +75,15 @@ impl Known {
     /// Returns how many bytes to have under way, so that the next come while those are used: what the network brings before
     /// the first byte of an answer. Of a slow one that is little, and more would only delay what is needed first.
     pub(crate) fn window_bytes(&self) -> u64 {
-        let bounds = config::FETCH_WINDOW_BYTES..=config::MAX_FETCH_WINDOW_BYTES;
-        let (Some(first_byte), Some(rate)) = (self.first_byte, self.bytes_per_second) else { return *bounds.start() };
-        let bytes = first_byte.as_secs_f64() * (rate * config::CONNECTIONS_OF_NETWORK).min(config::FAST_NETWORK);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a float saturates, and is clamped"
-        )]
-        (bytes as u64).clamp(*bounds.start(), *bounds.end())
+        let bytes = self.round_trip_bytes().unwrap_or(config::FETCH_WINDOW_BYTES);
+        bytes.clamp(config::FETCH_WINDOW_BYTES, config::MAX_FETCH_WINDOW_BYTES)
+    }
+
+    /// Returns how many bytes the network is likely to bring before the first byte of an answer, once both are measured.
+    fn round_trip_bytes(&self) -> Option<u64> {
+        let network = (self.bytes_per_second? * config::CONNECTIONS_OF_NETWORK).min(config::FAST_NETWORK);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
+        Some((self.first_byte?.as_secs_f64() * network) as u64)
     }
 }
 
@@ -194,6 +194,13 @@ impl Traffic {
         let num_idle = config::FEW_REQUESTS_IN_FLIGHT.saturating_sub(state.queue.len()).max(1);
         let share = num_bytes / num_idle as u64;
         share.max(round_trip_bytes / config::BODY_SHARE).clamp(config::LEAST_REQUEST_BYTES.min(largest), largest)
+    }
+
+    /// Returns how many bytes one more dependent round trip must save: no more than the network brings in its time.
+    pub(crate) fn round_trip_bytes(&self) -> u64 {
+        let most = self.preset.round_trip_bytes;
+        let measured = self.known().round_trip_bytes().filter(|_| self.preset.is_measured());
+        measured.map_or(most, |bytes| bytes.min(most))
     }
 
     /// Returns what is known of the store now.
@@ -340,6 +347,25 @@ mod tests {
         assert_eq!(window(200, 0.5), config::FETCH_WINDOW_BYTES, "slow");
         assert_eq!(window(10_000, 300.0), config::MAX_FETCH_WINDOW_BYTES, "frozen");
         assert_eq!(traffic(1).known().window_bytes(), config::FETCH_WINDOW_BYTES, "unknown");
+    }
+
+    #[test]
+    fn a_round_trip_is_worth_what_the_network_brings_in_it() {
+        let worth = |preset: Preset, first_byte_ms, kilobytes_per_second: u64| {
+            let traffic = Traffic::new(preset);
+            for _ in 0..20 {
+                let body = Duration::from_millis((1 << 20) / kilobytes_per_second);
+                traffic.lock().measured.note(1 << 20, Duration::from_millis(first_byte_ms), body);
+            }
+            traffic.round_trip_bytes()
+        };
+        let remote = Preset::object_storage;
+        assert_eq!(Traffic::new(remote()).round_trip_bytes(), config::REMOTE_ROUND_TRIP_BYTES, "nothing is known");
+        assert_eq!(worth(remote(), 50, 80_000), config::REMOTE_ROUND_TRIP_BYTES, "far and fast");
+        assert_eq!(worth(remote(), 50, 1_000) / 100_000, 32, "64 connections of 1 MB/s for 50 ms");
+        assert_eq!(worth(remote(), 1, 1_000_000) / 100_000, 31, "near: 25 Gbit/s for 1 ms");
+        assert_eq!(worth(remote().unmeasured(), 50, 1_000), config::REMOTE_ROUND_TRIP_BYTES, "not measured");
+        assert_eq!(worth(Preset::local(), 50, 1_000), config::LOCAL_ROUND_TRIP_BYTES);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import pickle
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 NUM_ROWS = 4000
 GROUP_ROWS = 50
 FIRST_CONCURRENCY = 64
+PAGED_ROWS = 8000
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -38,6 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     body: ClassVar[bytes]
     refusals: ClassVar[list[int]]
     delay: ClassVar[list[float]]
+    sent: ClassVar[list[int]]
 
     def do_GET(self) -> None:
         time.sleep(self.delay[0])
@@ -54,10 +57,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()
+        self.sent.append(last + 1 - first)
         self.wfile.write(self.body[first : last + 1])
 
     def log_message(self, *_arguments: object) -> None:
         """Says nothing."""
+
+
+@contextlib.contextmanager
+def served(body: bytes, **lists: list[Any]) -> Iterator[str]:
+    """Serves an object as long as it is entered, with the lists of a `Handler`."""
+    handler = type("OfTest", (Handler,), {"body": body, **lists})
+    with Server(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/x.parquet"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -83,13 +99,8 @@ def delay() -> list[float]:
 
 @pytest.fixture
 def url(path: Path, refusals: list[int], delay: list[float]) -> Iterator[str]:
-    handler = type("OfTest", (Handler,), {"body": path.read_bytes(), "refusals": refusals, "delay": delay})
-    with Server(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/x.parquet"
-        server.shutdown()
-        thread.join()
+    with served(path.read_bytes(), refusals=refusals, delay=delay, sent=[]) as url:
+        yield url
 
 
 def ids(ds: fb.Dataset) -> list[int]:
@@ -135,6 +146,51 @@ def test_the_time_to_the_first_byte_is_measured(url, delay):
     delay[0] = 0.05
     assert len(ids(ds)) == NUM_ROWS
     assert known(ds)["seconds_to_first_byte"] >= 0.05
+
+
+@pytest.fixture
+def paged(tmp_path: Path) -> bytes:
+    """An object of 8 MB in small pages, with a number that tells nobody where its rows are."""
+    path = tmp_path / "paged.parquet"
+    table = pa.table({
+        "mixed": [row * 2711 % PAGED_ROWS for row in range(PAGED_ROWS)],
+        "text": [f"{row:01000}" for row in range(PAGED_ROWS)],
+    })
+    pq.write_table(
+        table,
+        path,
+        row_group_size=PAGED_ROWS // 4,
+        write_batch_size=16,
+        data_page_size=16 << 10,
+        use_dictionary=False,
+        compression="none",
+        write_page_index=True,
+    )
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("where", ["mixed % 2000 = 17", "mixed = 5 OR mixed = 4100", "mixed < 3", "mixed > 7000"])
+def test_who_pays_for_bytes_reads_only_pages_that_hold_rows(paged, where):
+    sent: list[int] = []
+    with served(paged, refusals=[], delay=[0.0], sent=sent) as url:
+        found = {}
+        for worth in ("64 MiB", "0"):
+            ds = fb.load_dataset(url, split="train", storage_options={"round_trip_bytes": worth})
+            sent.clear()
+            read = ds.filter(where)
+            rows = pa.table(read)
+            facts = read.explain()
+            needed = facts["payload_bytes"] + facts["stages"]["predicates"]["bytes_wanted"]
+            found[worth] = (sum(sent), needed, rows["text"].to_pylist())
+    (most, _, rows), (least, needed, rows_of_pages) = found["64 MiB"], found["0"]
+    assert rows_of_pages == rows
+    assert least <= 1.2 * needed
+    assert least <= most
+
+
+def test_a_round_trip_is_worth_a_number_of_bytes(url):
+    with pytest.raises(fb.SettingError, match="`round_trip_bytes`: expected a number of bytes such as `0` or `16 MiB`"):
+        fb.load_dataset(url, split="train", storage_options={"round_trip_bytes": "much"})
 
 
 def test_an_analysis_measures_what_was_estimated(path):

@@ -197,6 +197,17 @@ def test_deltas_of_33_bits_are_refused(tmp_path):
         list(fb.load_dataset(tmp_path / "a.parquet", split="train"))
 
 
+def test_intervals_with_months_are_refused_and_the_other_columns_are_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    duckdb.sql(f"COPY (SELECT 7 AS id, INTERVAL 14 MONTH AS i, [INTERVAL 1 DAY] AS list) TO '{path}' (FORMAT parquet)")
+    ds = fb.load_dataset(path, split="train")
+    assert pa.table(ds.select_columns("id"))["id"].to_pylist() == [7]
+    for name in ("i", "list"):
+        says = rf"cannot decode column `{name}` in row group 0 of `.*a\.parquet`.*MonthDayNano"
+        with pytest.raises(fb.DataError, match=says):
+            list(ds.select_columns(name))
+
+
 def test_row_groups_and_types_of_duckdb(tmp_path):
     path = tmp_path / "a.parquet"
     with duckdb.connect() as connection:

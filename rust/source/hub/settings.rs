@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::error::Result;
 use crate::source::recover::Limit;
-use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, certificates, duration, flag, refused};
+use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, certificates, duration, flag, refused};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the Hub's store is opened with.
-pub(super) const OPTIONS: [&str; 9] = [
+pub(super) const OPTIONS: [&str; 10] = [
     "hf_endpoint",
     "hf_token",
     PATIENCE,
@@ -33,6 +33,7 @@ pub(super) const OPTIONS: [&str; 9] = [
     "proxy_url",
     RETRY_FOR,
     HEDGE,
+    ROUND_TRIP_BYTES,
     CA_CERTIFICATE,
 ];
 

@@ -59,16 +59,18 @@ class Forebay:
     """Forebay, with nothing kept from runs before."""
 
     def __init__(self, task: Task, **options: str) -> None:
+        # Imports are not timed.
+        import pyarrow as pa
+
+        import forebay as fb
+
+        self._pa, self._fb = pa, fb
         self._task = task
         self._options = options
         self._read: Any = None
 
     def __call__(self) -> Any:
-        import pyarrow as pa
-
-        import forebay as fb
-
-        task = self._task
+        pa, fb, task = self._pa, self._fb, self._task
         options = {f"aws_{name}": value for name, value in _s3(task).items()} | self._options
         ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", split="train", storage_options=options)
         if task.rows is not None:

@@ -49,6 +49,8 @@ CONDITIONS = {
     "label IN ('cat', 'eagle')": "label IN (0, 4)",
     "label NOT IN ('cat', 'eagle')": "label NOT IN (0, 4)",
     "label IN ('cat', 4)": "label IN (0, 4)",
+    "label = ANY(['cat', 'eagle', '3'])": "label IN (0, 3, 4)",
+    "NOT array_has(['cat', 'eagle'], label)": "label NOT IN (0, 4)",
     "label IS DISTINCT FROM 'dog'": "label IS DISTINCT FROM 1",
     "label IS NOT DISTINCT FROM 'dog'": "label IS NOT DISTINCT FROM 1",
     "NOT (label = 'cat' OR label = 'dog')": "NOT (label = 0 OR label = 1)",
@@ -131,6 +133,7 @@ def test_statistics_decide_names(ds: fb.Dataset) -> None:
     [
         ("label = 'doq'", "no class `doq` in column `label`; did you mean `dog`?"),
         ("label IN ('cat', 'Eagel')", "no class `Eagel` in column `label`; did you mean `eagle`?"),
+        ("label = ANY(['cat', 'Eagel'])", "no class `Eagel` in column `label`; did you mean `eagle`?"),
         ("label <> 'zzzzzzzzzz'", "no class `zzzzzzzzzz` in column `label`; it has `cat`, `dog`, `it's a bird`, `7`"),
         ("label < 'dog'", "column `label` is a ClassLabel: `dog` stands for a class, and classes have no order"),
         ("label BETWEEN 'cat' AND 'dog'", "column `label` is a ClassLabel: `cat` stands for a class"),

@@ -6,10 +6,11 @@ happen to be of one length, and media are decoded. Columns of plain numbers take
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.exceptions import DataError, SettingError, TensorError
 from forebay.features import datasets_module, read_features, with_plain_arrays
+from forebay.options import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +26,7 @@ NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError, Overflo
 
 def check_compat(compat: object) -> None:
     """Refuses what is not the name of a library whose batches are known."""
-    if compat is not None and compat not in get_args(Compat):
-        raise SettingError(f"compat: expected 'datasets' or None, got {compat!r}")
+    check_choice("compat", compat, Literal[Compat, None])
 
 
 class DatasetsFormat:

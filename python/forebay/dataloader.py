@@ -115,6 +115,7 @@ class DataLoader:
         if in_order is not True:
             raise SettingError("in_order: batches always come in their order, so that runs can be repeated and resumed")
         check_flag("persistent_workers", persistent_workers)
+        check_flag("pin_memory", pin_memory)
         if collate_fn is not None and not callable(collate_fn):
             raise SettingError(f"collate_fn: expected a function, got {collate_fn!r}")
         self.dataset = _shuffled(dataset, shuffle)
@@ -135,7 +136,8 @@ class DataLoader:
             )
         if pin_memory:
             settings["pin_memory"] = pin_memory
-        if pin_memory_device:
+        device: object = pin_memory_device
+        if not isinstance(device, str) or device:
             settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
@@ -247,9 +249,10 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
             f"multiprocessing_context: expected 'spawn', 'forkserver' or a context of one of them, got {context!r}"
         )
     method = find() if callable(find) else context
+    seconds: object = timeout
     options = PoolOptions(
         prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
-        timeout=timeout or None,
+        timeout=None if isinstance(seconds, int | float) and not seconds else timeout,
         start_method=cast("StartMethod", method or "spawn"),
         worker_init_fn=init,
     )
@@ -281,7 +284,8 @@ def _in_format(
 ) -> Stream[Any]:
     """Returns a stream in the dataset's own format, of which rows are made."""
     for name, instead in OF_BATCHES.items():
-        if settings.pop(name, None) not in (None, False):
+        value = settings.pop(name, None)
+        if value is not None and value is not False:
             raise SettingError(
                 f"{name}: `collate_fn` is given rows of the dataset's format, not the batches of `to_torch`; {instead}"
             )

@@ -243,7 +243,7 @@ class Dataset:
             >>> ds.select_columns(["path", "size"]).rename_column("size", "num_bytes").column_names
             ['path', 'num_bytes']
         """
-        return self.rename_columns({original_column_name: new_column_name})
+        return self.rename_columns({check_text("original_column_name", original_column_name): new_column_name})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Dataset:
         """Gives columns other names. Features, rows and their order stay.
@@ -305,7 +305,7 @@ class Dataset:
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
         """Gives one column another feature; see `cast`."""
-        return self.cast({column: feature})
+        return self.cast({check_text("column", column): feature})
 
     def decode(self, enable: bool = True) -> Dataset:
         """Yields rows as `datasets` does: images as `PIL.Image`, audio as decoders, JSON as objects, ...
@@ -905,15 +905,17 @@ class Dataset:
         Reads the first row groups only as far as needed.
 
         Raises:
-            SettingError: `n` is below 1, or more than a batch can have.
+            SettingError: `n` is below 0, or more than a batch can have.
             ForebayError: as `iter`.
 
         Example:
             >>> ds.select_columns(["path", "size"]).head(2).num_rows
             2
         """
-        n = check_count("n", n, most=MOST_BATCH_ROWS)
+        n = check_count("n", n, least=0, most=MOST_BATCH_ROWS)
         self._evaluate()
+        if n == 0:
+            return self._native.empty_batch()
         batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
 
@@ -1006,6 +1008,7 @@ class Dataset:
             >>> facts["rows_kept"], facts["measured"]["rows"]
             (50, 50)
         """
+        check_flag("analyze", analyze)
         num_rows = self.num_rows
         measured = {"measured": self._measure()} if analyze else {}
         facts = self._native.explain() | {"rows_kept": num_rows} | {"order": self._order()}
@@ -1105,7 +1108,7 @@ def _share(
     if rank is None or world_size is None:
         rank, world_size = current_world()
     group = None
-    if mesh is not None or replicate != 1:
+    if mesh is not None or check_count("replicate", replicate) != 1:
         group = rank, world_size
         rank, world_size = share_of(rank, world_size, mesh, replicate, is_detected=is_detected)
     return ShareOptions(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 from forebay.columns import row_of
 from forebay.compat import DatasetsFormat, check_compat
 from forebay.exceptions import DataError, ForebayError, SettingError
-from forebay.options import check_text
+from forebay.options import check_text, is_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ def make_format(name: str | None, forms: Mapping[str, str] | None = None, compat
         SettingError: no such format, its library is not installed, or it knows no forms.
     """
     check_compat(compat)
-    if name is not None and name not in get_args(FormatName):
+    if not is_choice(name, Literal[FormatName, None]):
         raise SettingError(f"format: expected one of {', '.join(get_args(FormatName))} or None, got {name!r}")
     if compat is not None:
         if forms is not None:

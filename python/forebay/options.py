@@ -59,8 +59,7 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         keep_count(self, "memory_limit", least=LEAST_MEMORY_LIMIT)
-        if self.on_error not in get_args(OnError):
-            raise SettingError(f"on_error: expected 'raise' or 'skip', got {self.on_error!r}")
+        check_choice("on_error", self.on_error, OnError)
         if isinstance(self.max_skipped, float):
             if not 0 <= self.max_skipped < 1:
                 raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {self.max_skipped}")
@@ -138,8 +137,9 @@ class PoolOptions:
         ):
             raise SettingError(f"timeout: expected seconds above 0, or None, got {self.timeout!r}")
         method: object = self.start_method
-        if method not in get_args(StartMethod):
-            why = "; this process has threads, and a fork of it may wait for ever" if method == "fork" else ""
+        if not is_choice(method, StartMethod):
+            is_fork = isinstance(method, str) and method == "fork"
+            why = "; this process has threads, and a fork of it may wait for ever" if is_fork else ""
             raise SettingError(f"start_method: expected 'spawn' or 'forkserver', got {method!r}{why}")
         if self.worker_init_fn is not None and not callable(self.worker_init_fn):
             raise SettingError(f"worker_init_fn: expected a function, got {self.worker_init_fn!r}")
@@ -167,8 +167,7 @@ class ShareOptions:
         if self.rank >= self.world_size:
             raise SettingError(f"rank: expected below the world size of {self.world_size}, got {self.rank}")
         check_flag("drop_last", self.drop_last)
-        if self.remainder not in get_args(Remainder):
-            raise SettingError(f"remainder: expected 'drop', 'pad' or 'keep', got {self.remainder!r}")
+        check_choice("remainder", self.remainder, Remainder)
         check_flag("read_once", self.read_once)
         if self.read_once and self.group is None:
             raise SettingError("read_once: every rank gets batches of its own; pass `mesh` or `replicate`")
@@ -239,7 +238,9 @@ def check_names(name: str, values: object) -> list[str]:
     """Returns a name, or several, as a list; refuses what is neither."""
     if isinstance(values, str):
         return [check_text(name, values)]
-    if not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
+    # An array without a dimension only says that it can be iterated.
+    is_scalar = getattr(values, "shape", None) == ()
+    if is_scalar or not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
         raise SettingError(f"{name}: expected a name or a list of names, got {values!r}")
     return [check_text(name, value) for value in values]
 
@@ -251,6 +252,20 @@ def check_named(name: str, values: object, what: str) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
         raise SettingError(f"{name}: expected a dict of {what} by name, got {type(values).__name__}")
     return {check_text(name, key): value for key, value in values.items()}
+
+
+def is_choice(value: object, choices: Any) -> bool:
+    """Whether a value is one of a `Literal` of texts and None. Arrays are none, and cannot be compared with one."""
+    return (value is None or isinstance(value, str)) and value in get_args(choices)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Refuses what is not one of a `Literal` of texts and None."""
+    if not is_choice(value, choices):
+        *others, last = (repr(choice) for choice in get_args(choices) if choice is not None)
+        texts = f"{', '.join(others)} or {last}" if others else last
+        or_none = " or None" if None in get_args(choices) else ""
+        raise SettingError(f"{name}: expected {texts}{or_none}, got {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:

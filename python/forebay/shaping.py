@@ -10,11 +10,11 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from forebay.access import is_number
 from forebay.exceptions import SettingError
-from forebay.options import OnError, check_count, check_flag, check_names, check_text, keep_count
+from forebay.options import OnError, check_choice, check_count, check_flag, check_names, check_text, keep_count
 
 if TYPE_CHECKING:
     from forebay.formats import Format
@@ -32,12 +32,6 @@ MAX_PIXELS = 178_956_970
 """Pixels of an encoded image by default: where PIL refuses a bomb."""
 
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        expected = " or ".join(repr(choice) for choice in get_args(choices))
-        raise SettingError(f"{name}: expected {expected}, got {value!r}")
-
-
 def _check_values(values: object) -> None:
     if not isinstance(values, Mapping):
         raise SettingError(f'values: expected a dict such as {{"labels": -100}}, got {values!r}')
@@ -52,7 +46,7 @@ def _integers(dtype: Dtype | None) -> str:
 
 
 def _check_dtype(dtype: object) -> None:
-    _check_choice("dtype", dtype, Literal[Dtype, None])
+    check_choice("dtype", dtype, Literal[Dtype, None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +83,14 @@ class Pad:
     def __post_init__(self) -> None:
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))
-        _check_choice("to", self.to, PadTo)
+        check_choice("to", self.to, PadTo)
         if self.max_length is not None:
             keep_count(self, "max_length", most=(1 << 31) - 1)
         elif self.to == "max_length":
             raise SettingError("max_length: `to='max_length'` needs one")
         keep_count(self, "multiple_of", most=1 << 20)
-        _check_choice("side", self.side, Side)
-        _check_choice("truncation_side", self.truncation_side, Side)
+        check_choice("side", self.side, Side)
+        check_choice("truncation_side", self.truncation_side, Side)
         _check_values(self.values)
         _check_dtype(self.dtype)
         if self.mask is not None:
@@ -149,7 +143,7 @@ class Pack:
 
     def __post_init__(self) -> None:
         keep_count(self, "length", most=(1 << 31) - 1)
-        _check_choice("mode", self.mode, PackMode)
+        check_choice("mode", self.mode, PackMode)
         if self.columns is not None:
             object.__setattr__(self, "columns", check_names("columns", self.columns))
             if not self.columns:
@@ -222,13 +216,13 @@ class Image:
 
     def __post_init__(self) -> None:
         self._size()
-        _check_choice("crop", self.crop, Literal[Crop, None])
+        check_choice("crop", self.crop, Literal[Crop, None])
         _check_range("scale", self.scale, most=1.0)
         _check_range("ratio", self.ratio, most=math.inf)
         _check_flip(self.flip)
-        _check_choice("layout", self.layout, Layout)
-        _check_choice("mode", self.mode, ColorMode)
-        _check_choice("on_error", self.on_error, OnError)
+        check_choice("layout", self.layout, Layout)
+        check_choice("mode", self.mode, ColorMode)
+        check_choice("on_error", self.on_error, OnError)
         keep_count(self, "max_pixels")
 
     def _size(self) -> tuple[int, int]:

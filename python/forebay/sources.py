@@ -164,7 +164,7 @@ def _find(request: Request) -> _Found:
                 f"revision: `{', '.join(map(_shown, sources))}` is not on the Hub; only its datasets have revisions"
             )
         return _find_elsewhere(request)
-    if wanted != Wanted():
+    if not wanted.is_default:
         raise SettingError(
             "name, data_files, data_dir: they choose among the files of one dataset, and a list names files"
         )
@@ -219,7 +219,7 @@ def _find_elsewhere(request: Request) -> _Found:
         # The objects of a manifest may be on the Hub.
         request.options.setdefault("hf_token", token)
     if len(request.sources) > 1:
-        if wanted != Wanted():
+        if not wanted.is_default:
             raise SettingError(
                 "name, data_files, data_dir: they choose among the files of one folder, and a list names files"
             )
@@ -232,7 +232,7 @@ def _find_elsewhere(request: Request) -> _Found:
         card = _card(folder)
         if card.configs:
             return _of_folder(folder, card, wanted)
-        if wanted == Wanted():
+        if wanted.is_default:
             return _Found(info={} if card.default is None else card.info(card.default))
         # What is named otherwise has no features of the card, as in `datasets`.
         return _of_folder(folder, Card(), wanted)
@@ -245,7 +245,7 @@ def _find_elsewhere(request: Request) -> _Found:
             f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "
             f"`split={wanted.name!r}`"
         )
-    if wanted == Wanted():
+    if wanted.is_default:
         return _Found()
     base = "/".join(part for part in (source.rstrip("/"), (wanted.data_dir or "").strip("/")) if part)
     if wanted.data_files is None:

@@ -81,6 +81,23 @@ impl Fragment {
         is_complete.then_some(PageBounds { first_rows, mins, maxes, null_counts })
     }
 
+    /// Returns the bounds of a root column in a row group, as those of its only page; `None` where it has more of them.
+    ///
+    /// Where the object does not list pages, what is read of any column is all of it, as if that were one page.
+    pub(crate) fn chunk_bounds(&self, row_group: u32, root: usize) -> Option<PageBounds> {
+        let leaf = self.flat_leaf(root)?;
+        let group = self.row_group(row_group);
+        let num_pages = self.offset_index(row_group, leaf).map_or(1, |index| index.page_locations().len());
+        if num_pages > 1 || has_deprecated_bounds(group.column(leaf)) {
+            return None;
+        }
+        let schema = self.reader.schema();
+        let converter = StatisticsConverter::try_new(schema.field(root).name(), schema, self.reader.parquet_schema());
+        let converter = converter.ok()?;
+        let (mins, maxes) = (converter.row_group_mins([group]).ok()?, converter.row_group_maxes([group]).ok()?);
+        Some(PageBounds { first_rows: vec![0], mins, maxes, null_counts: None })
+    }
+
     /// Returns the only leaf of a root column that is not nested.
     pub(crate) fn flat_leaf(&self, root: usize) -> Option<usize> {
         let leaves = self.leaves(root);

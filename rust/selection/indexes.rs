@@ -4,6 +4,7 @@
 //! of unsorted values decide nothing. So they are loaded where half of the predicate columns' bytes are worth more than the
 //! indexes and the round trip that they wait for. Those that came with the footer cost nothing.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,12 +12,13 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::bloom::{Bloom, Blooms};
+use super::likely::Shares;
 use super::open::{Open, intersect};
 use super::pages::Pages;
 use super::parts::Part;
 use super::prune::{Pruner, Verdict};
 use super::scan::RoundTripBytes;
-use crate::dataset::Snapshot;
+use crate::dataset::{RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
 use crate::rows::RowSet;
@@ -111,6 +113,20 @@ impl Judge {
             open
         };
         Ok((judged.into_iter().map(add).collect(), sum))
+    }
+
+    /// Returns for each part which rows of a row group are likely to pass, if anything tells: indexes, or the statistics of
+    /// the row group where a column has no more than one page.
+    pub(super) fn likely<'a>(&self, open: &'a Open) -> Vec<Option<Cow<'a, Shares>>> {
+        let fragment = self.snapshot.fragment(open.row_group);
+        let RowGroupRef { index, num_rows, .. } = open.row_group;
+        let of_chunk = |part: &Part| {
+            let between = part.between.as_ref()?;
+            let bounds = fragment.chunk_bounds(index, fragment.columns[between.column()]?)?;
+            between.shares(&bounds, num_rows).map(Cow::Owned)
+        };
+        let parts = self.parts.iter().zip(&open.likely);
+        parts.map(|((part, _), known)| known.as_ref().map(Cow::Borrowed).or_else(|| of_chunk(part))).collect()
     }
 
     fn store(&self, group: &Group) -> usize {

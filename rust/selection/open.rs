@@ -1,5 +1,6 @@
 //! What is still open of a row group: rows that may pass, and parts of the filter that nobody has decided for them.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
@@ -18,7 +19,7 @@ pub(super) struct Open {
     pub(super) alive: RowSet,
     /// For each part, the rows on which it must be evaluated: the others pass it.
     pub(super) unknown: Vec<RowSet>,
-    /// For each part, which rows are likely to pass, if anything tells.
+    /// For each part, which rows are likely to pass, if an index tells.
     pub(super) likely: Vec<Option<Shares>>,
 }
 
@@ -29,9 +30,10 @@ impl Open {
         is_decided.then(|| self.alive.clone())
     }
 
-    /// Returns the chance that any of `rows` is kept, as far as anything tells: nothing, else.
-    pub(super) fn chance(&self, rows: &Range<u32>) -> f64 {
-        let open = self.likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
+    /// Returns the chance that any of `rows` is kept where rows of each part are as `likely` to pass; none where that is not
+    /// known.
+    pub(super) fn chance(&self, likely: &[Option<Cow<'_, Shares>>], rows: &Range<u32>) -> f64 {
+        let open = likely.iter().zip(&self.unknown).filter(|(_, unknown)| **unknown != RowSet::None);
         let share: f64 = open.map(|(likely, _)| likely.as_ref().map_or(0.0, |shares| shares.of(rows))).product();
         1.0 - (1.0 - share).powf(f64::from(rows.end - rows.start))
     }

@@ -3,11 +3,13 @@
 //! The kept rows of a row group can be read as soon as they are known, without waiting for those of others. And where what
 //! would be in vain of all that is open is small beside what a store sends during a round trip, its payload is read
 //! together with the predicate columns: that costs the bytes of pages which turn out to hold no kept row, and spares the
-//! wait. How many those are is guessed ([`super::likely`]); where nothing tells, all of them.
+//! wait. How many those are is guessed ([`super::likely`]); where nothing tells, all of them. No more is read on a guess than
+//! the network brings until more is known, so that a wrong one costs no more time than a right one spares.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::indexes::Judge;
 use super::open::Open;
 use crate::dataset::{RowGroupRef, Snapshot};
 use crate::rows::RowSet;
@@ -29,21 +31,28 @@ pub(crate) struct Payload {
     pub(crate) is_in_order: bool,
 }
 
-/// When the payload of row groups that are open is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
-    /// After the selection.
-    Later,
-    /// As soon as their kept rows are known.
-    Known,
-    /// It has been asked for.
-    Now,
+/// What has been asked for before the filter's columns are read.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// The payload of open row groups from this place on is read as soon as their kept rows are known.
+    pub(super) first_known: usize,
+    /// The places of those before, and between which bytes they were asked for, though not all pages may hold kept rows.
+    guessed: Vec<(usize, Range<u64>)>,
 }
+
+/// Where what is wanted of a row group lies.
+type RowGroupRanges = (RowGroupRef, Vec<Range<u64>>);
 
 impl Payload {
     /// Starts to read the row groups that are decided, of which `rows` holds the kept rows, and those that are `open` where
-    /// a round trip is worth more than what may be read in vain. Returns when to read those.
-    pub(super) fn start(&self, rows: &[RowSet], open: &[Open], round_trip_bytes: u64) -> When {
+    /// a round trip is worth more than what may be read in vain; `None` if nothing is to be read before the selection is there.
+    pub(super) fn start(
+        &self,
+        judge: &Judge,
+        rows: &[RowSet],
+        open: &[Open],
+        round_trip_bytes: u64,
+    ) -> Option<Started> {
         let is_open = |place: usize| open.binary_search_by_key(&place, |open| open.place).is_ok();
         let decided: Vec<(RowGroupRef, &RowSet)> = (self.snapshot.row_groups.iter().zip(rows).enumerate())
             .filter(|(place, (_, rows))| **rows != RowSet::None && !is_open(*place))
@@ -51,27 +60,45 @@ impl Payload {
             .collect();
         let of_open = || open.iter().map(|open| (open.row_group, &open.alive));
         if !self.is_in_order && !self.fit(decided.iter().copied().chain(of_open())) {
-            return When::Later;
+            return None;
         }
-        let likely = self.likely(open, round_trip_bytes);
-        decided.into_iter().for_each(|(row_group, rows)| self.read(row_group, rows));
-        let Some(likely) = likely else { return When::Known };
-        for (row_group, ranges) in likely {
-            self.read_ranges(row_group, &ranges, SLACK);
+        let mut room = self.ahead.room();
+        let decided = decided.into_iter().map_while(|(row_group, rows)| {
+            let ranges = self.ranges(row_group, rows);
+            room = room.checked_sub(num_bytes(&ranges))?;
+            Some((row_group, ranges))
+        });
+        let decided: Vec<RowGroupRanges> = decided.collect();
+        let (likely, first_known) = self.likely(judge, open, round_trip_bytes, room).unwrap_or_default();
+        let at_once = decided.iter().chain(&likely).map(|(_, ranges)| num_bytes(ranges)).sum();
+        decided.iter().for_each(|(row_group, ranges)| self.read_ranges(*row_group, ranges, 0, at_once));
+        likely.iter().for_each(|(row_group, ranges)| self.read_ranges(*row_group, ranges, SLACK, at_once));
+        let guessed = open.iter().zip(&likely).map(|(open, (_, ranges))| (open.place, span(ranges))).collect();
+        Some(Started { first_known, guessed })
+    }
+
+    /// Lets go of what was asked for and holds none of the kept rows.
+    pub(super) fn forget_in_vain(&self, started: &Started, rows: &[RowSet]) {
+        for (place, within) in &started.guessed {
+            let row_group = self.snapshot.row_groups[*place];
+            let wanted = coalesce(&self.ranges(row_group, &rows[*place]), 0);
+            self.ahead.forget(&self.snapshot.fragment(row_group).object, within.clone(), &wanted);
         }
-        When::Now
     }
 
     /// Starts to read kept rows of a row group.
     pub(super) fn read(&self, row_group: RowGroupRef, rows: &RowSet) {
         if self.ahead.room() > 0 {
-            self.read_ranges(row_group, &self.ranges(row_group, rows), 0);
+            let ranges = self.ranges(row_group, rows);
+            self.read_ranges(row_group, &ranges, 0, num_bytes(&ranges));
         }
     }
 
-    fn read_ranges(&self, row_group: RowGroupRef, ranges: &[Range<u64>], slack: u64) {
+    /// Starts to read ranges of a row group, among `at_once` bytes that are asked for together.
+    fn read_ranges(&self, row_group: RowGroupRef, ranges: &[Range<u64>], slack: u64, at_once: u64) {
         let fragment = self.snapshot.fragment(row_group);
-        self.ahead.read(&self.connections[fragment.store].with_slack(slack), &fragment.object, ranges);
+        let connection = self.connections[fragment.store].with_slack(slack);
+        self.ahead.read(&connection, &fragment.object, ranges, at_once);
     }
 
     /// Returns whether there is room for the rows of all row groups.
@@ -82,16 +109,22 @@ impl Payload {
         left.is_some()
     }
 
-    /// Returns the ranges of row groups that are open, as far as there is room; `None` if more than `max_bytes` of their
-    /// pages are likely to hold no kept row.
-    fn likely(&self, open: &[Open], max_bytes: u64) -> Option<Vec<(RowGroupRef, Vec<Range<u64>>)>> {
-        let (mut left, mut room, mut likely) = (max_bytes, self.ahead.room(), Vec::new());
+    /// Returns the ranges of row groups that are open, as far as they come before more is known, and the place of the first
+    /// that do not; `None` if more than `max_bytes` of their pages are likely to hold no kept row.
+    fn likely(&self, judge: &Judge, open: &[Open], max_bytes: u64, room: u64) -> Option<(Vec<RowGroupRanges>, usize)> {
+        if max_bytes == 0 {
+            return None;
+        }
+        let brought = self.connections.iter().filter_map(|connection| connection.known().round_trip_bytes()).max();
+        let (mut left, mut likely) = (max_bytes, Vec::new());
+        let mut room = room.min(brought.unwrap_or(u64::MAX));
         for open in open {
+            let shares = judge.likely(open);
             let fragment = self.snapshot.fragment(open.row_group);
             let mut extents = fragment.extents(&self.columns, open.row_group.index);
             extents.retain(|extent| open.alive.count(extent.rows.clone()) > 0);
             let in_vain = extents.iter().map(|extent| {
-                let unlikely = 1.0 - open.chance(&extent.rows);
+                let unlikely = 1.0 - open.chance(&shares, &extent.rows);
                 part(extent.bytes.end - extent.bytes.start, unlikely)
             });
             let in_vain: u64 = in_vain.sum();
@@ -101,11 +134,11 @@ impl Payload {
                 0 => self.ranges(open.row_group, &open.alive),
                 _ => extents.into_iter().map(|extent| extent.bytes).collect(),
             };
-            let Some(still) = room.checked_sub(num_bytes(&ranges)) else { break };
+            let Some(still) = room.checked_sub(num_bytes(&ranges)) else { return Some((likely, open.place)) };
             room = still;
             likely.push((open.row_group, ranges));
         }
-        Some(likely)
+        Some((likely, usize::MAX))
     }
 
     /// Returns where rows of a row group are.
@@ -119,6 +152,12 @@ impl Payload {
             }
         }
     }
+}
+
+/// Returns from where to where `ranges` lie.
+fn span(ranges: &[Range<u64>]) -> Range<u64> {
+    let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+    start..ranges.iter().map(|range| range.end).max().unwrap_or(start)
 }
 
 fn num_bytes(ranges: &[Range<u64>]) -> u64 {

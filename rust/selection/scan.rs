@@ -22,7 +22,7 @@ use super::evaluate::Evaluator;
 use super::indexes::Judge;
 use super::open::{Open, mask, spread};
 use super::parts::{self, Following};
-use super::payload::{Payload, When};
+use super::payload::Payload;
 use super::prune::{Pruner, Verdict};
 use super::{Filter, Report};
 use crate::config;
@@ -123,16 +123,21 @@ pub(super) async fn select(
     report.num_whole = unread().filter(|set| **set == RowSet::All).count() as u64;
     progress.start(undecided.len() as u64);
     let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
-    let when = payload.as_ref().map_or(When::Later, |payload| payload.start(&rows, &undecided, round_trip_bytes));
+    let payload = payload.map(Arc::new);
+    let started = payload.as_ref().and_then(|payload| payload.start(&judge, &rows, &undecided, round_trip_bytes));
     if undecided.is_empty() {
         return Ok((rows, report));
     }
-    let payload = payload.filter(|_| when == When::Known);
-    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text, payload)?);
+    let known = payload.as_ref().zip(started.as_ref());
+    let known = known.map(|(payload, started)| (Arc::clone(payload), started.first_known));
+    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text, known)?);
     report.num_stages = scan.stages.len() as u64;
     let after: Vec<_> = connections.iter().map(Connection::then).collect();
     for (place, set) in scan.run(undecided, [connections, &after], progress).await? {
         rows[place] = set;
+    }
+    if let (Some(payload), Some(started)) = (&payload, &started) {
+        payload.forget_in_vain(started, &rows);
     }
     Ok((rows, report))
 }
@@ -170,8 +175,8 @@ struct Scan {
     /// Of each part, and whether it can fail.
     evaluators: Vec<(Evaluator, bool)>,
     stages: Vec<Together>,
-    /// What to read of row groups as their kept rows become known.
-    payload: Option<Payload>,
+    /// What to read of row groups as their kept rows become known, and the place of the first of them.
+    payload: Option<(Arc<Payload>, usize)>,
     limits: Limits,
     memory: Semaphore,
     cores: Arc<Semaphore>,
@@ -208,7 +213,7 @@ impl Scan {
         limits: Limits,
         round_trip_bytes: u64,
         text: &str,
-        payload: Option<Payload>,
+        payload: Option<(Arc<Payload>, usize)>,
     ) -> Result<Self> {
         let Judge { snapshot, parts } = judge;
         let evaluators = parts
@@ -263,7 +268,8 @@ impl Scan {
                 let is_whole = is_last && piece.rows.start == 0;
                 let alive = mask(&open.alive, &piece.rows);
                 let passed = self.pass(connections, &open, 0, piece, alive).await?;
-                if let Some(payload) = self.payload.as_ref().filter(|_| is_whole) {
+                let known = self.payload.as_ref().filter(|(_, first)| is_whole && open.place >= *first);
+                if let Some((payload, _)) = known {
                     payload.read(open.row_group, &RowSet::from_mask(passed.clone()));
                 }
                 progress.advance(u64::from(is_last));

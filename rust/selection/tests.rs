@@ -27,6 +27,9 @@ const LIMITS: Limits = Limits { memory_bytes: 64 << 20, refused_above: None, num
 /// Waiting costs nothing: everything that saves a byte is done.
 const FREE: scan::RoundTripBytes = |_| 0;
 
+/// Waiting costs hardly anything.
+const CHEAP: scan::RoundTripBytes = |_| 1;
+
 /// Waiting costs more than anything saves.
 const DEAR: scan::RoundTripBytes = |_| u64::MAX;
 

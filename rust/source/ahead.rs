@@ -12,7 +12,12 @@ use tokio::task::AbortHandle;
 use super::coalesce::{Gap, merge};
 use super::read::read_merged;
 use super::{Connection, Object, Written};
+use crate::config;
 use crate::metrics::Metrics;
+
+/// Of so many bytes at once each connection brings many pages, and none is there much sooner for a request of its own: what
+/// lies together is read into one piece of memory, out of which it is used without a copy.
+const MANY_BYTES: u64 = config::FEW_REQUESTS_IN_FLIGHT as u64 * config::LEAST_REQUEST_BYTES;
 
 /// The bytes of a read; `None` where it failed.
 type Answer = Shared<BoxFuture<'static, Option<Bytes>>>;
@@ -69,8 +74,9 @@ impl Ahead {
     }
 
     /// Starts to read `ranges`, unless they are more than may be asked for: then nothing is any more. Each is there as soon
-    /// as the request for it is answered, whatever becomes of the others.
-    pub(crate) fn read(&self, connection: &Connection, object: &Object, ranges: &[Range<u64>]) {
+    /// as the request for it is answered, whatever becomes of the others. They are a part of `at_once` bytes that are asked for
+    /// together, which says how large requests are.
+    pub(crate) fn read(&self, connection: &Connection, object: &Object, ranges: &[Range<u64>], at_once: u64) {
         let num_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         let mut state = self.lock();
         let room = state.room.checked_sub(num_bytes);
@@ -82,7 +88,8 @@ impl Ahead {
         let State { held, reads, .. } = &mut *state;
         let held = held.entry(id_of(object)).or_default();
         let traffic = &connection.traffic;
-        for part in parts(ranges, traffic.gap(), traffic.max_request_bytes(num_bytes)) {
+        let max_bytes = if at_once < MANY_BYTES { traffic.max_request_bytes(at_once) } else { u64::MAX };
+        for part in parts(ranges, traffic.gap(), max_bytes) {
             let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
             let span = first.start..last.end;
             let reading = {
@@ -115,6 +122,21 @@ impl Ahead {
             });
         }
         taken
+    }
+
+    /// Lets go of what was asked for `within` a range of an object and holds nothing of what is `wanted`: ranges, ascending
+    /// and disjoint.
+    pub(crate) fn forget(&self, object: &Object, within: Range<u64>, wanted: &[Range<u64>]) {
+        let mut state = self.lock();
+        let Some(held) = state.held.get_mut(&id_of(object)) else { return };
+        let is_wanted = |start: u64, end: u64| {
+            let next = wanted.partition_point(|range| range.end <= start);
+            wanted.get(next).is_some_and(|range| range.start < end)
+        };
+        let in_vain = held.range(within).filter(|(start, held)| !is_wanted(**start, held.end)).map(|(start, _)| *start);
+        for start in in_vain.collect::<Vec<_>>() {
+            held.remove(&start);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -171,10 +193,18 @@ fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
     starts.into_iter().map(take).collect()
 }
 
-/// Waits for the bytes of `range` from what holds it; copied where that is several things.
+/// Waits for the bytes of `range` from what holds it; copied where those are several reads.
 async fn piece_together(holders: Holders, range: &Range<u64>) -> Option<Bytes> {
-    let mut pieces = Vec::with_capacity(holders.len());
-    for (start, held) in holders {
+    // What several ranges of one read hold, as one.
+    let mut reads: Vec<(u64, Held)> = Vec::with_capacity(1);
+    for (start, next) in holders {
+        match reads.last_mut() {
+            Some((_, last)) if last.first == next.first => last.end = next.end,
+            _ => reads.push((start, next)),
+        }
+    }
+    let mut pieces = Vec::with_capacity(reads.len());
+    for (start, held) in reads {
         let bytes = held.answer.await?;
         let from = usize::try_from(range.start.max(start) - held.first).ok()?;
         let until = usize::try_from(range.end.min(held.end) - held.first).ok()?;
@@ -194,7 +224,6 @@ mod tests {
     use super::super::recording::Recording;
     use super::super::{Store, read_ranges};
     use super::*;
-    use crate::config;
     use crate::io::Io;
 
     fn object(name: &str) -> Object {
@@ -214,7 +243,7 @@ mod tests {
     fn what_was_asked_for_before_is_not_asked_for_again() {
         with_store(async |connection, recording| {
             let ahead = Arc::new(Ahead::new(1000, &connection.metrics));
-            ahead.read(&connection, &object("x"), &[10..20, 20..30]);
+            ahead.read(&connection, &object("x"), &[10..20, 20..30], 100);
             let reader = connection.with_ahead(Some(&ahead));
             let read = read_ranges(&reader, &object("x"), &[10..20, 22..25, 150..152]).await.unwrap();
             assert_eq!(read, [(10..20).collect::<Vec<u8>>(), (22..25).collect(), (150..152).collect()]);
@@ -230,7 +259,7 @@ mod tests {
         with_store(async |connection, recording| {
             let ahead = Arc::new(Ahead::new(1000, &connection.metrics));
             let far = config::MAX_REQUEST_BYTES + 100;
-            ahead.read(&connection, &object("x"), &[far..far + 5, 20..30, 10..20]);
+            ahead.read(&connection, &object("x"), &[far..far + 5, 20..30, 10..20], 100);
             let taken = ahead.take(&object("x"), &[10..20, 20..30, far..far + 5]).await;
             assert_eq!(taken.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
             let mut asked = recording.take();
@@ -303,9 +332,9 @@ mod tests {
     fn no_more_is_asked_for_than_there_is_room_for() {
         with_store(async |connection, recording| {
             let ahead = Ahead::new(15, &connection.metrics);
-            ahead.read(&connection, &object("x"), std::slice::from_ref(&(0..10)));
+            ahead.read(&connection, &object("x"), std::slice::from_ref(&(0..10)), 100);
             assert_eq!(ahead.room(), 5);
-            ahead.read(&connection, &object("x"), std::slice::from_ref(&(50..60)));
+            ahead.read(&connection, &object("x"), std::slice::from_ref(&(50..60)), 100);
             assert_eq!(ahead.room(), 0);
             let taken = ahead.take(&object("x"), &[0..10, 50..60]).await;
             assert_eq!(taken.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
@@ -314,10 +343,24 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_nothing_that_is_wanted_is_forgotten() {
+        with_store(async |connection, _| {
+            let ahead = Ahead::new(1000, &connection.metrics);
+            let asked = [0..10, 10..20, 20..30, 50..60, 60..70, 100..110];
+            ahead.read(&connection, &object("x"), &asked, 100);
+            ahead.forget(&object("x"), 10..70, &[5..10, 29..50, 65..66]);
+            ahead.forget(&object("y"), 0..200, &[]);
+            let taken = ahead.take(&object("x"), &asked).await;
+            let is_there: Vec<_> = taken.iter().map(Option::is_some).collect();
+            assert_eq!(is_there, [true, false, true, false, true, true]);
+        });
+    }
+
+    #[test]
     fn what_failed_is_read_again_by_the_one_who_needs_it() {
         with_store(async |connection, _| {
             let ahead = Arc::new(Ahead::new(1000, &connection.metrics));
-            ahead.read(&connection, &object("y"), std::slice::from_ref(&(0..10)));
+            ahead.read(&connection, &object("y"), std::slice::from_ref(&(0..10)), 100);
             let reader = connection.with_ahead(Some(&ahead));
             let failed = read_ranges(&reader, &object("y"), std::slice::from_ref(&(0..10))).await.unwrap_err();
             assert!(failed.to_string().contains("s3://b/y"), "{failed}");

@@ -220,7 +220,8 @@ fn parse_key<K: FromStr>(name: &str) -> Result<K> {
     name.parse().map_err(|_| {
         let is_like = |known: &str| normalized_levenshtein(known, name) > 0.6;
         let of_client = COMMON_OPTIONS.into_iter().filter(|known| is_like(known) && known.parse::<K>().is_ok());
-        let ours = [settings::RETRY_FOR, settings::HEDGE, settings::ROUND_TRIP_BYTES, settings::CA_CERTIFICATE].into_iter();
+        let ours =
+            [settings::RETRY_FOR, settings::HEDGE, settings::ROUND_TRIP_BYTES, settings::CA_CERTIFICATE].into_iter();
         let near: Vec<&str> = of_client.chain(ours.filter(|known| is_like(known))).collect();
         let hint = match near.as_slice() {
             [] => "names are those of the `object_store` crate".to_owned(),

@@ -245,7 +245,8 @@ mod tests {
         let s3 = StoreKey::S3("s3://bucket".into());
         let found = |text: &str| round_trip_bytes(&s3, &BTreeMap::from([("Round_Trip_Bytes".into(), text.into())]));
         assert_eq!(round_trip_bytes(&s3, &BTreeMap::new()).unwrap(), None);
-        for (text, expected) in [("0", 0), ("123", 123), (" 16 MiB ", 16 << 20), ("2kb", 2000), ("1GB", 1_000_000_000)] {
+        for (text, expected) in [("0", 0), ("123", 123), (" 16 MiB ", 16 << 20), ("2kb", 2000), ("1GB", 1_000_000_000)]
+        {
             assert_eq!(found(text).unwrap(), Some(expected), "{text}");
         }
         for text in ["", "MiB", "-1", "1.5 MiB", "16 M", "99999999999 GiB", "1 2"] {

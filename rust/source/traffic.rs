@@ -80,7 +80,7 @@ impl Known {
     }
 
     /// Returns how many bytes the network is likely to bring before the first byte of an answer, once both are measured.
-    fn round_trip_bytes(&self) -> Option<u64> {
+    pub(crate) fn round_trip_bytes(&self) -> Option<u64> {
         let network = (self.bytes_per_second? * config::CONNECTIONS_OF_NETWORK).min(config::FAST_NETWORK);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float saturates")]
         Some((self.first_byte?.as_secs_f64() * network) as u64)

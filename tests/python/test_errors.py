@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import os
 import pickle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import data
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from programs import run_python
 import forebay as fb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MIXED_IN = {
@@ -489,3 +491,53 @@ def test_errors_of_a_real_call_can_be_pickled(ds, tmp_path):
             call()
         copy = pickle.loads(pickle.dumps(caught.value))
         assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+
+
+ARRAYS = {
+    "numbers": np.array([1, 2]),
+    "texts": np.array(["raise", "skip"]),
+    "one text": np.array(["raise"]),
+    "nothing": np.array([None]),
+    "no dimension": np.array("raise"),
+}
+
+ARGUMENTS: dict[str, Callable[[fb.Dataset, Any], object]] = {
+    "on_error": lambda ds, value: ds.batches(8, on_error=value),
+    "remainder": lambda ds, value: ds.batches(8, remainder=value),
+    "replicate": lambda ds, value: ds.batches(8, replicate=value),
+    "format": lambda ds, value: ds.with_format(value),
+    "compat": lambda ds, value: ds.with_format("torch", compat=value),
+    "forms": lambda ds, value: ds.to_torch(8, forms=value),
+    "padding": lambda ds, value: ds.to_torch(8, padding=value),
+    "pack": lambda ds, value: ds.to_torch(8, pack=value),
+    "decode": lambda ds, value: ds.to_torch(8, decode=value),
+    "to": lambda _, value: fb.Pad(to=value),
+    "dtype": lambda _, value: fb.Pad(dtype=value),
+    "mode": lambda _, value: fb.Pack(length=8, mode=value),
+    "crop": lambda _, value: fb.Image(size=8, crop=value),
+    "on_error of images": lambda _, value: fb.Image(size=8, on_error=value),
+    "start_method": lambda _, value: fb.PoolOptions(start_method=value),
+    "timeout": lambda ds, value: fb.DataLoader(ds, timeout=value),
+    "pin_memory": lambda ds, value: fb.DataLoader(ds, pin_memory=value),
+    "pin_memory_device": lambda ds, value: fb.DataLoader(ds, pin_memory_device=value),
+    "decode of rows": lambda ds, value: fb.DataLoader(ds, collate_fn=list, decode=value),
+    "column": lambda ds, value: ds.cast_column(value, {"dtype": "int64", "_type": "Value"}),
+    "original_column_name": lambda ds, value: ds.rename_column(value, "x"),
+    "column_names": lambda ds, value: ds.remove_columns([*ds.column_names[:1], value]),
+    "analyze": lambda ds, value: ds.explain(analyze=value),
+    "data_files": lambda _, value: fb.load_dataset("parquet", data_files=value),
+    "generator of rows": lambda ds, value: ds.to_hf().shuffle(generator=value),
+    "index of rows": lambda ds, value: ds.to_hf().shard(2, value),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_array_for_something_else_is_refused_as_any_other_value(ds, argument, array):
+    with pytest.raises(fb.ForebayError):
+        ARGUMENTS[argument](ds, ARRAYS[array])
+
+
+def test_a_name_that_is_an_array_without_a_dimension_is_refused(ds):
+    with pytest.raises(fb.SettingError, match="columns: expected a name or a list of names"):
+        ds.select_columns(np.array("id"))

@@ -260,6 +260,7 @@ def test_jax_and_tensorflow_take_tensors_through_dlpack(folder, library, kind):
 def test_take_and_head_are_the_first_rows(ds, table):
     assert ds.take(3) == table.slice(0, 3).to_pylist()
     assert ds.take(0) == []
+    assert pa.table(pa.record_batch(ds.head(0))).equals(table.slice(0, 0))
     assert pa.table(pa.record_batch(ds.head())).equals(table.slice(0, 5))
     assert ds.head(10**6).num_rows == NUM_ROWS
     assert ds.filter("id < 0").head(3).num_rows == 0
@@ -268,7 +269,7 @@ def test_take_and_head_are_the_first_rows(ds, table):
             ds.take(wrong)
         with pytest.raises(fb.SettingError, match="n: expected"):
             ds.head(wrong)
-    with pytest.raises(fb.SettingError, match="n: expected 1 to 2147483647, got 10000000000"):
+    with pytest.raises(fb.SettingError, match="n: expected 0 to 2147483647, got 10000000000"):
         ds.head(10**10)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import pickle
+import sqlite3
+from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -388,6 +390,55 @@ def test_an_empty_dataset_yields_nothing(rows: fb.Dataset) -> None:
     assert list(DataLoader(empty, batch_size=2, num_workers=2)) == []
 
 
+def inserted(ds: datasets.IterableDataset) -> Any:
+    """Writes rows to a database; returns their number."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        return ds.to_sql("rows", connection)
+
+
+EXPORTS: dict[str, Callable[[datasets.IterableDataset, Path], Any]] = {
+    "to_dict": lambda ds, _: ds.to_dict(),
+    "to_list": lambda ds, _: ds.to_list(),
+    "to_pandas": lambda ds, _: shown(ds.to_pandas()),
+    "to_polars": lambda ds, _: shown(ds.to_polars()),
+    "to_parquet": lambda ds, path: (ds.to_parquet(str(path)), pq.read_table(path).to_pydict())[1],
+    "to_csv": lambda ds, path: (ds.to_csv(str(path)), path.read_text())[1],
+    "to_json": lambda ds, path: (ds.to_json(str(path)), path.read_text())[1],
+    "to_sql": lambda ds, _: inserted(ds),
+}
+
+
+@pytest.mark.parametrize("num_rows", [0, 3])
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports_are_those_of_a_dataset_in_memory_however_few_rows_there_are(
+    rows: fb.Dataset, tmp_path: Path, name: str, num_rows: int
+) -> None:
+    few = rows.filter(f"id < {num_rows}").select_columns(["id", "text", "score"])
+    whole = datasets.Dataset(pa.table(few))
+    expected = EXPORTS[name](whole, tmp_path / "theirs")
+    for ours in (
+        few.to_hf(),
+        few.to_hf().filter(lambda _: True),
+        few.to_hf().with_format("torch"),
+        few.to_hf().map(lambda row: row),
+    ):
+        assert EXPORTS[name](ours, tmp_path / "ours") == expected
+
+
+def test_exports_in_batches_have_no_batch_of_nothing(rows: fb.Dataset) -> None:
+    empty = rows.filter("id < 0").to_hf()
+    assert [list(empty.to_pandas(batch_size=5, batched=True)), list(empty.to_dict(5, True))] == [[], []]
+    (frame,) = rows.to_hf().to_pandas(batched=True)
+    assert len(frame) == NUM_ROWS
+
+
+def test_columns_of_no_rows_are_those_that_a_function_is_given(rows: fb.Dataset) -> None:
+    mapped = rows.filter("id < 0").select_columns(["id", "text"]).to_hf().map(double, remove_columns="text")
+    assert mapped.to_dict() == {"id": []}
+    theirs = datasets.Dataset.from_dict({"id": [1]}).to_iterable_dataset()
+    assert list(datasets.concatenate_datasets([mapped, theirs])) == [{"id": 1}]
+
+
 def test_rows_without_columns_are_rows(rows: fb.Dataset) -> None:
     bare = rows.filter("id < 7").select_columns([]).to_hf()
     assert (len(bare), list(bare)) == (7, [{}] * 7)
@@ -441,6 +492,16 @@ def test_classes_and_arrays_are_those_of_datasets(tmp_path: Path) -> None:
     assert shown(list(ours.map(dict))) == shown(list(theirs.map(dict)))
     for name in ("torch", "numpy"):
         assert shown(list(ours.with_format(name))) == shown(list(theirs.with_format(name)))
+
+
+@pytest.mark.parametrize("shape", [(None, 2), (1, 2)], ids=str)
+@pytest.mark.parametrize("values", [[[[1, 2]], None, [[3, 4]]], [None, None], [[[1, 2]], [[3, 4]]]], ids=str)
+def test_an_array_that_is_missing_is_none(tmp_path: Path, shape: tuple[int | None, int], values: list[Any]) -> None:
+    features = datasets.Features({"id": datasets.Value("int64"), "grid": datasets.Array2D(shape, "int32")})
+    ours, _ = written(tmp_path, features, {"id": list(range(len(values))), "grid": values})
+    assert [row["grid"] for row in ours] == values
+    assert [value for batch in ours.iter(2) for value in batch["grid"]] == values
+    assert [row["grid"] for row in DataLoader(ours, batch_size=None, num_workers=1)] == values
 
 
 def test_what_has_to_be_decoded_is_decoded_by_datasets(tmp_path: Path) -> None:

@@ -281,10 +281,12 @@ def test_what_is_no_state_is_refused(rows: fb.Dataset, state: Any) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *({"rows": value} for value in (-3, 1.5, "x", None, True, 10**9, 1 << 70)),
+        *({"shard_example_idx": value} for value in (-3, 1.5, "x", None, True, 10**9, 1 << 70)),
+        *({"shard_idx": value} for value in (0, 1, "x", [], {}, None)),
         *({"table_rows": value} for value in (-1, 0, "x", None, 10**12)),
         *({"of": value} for value in (5, None, "x", "{}")),
-        {"part": 5},
+        *({"part": value} for value in (5, None, "x", "rows [0:], 0 to 2, 0 of 1", "rows [0:], 1/0 to 2, 0 of 1")),
+        {"type": "ArrowExamplesIterable"},
     ],
     ids=str,
 )
@@ -293,7 +295,8 @@ def test_a_state_with_a_damaged_part_is_refused(rows: fb.Dataset, step: str, dam
     def damaged(part: Any) -> Any:
         if not isinstance(part, dict):
             return part
-        changed = damage if part.get("of") is not None else {}
+        is_of_rows = part.get("shard_idx") is not None or part.get("of") is not None
+        changed = {name: value for name, value in damage.items() if is_of_rows and name in part}
         # Of a loop that was not stopped within a table.
         changed |= {"previous_state": None} if "previous_state" in part else {}
         return {name: damaged(value) for name, value in part.items()} | changed
@@ -303,10 +306,11 @@ def test_a_state_with_a_damaged_part_is_refused(rows: fb.Dataset, step: str, dam
         list(loaded(STEPS[step](rows.to_hf()), damaged(state)))
 
 
-@pytest.mark.parametrize("name", ["rows", "table_rows", "part", "of", "type"])
+@pytest.mark.parametrize("name", ["shard_idx", "shard_example_idx", "type", "table_rows", "part", "of"])
 def test_a_state_that_lacks_a_part_is_refused(rows: fb.Dataset, name: str) -> None:
     _, state = stopped(rows.to_hf(), 5)
-    del state["examples_iterable"][name]
+    of_rows = state["examples_iterable"]
+    del (of_rows if name in of_rows else of_rows["shard_idx"])[name]
     with pytest.raises(fb.StateError, match="not a state of `to_hf`: expected .* of the rows"):
         list(loaded(rows.to_hf(), state))
 
@@ -342,6 +346,56 @@ def test_a_stateful_loader_goes_on_where_it_was(
     assert before + [batch["id"].tolist() for batch in third] == whole
     # The state was used up.
     assert [batch["id"].tolist() for batch in third] == whole
+
+
+def with_others(rows: Any) -> list[Any]:
+    """Rows of ours, and some that `datasets` has itself."""
+    return [rows, datasets.Dataset.from_dict({"id": list(range(1000, 1030))}).to_iterable_dataset(num_shards=2)]
+
+
+TOGETHER: dict[str, Callable[[Any], Any]] = {
+    "concatenated": lambda rows: datasets.concatenate_datasets(with_others(rows)),
+    "concatenated behind": lambda rows: datasets.concatenate_datasets(with_others(rows)[::-1]),
+    "concatenated twice": lambda rows: datasets.concatenate_datasets([rows, rows]),
+    "interleaved": lambda rows: datasets.interleave_datasets(with_others(rows), stopping_strategy="all_exhausted"),
+    "at random": lambda rows: datasets.interleave_datasets(with_others(rows), probabilities=[0.7, 0.3], seed=1),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("together", TOGETHER)
+@pytest.mark.parametrize("order", ["plain", "shuffled"])
+def test_a_loader_of_several_datasets_goes_on_where_it_was(
+    rows: fb.Dataset, order: str, together: str, num_workers: int
+) -> None:
+    def loader() -> StatefulDataLoader:
+        ours = ORDERS[order](rows).select_columns("id").to_hf(num_shards=6)
+        return StatefulDataLoader(TOGETHER[together](ours), batch_size=4, num_workers=num_workers)
+
+    whole = [batch["id"].tolist() for batch in loader()]
+    for num_batches in (3, 8):
+        first = loader()
+        taken = iter(first)
+        before = [next(taken)["id"].tolist() for _ in range(num_batches)]
+        second = loader()
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert before + [batch["id"].tolist() for batch in second] == whole
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_state_of_one_process_is_none_of_workers(rows: fb.Dataset, num_workers: int) -> None:
+    def make() -> Any:
+        return TOGETHER["concatenated"](rows.select_columns("id").to_hf())
+
+    first = make()
+    taken = iter(first)
+    before = [next(taken)["id"] for _ in range(20)]
+    state = json.loads(json.dumps(first.state_dict()))
+    later = make()
+    later.load_state_dict(state)
+    assert before + ids(later) == ids(make())
+    with pytest.raises(fb.StateError, match="another share of the rows.*as many nodes, processes and workers"):
+        list(DataLoader(later, batch_size=4, num_workers=num_workers))
 
 
 def test_persistent_workers_go_on_from_a_state_once(rows: fb.Dataset) -> None:

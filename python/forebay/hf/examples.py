@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.compat import formatted
 from forebay.exceptions import StateError
+from forebay.features import with_plain_arrays
 from forebay.hf.versions import import_datasets
 from forebay.loader import warn_of_missing_index
 from forebay.options import ShuffleOptions
@@ -39,6 +40,18 @@ ROWS_PER_TABLE = 1024
 """Rows of a table that goes to `datasets`, unless they are so large that the memory suggests fewer."""
 
 MOST_TABLE_ROWS = (1 << 31) - 1
+
+TYPE = "ForebayExamplesIterable"
+
+SHARE = "shard_idx"
+"""What a state calls the share of which rows it is of, where it says so."""
+
+ROW = "shard_example_idx"
+"""What a state calls the next row of the share."""
+
+IN_SHARE = {"of", "part", "table_rows"}
+"""What a state says of a share: the rows of which dataset, query and order, which part of them, and how many of them a
+table has."""
 
 LEAST_MEMORY = 256 << 20
 """Bytes that a part may hold, however small it is, if the limit allows."""
@@ -92,7 +105,33 @@ class PythonRows:
 
     def __call__(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yields the rows of a table."""
-        yield from _batch_to_examples(formatted(self._formatter, "format_batch", table))
+        yield from _batch_to_examples(formatted(self._formatter, "format_batch", with_plain_arrays(table)))
+
+
+class State(dict[str, Any]):
+    """The state of a part, under the names that the readers of `datasets` have in theirs.
+
+    A DataLoader worker first loads the states of its shards into what the shards were made of, each into what happens
+    to stand in its place, and only then into the shards. With names that all readers have, `datasets` can do that.
+    """
+
+    def __init__(self, part: Part) -> None:
+        # What the rows are of is known when they are read, which is not yet.
+        super().__init__({SHARE: None, ROW: 0, "type": TYPE})
+        self._part = part
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == SHARE and isinstance(value, dict) and self._part.is_less_than(value.get("part")):
+            # Before `datasets` misses what a larger share has no states of.
+            raise _of_another_share(value["part"], self._part)
+        super().__setitem__(name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        """Returns a plain dict, which users get."""
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # it has no types
@@ -168,17 +207,14 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         return self
 
     def _init_state_dict(self) -> dict[str, Any]:
-        # What the rows are of is known when they are read, which is not yet.
-        state: dict[str, Any] = {"rows": 0, "table_rows": None, "part": None, "of": None, "type": type(self).__name__}
-        self._state_dict = state
+        self._state_dict = state = State(self.part)
         return state
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state, for who counts tables from here on: it says how many rows these have."""
-        if self._state_dict and self._state_dict["table_rows"] is None:
+        if self._state_dict and self._state_dict[SHARE] is None:
             self._begin(self.source.reader(self.part))
-        state: dict[str, Any] = super().state_dict()
-        return state
+        return copy.deepcopy(self._state_dict)
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         to_rows = self._to_rows or PythonRows()
@@ -186,7 +222,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
             # A table without columns has rows all the same.
             for row, example in enumerate(to_rows(table) if table.num_columns else [{}] * len(table), start):
                 if self._state_dict:
-                    self._state_dict["rows"] = row + 1
+                    self._state_dict[ROW] = row + 1
                 yield row, example
 
     @property
@@ -197,7 +233,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
     def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
         for start, table in self._tables():
             if self._state_dict:
-                self._state_dict["rows"] = start + len(table)
+                self._state_dict[ROW] = start + len(table)
             yield start, table
 
     def _tables(self) -> Iterator[tuple[int, pa.Table]]:
@@ -224,27 +260,28 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         state: dict[str, Any] | None = self._state_dict
         if not state:
             return 0, table_rows
-        here, part = reader.state(self._epoch(), 0), str(self.part)
-        rows, found, of = state["rows"], state["table_rows"], state["of"]
-        if of is None and rows != 0:
-            raise StateError(f"not a state of `to_hf`: it is at row {rows!r}, and does not say `of` what")
-        if of is not None:
+        row, share = state[ROW], state[SHARE]
+        if state["type"] != TYPE:
+            raise StateError(f"not a state of `to_hf`: it is one of `{state['type']}`")
+        if share is None and row != 0:
+            raise StateError(f"not a state of `to_hf`: it is at row {row!r}, and does not say of what")
+        if share is not None:
+            if not isinstance(share, dict) or share.keys() != IN_SHARE:
+                raise StateError(f"not a state of `to_hf`: expected {', '.join(IN_SHARE)} of the rows, got {share!r}")
+            of = share["of"]
             if not isinstance(of, str):
                 raise StateError(f"not a state of `to_hf`: of: expected text, got {of!r}")
             # Says what differs of dataset, query and order.
             reader.read_state(of)
             if json.loads(of)["epoch"] != self._epoch():
                 raise StateError(f"this state is of another epoch than {self._epoch()}; call `set_epoch` before")
-            if state["part"] != part:
-                raise StateError(
-                    f"this state is of another share of the rows ({state['part']}) than this one ({part}); resume with "
-                    "as many nodes, processes and workers, or read by `ds.to_torch()`, whose states know none of them"
-                )
-            _check("rows", rows, least=0, most=len(self.part.positions(reader.num_rows)))
-            _check("table_rows", found, least=1, most=MOST_TABLE_ROWS)
-            table_rows = found
-        state.update(of=here, part=part, table_rows=table_rows)
-        return int(rows), table_rows
+            if share["part"] != str(self.part):
+                raise _of_another_share(share["part"], self.part)
+            _check("row", row, least=0, most=len(self.part.positions(reader.num_rows)))
+            _check("table_rows", share["table_rows"], least=1, most=MOST_TABLE_ROWS)
+            table_rows = share["table_rows"]
+        state[SHARE] = {"of": reader.state(self._epoch(), 0), "part": str(self.part), "table_rows": table_rows}
+        return int(row), table_rows
 
     def _share(self, reader: _lib.Reader, start: int, table_rows: int) -> dict[str, Any]:
         """Returns the part from row `start` on, as a rank's share that ends where the part does."""
@@ -260,6 +297,13 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
             "worker": 0,
             "num_workers": 1,
         }
+
+
+def _of_another_share(said: object, part: Part) -> StateError:
+    return StateError(
+        f"this state is of another share of the rows ({said}) than this one ({part}); resume with as many nodes, "
+        "processes and workers, or read by `ds.to_torch()`, whose states know none of them"
+    )
 
 
 def _check(name: str, value: object, *, least: int, most: int) -> None:

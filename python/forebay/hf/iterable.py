@@ -16,7 +16,7 @@ from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import BY_ROWS, ResumableDataset
 from forebay.hf.tensors import TorchRows
-from forebay.options import check_count
+from forebay.options import MOST_COUNT, check_count
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -62,6 +62,8 @@ class IterableDataset(ResumableDataset):
         plain = self._plain()
         if plain is None or not plain.part.is_whole:
             return super().shuffle(seed, generator, buffer_size, max_buffer_input_shards)
+        if generator is not None and not isinstance(generator, np.random.Generator):
+            raise SettingError(f"generator: expected a `numpy.random.Generator`, got {generator!r}")
         if generator is not None or seed is None:
             seed = int((copy.deepcopy(generator) or np.random.default_rng()).integers(1 << 63))
         return self._of(plain.with_source(plain.source.shuffled(check_count("seed", seed, least=0, most=MOST_SEED))))
@@ -82,6 +84,8 @@ class IterableDataset(ResumableDataset):
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most."""
+        num_shards = check_count("num_shards", num_shards, least=0)
+        index = check_count("index", index, least=-MOST_COUNT)
         if not 0 <= index < num_shards:
             raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")
         sharded = super().shard(num_shards, index, contiguous)
@@ -148,17 +152,19 @@ class IterableDataset(ResumableDataset):
         )
         return adopt(made)
 
-    def _prepare_ex_iterable_for_iteration(self, batch_size: int = BY_ROWS, drop_last_batch: bool = False) -> Any:
+    def _prepare_ex_iterable_for_iteration(
+        self, batch_size: int | None = BY_ROWS, drop_last_batch: bool = False
+    ) -> Any:
         rows, formatting = self._ex_iterable, self._formatting
         to_rows = self._to_rows(batch_size)
         if to_rows is not None:
             self._ex_iterable, self._formatting = rows.finished(to_rows), None
         try:
-            return super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
+            return super()._prepare_ex_iterable_for_iteration(batch_size, drop_last_batch)
         finally:
             self._ex_iterable, self._formatting = rows, formatting
 
-    def _to_rows(self, batch_size: int) -> PythonRows | TorchRows | None:
+    def _to_rows(self, batch_size: int | None) -> PythonRows | TorchRows | None:
         """Returns what makes rows of whole tables, where that is all there is to do."""
         rows = self._ex_iterable
         if not isinstance(rows, ForebayExamplesIterable) or rows.own_features != self.features:

@@ -6,8 +6,12 @@ another. A part says what is left after that, without knowing how many rows ther
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+_SAID = re.compile(r"rows \[\d+:\d*\], (\d+(?:/[1-9]\d*)?) to (\d+(?:/[1-9]\d*)?), \d+ of ([1-9]\d*)")
+"""What a part says of itself."""
 
 DEFAULT_NUM_SHARDS = 192
 """Shards that a dataset says it has: as many as an epoch has lanes, which every usual number of processes divides."""
@@ -88,6 +92,14 @@ class Part:
     def fraction(self) -> Fraction:
         """How much of the epoch it is, skipped rows aside."""
         return (self.high - self.low) / self.step
+
+    def is_less_than(self, said: object) -> bool:
+        """Whether a part that says `said` of itself is a larger one."""
+        found = _SAID.fullmatch(said) if isinstance(said, str) else None
+        if found is None:
+            return False
+        low, high, step = found.groups()
+        return self.fraction < (Fraction(high) - Fraction(low)) / int(step)
 
     def __str__(self) -> str:
         rows = f"[{self.first}:{'' if self.last is None else self.last}]"

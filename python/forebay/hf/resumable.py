@@ -15,6 +15,9 @@ import_datasets("this module")
 
 import datasets  # noqa: E402 - once its version is known
 
+from forebay.hf.examples import ROW, SHARE, TYPE  # noqa: E402 - as above
+from forebay.hf.exports import export, features_of, num_rows_of  # noqa: E402 - as above
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 BY_ROWS = 0
 """The size of the batches of a loop over rows."""
 
-ROWS = {"rows", "table_rows", "part", "of", "type"}
+OF_ROWS = {SHARE, ROW, "type"}
 """What a state says of our rows."""
 
 
@@ -41,6 +44,15 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     """A `datasets.IterableDataset` of Forebay's rows, whatever was done to them since."""
 
     _starting_state_dict: dict[str, Any] | None
+
+    to_csv = export("to_csv")
+    to_dict = export("to_dict")
+    to_json = export("to_json")
+    to_list = export("to_list")
+    to_pandas = export("to_pandas")
+    to_parquet = export("to_parquet")
+    to_polars = export("to_polars")
+    to_sql = export("to_sql")
 
     add_column = _step("add_column")
     batch = _step("batch")
@@ -64,11 +76,11 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     def __iter__(self) -> Iterator[Any]:
         return self._from_state(super().__iter__(), BY_ROWS)
 
-    def iter(self, batch_size: int, drop_last_batch: bool = False) -> Iterator[Any]:
-        """Yields batches, in the dataset's format."""
+    def iter(self, batch_size: int | None, drop_last_batch: bool = False) -> Iterator[Any]:
+        """Yields batches, in the dataset's format; of tables, None has one of all rows."""
         return self._from_state(super().iter(batch_size, drop_last_batch), batch_size)
 
-    def _from_state(self, items: Iterator[Any], batch_size: int) -> Iterator[Any]:
+    def _from_state(self, items: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
         """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
         if self._starting_state_dict is None:
             # Until the first item, the state is not any more that of the loop before.
@@ -80,6 +92,22 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             self._starting_state_dict = None
             yield item
         self._starting_state_dict = None
+
+    def _push_parquet_shards_to_hub(self, **settings: Any) -> Any:
+        """Writes files, which are as many as the shards by default, but no more than there are rows."""
+        resolved = self._resolve_features()
+        if settings.get("num_shards") is None and settings.get("max_shard_size") is None:
+            settings["num_shards"] = max(1, min(self.num_shards, num_rows_of(self._ex_iterable)))
+        return datasets.IterableDataset._push_parquet_shards_to_hub(resolved, **settings)
+
+    def _resolve_features(self) -> Any:
+        """Returns the dataset with its features, which without rows are those that are known of a step before."""
+        if self.features is not None:
+            return self
+        try:
+            return resumable(super()._resolve_features())
+        except StopIteration:
+            return self.cast(features_of(self))
 
     def state_dict(self) -> dict[str, Any]:
         """The position as a small JSON-able dict: that of the next row not yet received."""
@@ -99,20 +127,23 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
         self.set_epoch(epoch)
 
-    def _prepare_ex_iterable_for_iteration(self, batch_size: int = BY_ROWS, drop_last_batch: bool = False) -> Any:
+    def _prepare_ex_iterable_for_iteration(
+        self, batch_size: int | None = BY_ROWS, drop_last_batch: bool = False
+    ) -> Any:
         state = self._starting_state_dict
+        size = 1 if batch_size == BY_ROWS else batch_size
         try:
-            prepared = super()._prepare_ex_iterable_for_iteration(batch_size or 1, drop_last_batch)
+            prepared = super()._prepare_ex_iterable_for_iteration(size, drop_last_batch)
         except (KeyError, IndexError, TypeError) as error:
             if state is None:
                 raise
             raise StateError(f"this state is not of the steps that were taken here: no {error} in them") from error
         if state is not None:
             _check_parts(state["examples_iterable"], prepared._state_dict)
-            _check_batch_size(state, prepared._state_dict, batch_size or 1)
+            _check_batch_size(state, prepared._state_dict, size)
         # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
-        self._state_dict["batch_size"] = batch_size or 1
+        self._state_dict["batch_size"] = size
         return prepared
 
 
@@ -121,17 +152,17 @@ def _check_parts(state: Any, loaded: Any) -> None:
     if not isinstance(loaded, dict):
         return
     said = state if isinstance(state, dict) else {}
-    if loaded.get("type") == "ForebayExamplesIterable" and said.keys() != ROWS:
-        raise StateError(f"not a state of `to_hf`: expected {', '.join(sorted(ROWS))} of the rows, got {state!r}")
+    if loaded.get("type") == TYPE and said.keys() != OF_ROWS:
+        raise StateError(f"not a state of `to_hf`: expected {', '.join(sorted(OF_ROWS))} of the rows, got {state!r}")
     for name, part in loaded.items():
         _check_parts(said.get(name), part)
 
 
-def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size: int) -> None:
+def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size: int | None) -> None:
     """Refuses a state of batches of another size: `datasets` counts the pieces into which it cuts tables for them."""
     before = state.get("batch_size", batch_size)
     if before != batch_size and loaded.get("type") == "RebatchedArrowExamplesIterable":
-        batches = {size: "rows" if size == 1 else f"batches of {size}" for size in (before, batch_size)}
+        batches = {size: f"batches of {size}" for size in (before, batch_size)} | {1: "rows", None: "all rows at once"}
         raise StateError(
             f"this state is of a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs the "
             "same to go on; or read by `ds.batches()`, whose states know no batch size"

@@ -187,7 +187,9 @@ def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
         return {"train": [data_files]}
     if isinstance(data_files, Mapping) and data_files:
         return {_split(name, where): _list(patterns, where) for name, patterns in data_files.items()}
-    if isinstance(data_files, Iterable) and not isinstance(data_files, Mapping):
+    # An array without a dimension only says that it can be iterated.
+    is_scalar = getattr(data_files, "shape", None) == ()
+    if isinstance(data_files, Iterable) and not isinstance(data_files, Mapping) and not is_scalar:
         items = list(data_files)
         if not any(isinstance(item, Mapping) for item in items):
             return {"train": _list(items, where)}

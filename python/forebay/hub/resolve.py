@@ -30,6 +30,11 @@ class Wanted:
     data_files: Any = None
     data_dir: str | None = None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing was said."""
+        return self.name is None and self.data_files is None and self.data_dir is None
+
 
 @dataclass(frozen=True)
 class Chosen:

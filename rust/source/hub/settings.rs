@@ -11,7 +11,9 @@ use url::Url;
 
 use crate::error::Result;
 use crate::source::recover::Limit;
-use crate::source::settings::{CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, certificates, duration, flag, refused};
+use crate::source::settings::{
+    CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, certificates, duration, flag, refused,
+};
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 

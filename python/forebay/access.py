@@ -41,7 +41,7 @@ def row_numbers(key: Any, num_rows: int) -> list[int]:
     if is_number(key):
         return [_checked(key, num_rows)]
     values = _values(key)
-    if values and all(_is_flag(value) for value in values):
+    if _is_mask(key, values):
         if len(values) != num_rows:
             raise SettingError(f"mask: expected a Boolean for each of {num_rows} rows, got {len(values)}")
         return [number for number, is_wanted in enumerate(values) if is_wanted]
@@ -58,6 +58,13 @@ def _values(key: Any) -> list[Any]:
     except TypeError:
         raise SettingError(f"row: {KEYS}, got {key!r}") from None
     return values if isinstance(values, list) else [values]
+
+
+def _is_mask(key: Any, values: list[Any]) -> bool:
+    """Returns whether a key is of Booleans; one without elements is if its type says so, in whose words ever."""
+    if values:
+        return all(_is_flag(value) for value in values)
+    return "bool" in str(getattr(key, "dtype", getattr(key, "type", ""))).lower()
 
 
 def _is_flag(value: Any) -> bool:

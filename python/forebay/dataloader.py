@@ -124,6 +124,13 @@ class DataLoader:
         self.collate_fn = collate_fn
         self.num_workers = num_workers
         self.persistent_workers = persistent_workers
+        self.prefetch_factor = prefetch_factor
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.in_order = in_order
         self._workers = _workers(num_workers, prefetch_factor, timeout, multiprocessing_context, worker_init_fn)
         if num_workers == 0:
             _check_needless(
@@ -256,7 +263,7 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
         start_method=cast("StartMethod", method or "spawn"),
         worker_init_fn=init,
     )
-    return Workers("processes" if num_workers else "loop", num_workers, options)
+    return Workers("processes" if num_workers else "loop", num_workers, options, is_of_loader=True)
 
 
 def _check_needless(dataset: Any, **of_workers: Any) -> None:

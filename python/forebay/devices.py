@@ -34,6 +34,9 @@ class Link(Protocol):
     def copy(self, pinned: Any) -> Any:
         """Begins to copy pinned memory to the device; returns the tensor there."""
 
+    def move_whole(self, value: Any) -> Any:
+        """Has an object that knows how go there by itself."""
+
     def mark(self) -> Any:
         """Returns an event behind all copies so far."""
 
@@ -59,6 +62,12 @@ class Cuda:
         """Begins to copy on the side stream."""
         with self._torch.cuda.stream(self._stream):
             return pinned.to(self._device, non_blocking=True)
+
+    def move_whole(self, value: Any) -> Any:
+        """Calls the object's own `pin_memory` and `to`, in the stream of the loop: its tensors are not known here."""
+        if callable(getattr(value, "pin_memory", None)):
+            value = value.pin_memory()
+        return value if self._device is None or not hasattr(value, "to") else value.to(self._device)
 
     def mark(self) -> Any:
         """Records an event on the side stream."""
@@ -169,7 +178,7 @@ class Ahead:
             tensors.append(self._link.copy(pinned))
             return tensors[-1]
 
-        value = map_tensors(move, item.value)
+        value = map_tensors(move, item.value, self._link.move_whole)
         return Moved(item._replace(value=value), self._link.mark() if self._copies else None, tensors)
 
     def close(self) -> None:
@@ -178,16 +187,26 @@ class Ahead:
         self._batches.close()
 
 
-def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
-    """Returns a batch with a function applied to all tensors of torch in it."""
+def map_tensors(
+    function: Callable[[Any], Any], value: Any, of_whole: Callable[[Any], Any] = lambda whole: whole
+) -> Any:
+    """Returns a batch with a function applied to all tensors of torch in it.
+
+    Args:
+        function: Applied to tensors in dicts, lists, tuples and their subclasses, however deep.
+        value: The batch.
+        of_whole: Applied to objects that go to devices by methods of their own, as torch's packed sequences.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
         return function(value)
+    if _moves_itself(value):
+        return of_whole(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, part) for part in value))
+        return type(value)(*(map_tensors(function, part, of_whole) for part in value))
     if isinstance(value, Mapping):
-        mapped = {name: map_tensors(function, part) for name, part in value.items()}
+        mapped = {name: map_tensors(function, part, of_whole) for name, part in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return mapped
         # What tokenizers and models return: dicts of their own, with attributes.
@@ -197,7 +216,18 @@ def map_tensors(function: Callable[[Any], Any], value: Any) -> Any:
             made[name] = part
         return made
     if isinstance(value, list | tuple) and any(
-        isinstance(part, torch.Tensor | Mapping | list | tuple) for part in value
+        isinstance(part, torch.Tensor | Mapping | list | tuple) or _moves_itself(part) for part in value
     ):
-        return type(value)(map_tensors(function, part) for part in value)
+        return type(value)(map_tensors(function, part, of_whole) for part in value)
     return value
+
+
+def _moves_itself(value: Any) -> bool:
+    """Whether an object is of torch's protocol for batches of other classes: it has `pin_memory`, or `to`.
+
+    Dicts, lists and tuples with `to` alone are walked through, as what tokenizers return: their tensors then go ahead.
+    """
+    if isinstance(value, type):
+        return False
+    own = ("pin_memory",) if isinstance(value, Mapping | list | tuple) else ("pin_memory", "to")
+    return any(callable(getattr(value, name, None)) for name in own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from forebay.carriers import make_carrier
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.options import PoolOptions, check_count, check_flag, check_names
-from forebay.transforms import Collate, Program, Step
+from forebay.transforms import Collate, Program, Step, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +59,8 @@ class Workers:
     kind: str = "loop"
     number: int = 0
     options: PoolOptions = field(default_factory=PoolOptions)
+    is_of_loader: bool = False
+    """Whether they are the `num_workers` of a `DataLoader`."""
 
 
 class MappedDataset:
@@ -254,24 +255,20 @@ class MapStage:
         return Processes(job, setting, self._workers.number, options.prefetch, options.start_method)
 
     def make_job(self) -> bytes:
-        """Returns the program as bytes, by `cloudpickle` where that is installed.
+        """Returns the program as bytes.
 
         Raises:
             SettingError: it cannot be sent to another process.
         """
+        from forebay.pool.sending import to_bytes
         from forebay.pool.worker import HOW_TO_BE_FOUND, Job
 
-        job = Job(self._program, self._workers.options.worker_init_fn)
+        workers = self._workers
+        num_loader_workers = workers.number if workers.is_of_loader else 0
         try:
-            import cloudpickle
-        except ImportError:
-            dumps: Callable[[Any], bytes] = pickle.dumps
-        else:
-            dumps = cloudpickle.dumps
-        try:
-            return dumps(job)
+            return to_bytes(Job(self._program, workers.options.worker_init_fn, num_loader_workers, []))
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
+            what = told(error)
             raise SettingError(
                 f"{self._program.setting}: the function cannot be sent to a process: {what}; {HOW_TO_BE_FOUND}"
             ) from error

@@ -214,7 +214,9 @@ def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]
             )
         try:
             return _lib.Table(table)
-        except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # its library may raise anything
             raise SettingError(f"tables: `{name}` cannot be read as Arrow: {error}") from error
 
     return {name: make(name, table) for name, table in check_named("tables", tables, "tables").items()}

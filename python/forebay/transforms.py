@@ -194,6 +194,15 @@ class _WrongResultError(Exception):
     """Says what a function returned that cannot be."""
 
 
+def told(error: BaseException) -> str:
+    """Returns an exception's type and text; the type alone where it has none, or fails to make it."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - whatever its `__str__` raises
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _columns(results: list[Any], rows: Rows) -> dict[str, Any]:
     """Returns what a function returned of rows as columns."""
     first = results[0]
@@ -247,8 +256,7 @@ class Program:
         except _WrongResultError as error:
             raise TransformError(f"{self._where(step)} returned for {rows}: {error}") from None
         except Exception as error:
-            what = f"{type(error).__name__}: {error}".strip(": ")
-            raise TransformError(f"{self._where(step)} failed on {rows}: {what}") from error
+            raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 
     def _rows(self, carried: Any, batch: Any) -> list[Any]:
         """Returns the rows of a batch, one by one."""

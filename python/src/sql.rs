@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{ArrowError, SchemaRef};
 use forebay::{
     Error, Function, FunctionBody, OF_ANOTHER_PROCESS, OfProcess, QueryStream, Request, Rows, ScalarValue, Table,
 };
@@ -39,7 +39,11 @@ impl PyTable {
     fn new(py: Python<'_>, rows: AnyRecordBatch) -> PyResult<Self> {
         let reader = rows.into_reader()?;
         let schema = reader.schema();
-        let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>());
+        let checked = |batch: RecordBatch| {
+            batch.columns().iter().try_for_each(check)?;
+            Ok(batch)
+        };
+        let batches = py.detach(|| reader.map(|batch| batch.and_then(checked)).collect::<Result<Vec<_>, _>>());
         Ok(Self { schema, batches: batches.map_err(|error| PyValueError::new_err(error.to_string()))? })
     }
 
@@ -116,14 +120,26 @@ fn one_array(returned: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
         let class = returned.get_type();
         PyTypeError::new_err(format!("it returned {class}, expected an Arrow array such as `pyarrow.array(...)`"))
     })?;
+    let refused = |error: ArrowError| PyValueError::new_err(error.to_string());
     match array {
-        AnyArray::Array(array) => Ok(array.into_inner().0),
+        AnyArray::Array(array) => {
+            let (array, _) = array.into_inner();
+            check(&array).map_err(refused)?;
+            Ok(array)
+        }
         AnyArray::Stream(_) => {
             let chunks = array.into_chunked_array().map_err(PyErr::from)?;
+            chunks.chunks().iter().try_for_each(check).map_err(refused)?;
             let chunks: Vec<&dyn Array> = chunks.chunks().iter().map(AsRef::as_ref).collect();
-            arrow_select::concat::concat(&chunks).map_err(|error| PyValueError::new_err(error.to_string()))
+            arrow_select::concat::concat(&chunks).map_err(refused)
         }
     }
+}
+
+/// Checks an array of another library, which may hold text that is not UTF-8, or indexes and offsets beyond what they are of:
+/// all that reads it trusts it.
+fn check(array: &ArrayRef) -> Result<(), ArrowError> {
+    array.to_data().validate_full()
 }
 
 fn describe_exception(py: Python<'_>, error: &PyErr) -> String {

@@ -4,8 +4,11 @@ use super::layout::Orientation;
 
 const TAG: u16 = 0x0112;
 
-/// A number of 16 bits.
+/// A number of 16 bits, as the standard wants it.
 const SHORT: u16 = 3;
+
+/// One of 32 bits, as some write it.
+const LONG: u16 = 4;
 
 /// Returns the orientation that EXIF metadata names; upright where it names none or is broken.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
@@ -29,7 +32,10 @@ fn find(exif: &[u8]) -> Option<u16> {
         Some(if is_little { second << 16 | first } else { first << 16 | second })
     };
     let directory = long(4)?;
-    let entries = (0..usize::from(short(directory)?)).map(|entry| directory + 2 + entry * 12);
-    let entry = entries.into_iter().find(|&entry| short(entry) == Some(TAG) && short(entry + 2) == Some(SHORT))?;
-    short(entry + 8)
+    let mut entries = (0..usize::from(short(directory)?)).map(|entry| directory + 2 + entry * 12);
+    entries.find_map(|entry| match (short(entry)?, short(entry + 2)?) {
+        (TAG, SHORT) => short(entry + 8),
+        (TAG, LONG) => long(entry + 8)?.try_into().ok(),
+        _ => None,
+    })
 }

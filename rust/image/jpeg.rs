@@ -1,5 +1,6 @@
-//! JPEG: `zune-jpeg`, which is fast; `jpeg-decoder`, which can decode to a fraction of the size.
+//! JPEG: `zune-jpeg`, which is fast; `jpeg-decoder`, which can decode to a fraction of the size, and rare kinds rightly.
 
+use jpeg_decoder::{ColorTransform, PixelFormat};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -8,6 +9,7 @@ use zune_jpeg::JpegDecoder;
 use super::crop::Box2;
 use super::layout::Orientation;
 use super::open::broken;
+use super::segments::{self, Frame, Scans};
 use super::{CHANNELS, DECODED, Extent, exif, to_pixels};
 
 /// The largest side that the format can say; how many pixels there may be was checked before.
@@ -34,7 +36,7 @@ pub(super) struct Jpeg<'a> {
 
 impl<'a> Jpeg<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        if !is_whole(bytes) {
+        if !segments::is_whole(bytes) {
             return Err(broken("JPEG", "it is truncated: the end of the image is missing"));
         }
         let mut decoder = read_header(bytes, ColorSpace::RGBA)?;
@@ -52,7 +54,7 @@ impl<'a> Jpeg<'a> {
     }
 
     pub(super) fn orientation(&self) -> Orientation {
-        self.decoder.exif().map_or_else(Orientation::default, |exif| exif::orientation(exif))
+        exif::orientation(&segments::exif(self.bytes))
     }
 
     /// Decodes the image, as far down as `part` of it reaches, perhaps to a fraction of its size, which is returned.
@@ -60,13 +62,21 @@ impl<'a> Jpeg<'a> {
         let is_usual = self.decoder.input_colorspace().is_some_and(is_usual);
         let reduction = (part.width / f64::from(target.width)).min(part.height / f64::from(target.height));
         let fraction = FRACTIONS.into_iter().find(|&fraction| reduction >= f64::from(fraction) * LEAST_REDUCTION);
-        if let Some(fraction) = fraction.filter(|_| is_usual) {
-            return Ok((self.decode_scaled(fraction, pixels)?, fraction));
+        let frame = Frame::find(self.bytes);
+        let (by_zune, by_jpeg_decoder) = (frame.is_none_or(suits_zune), frame.is_none_or(suits_jpeg_decoder));
+        if let Some(fraction) = fraction.filter(|_| is_usual && by_jpeg_decoder) {
+            return Ok((self.decode_slowly(fraction, pixels)?, fraction));
+        }
+        match (by_zune, by_jpeg_decoder) {
+            (true, _) => {}
+            (false, true) => return Ok((self.decode_slowly(1, pixels)?, 1)),
+            (false, false) => return Err("the JPEG image is sampled in a way that is not supported".to_owned()),
         }
         let num_rows = rows_of(part, target);
         if is_usual
             && num_rows.saturating_add(LEAST_ROWS_LEFT_OUT) <= self.extent.height
-            && let Some(upper) = upper_part(self.bytes, num_rows)
+            && let Some(frame) = frame.filter(|frame| frame.scans == Scans::Rows)
+            && let Some(upper) = upper_part(self.bytes, frame, num_rows)
         {
             let extent = Extent { height: num_rows, ..self.extent };
             decode_whole(read_header(&upper, ColorSpace::RGBA)?, extent, pixels)?;
@@ -76,16 +86,31 @@ impl<'a> Jpeg<'a> {
         Ok((self.extent, 1))
     }
 
-    fn decode_scaled(&self, fraction: u16, pixels: &mut Vec<u8>) -> Result<Extent, String> {
+    /// Decodes the image to a fraction of its size, of which 1 is the whole, by `jpeg-decoder`.
+    fn decode_slowly(&self, fraction: u16, pixels: &mut Vec<u8>) -> Result<Extent, String> {
         let mut decoder = jpeg_decoder::Decoder::new(self.bytes);
-        let reduced = |side: u32| u16::try_from(side.div_ceil(u32::from(fraction))).unwrap_or(u16::MAX);
         decoder.read_info().map_err(|error| broken("JPEG", error))?;
-        let scaled = decoder.scale(reduced(self.extent.width), reduced(self.extent.height));
-        let (width, height) = scaled.map_err(|error| broken("JPEG", error))?;
+        let mut extent = self.extent;
+        if fraction > 1 {
+            let reduced = |side: u32| u16::try_from(side.div_ceil(u32::from(fraction))).unwrap_or(u16::MAX);
+            let scaled = decoder.scale(reduced(extent.width), reduced(extent.height));
+            let (width, height) = scaled.map_err(|error| broken("JPEG", error))?;
+            extent = Extent { width: u32::from(width), height: u32::from(height) };
+        } else {
+            // What the last image took is not kept beside what the decoder takes for a whole one.
+            *pixels = Vec::new();
+        }
+        // By itself this decoder goes by the names of components before all else that tells what they are.
+        if decoder.info().is_some_and(|info| info.pixel_format == PixelFormat::RGB24) {
+            let is_usual = self.decoder.input_colorspace().is_some_and(is_usual);
+            decoder.set_color_transform(if is_usual { ColorTransform::YCbCr } else { ColorTransform::RGB });
+        }
         let samples = decoder.decode().map_err(|error| broken("JPEG", error))?;
-        let extent = Extent { width: u32::from(width), height: u32::from(height) };
-        let num_pixels = extent.num_bytes() / DECODED;
-        to_pixels(&samples, samples.len() / num_pixels.max(1), pixels);
+        drop(decoder);
+        match samples.len() / (extent.num_bytes() / DECODED).max(1) {
+            4 => inks_to_pixels(&samples, pixels),
+            channels => to_pixels(&samples, channels, pixels),
+        }
         match pixels.len() == extent.num_bytes() {
             true => Ok(extent),
             false => Err(broken("JPEG", "its pixels are not as many as its header says")),
@@ -123,39 +148,38 @@ fn decode_whole(mut decoder: JpegDecoder<ZCursor<&[u8]>>, extent: Extent, pixels
     }
 }
 
-/// Returns an image of which the header says that it ends after `num_rows` rows, so that nobody decodes those below; `None`
-/// where rows are stored in several scans.
-///
-/// ITU-T T.81, B.2.2 and B.2.3: a frame's segment is its marker, length, precision, height, width and number of
-/// components; a scan's is marker, length and number of components.
-fn upper_part(bytes: &[u8], num_rows: u32) -> Option<Vec<u8>> {
-    const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
-    const SCAN: u8 = 0xda;
+/// Returns an image of which the header says that it ends after `num_rows` rows, so that nobody decodes those below.
+fn upper_part(bytes: &[u8], frame: Frame, num_rows: u32) -> Option<Vec<u8>> {
     let height = u16::try_from(num_rows).ok()?.to_be_bytes();
-    let mut segment = 2;
-    let mut frame = None;
-    loop {
-        let &[0xff, marker, high, low, ..] = bytes.get(segment..)? else { return None };
-        if SEQUENTIAL.contains(&marker) {
-            frame = Some((segment + 5, *bytes.get(segment + 9)?));
-        } else if marker == SCAN {
-            let (place, _) = frame.filter(|(_, num_components)| bytes.get(segment + 4) == Some(num_components))?;
-            let mut upper = bytes.to_vec();
-            upper.get_mut(place..place + 2)?.copy_from_slice(&height);
-            return Some(upper);
-        }
-        segment += 2 + usize::from(u16::from_be_bytes([high, low]));
+    let mut upper = bytes.to_vec();
+    upper.get_mut(frame.height_place..frame.height_place + height.len())?.copy_from_slice(&height);
+    Some(upper)
+}
+
+/// Returns whether `zune-jpeg` makes of an image the pixels that are stored. Of components that come one after another, and
+/// of one that is sampled more finely than the first, it makes others, and says nothing.
+fn suits_zune(frame: Frame) -> bool {
+    frame.scans != Scans::Components && frame.is_first_finest
+}
+
+/// Returns whether `jpeg-decoder` does. Where a component has a scan of its own, it counts the blocks in it as if it were
+/// sampled most finely or most coarsely.
+fn suits_jpeg_decoder(frame: Frame) -> bool {
+    frame.scans == Scans::Rows || !frame.has_middle
+}
+
+/// Makes `pixels` those of inks: cyan, magenta, yellow and black.
+fn inks_to_pixels(samples: &[u8], pixels: &mut Vec<u8>) {
+    pixels.clear();
+    pixels.reserve(samples.len());
+    for &[cyan, magenta, yellow, black] in samples.as_chunks::<4>().0 {
+        let paper = u16::from(u8::MAX - black);
+        let left = |ink| u8::try_from((u16::from(u8::MAX - ink) * paper + 127) / 255).unwrap_or(u8::MAX);
+        pixels.extend_from_slice(&[left(cyan), left(magenta), left(yellow), 0]);
     }
 }
 
 /// Returns whether an image is stored as nearly all are.
 fn is_usual(stored: ColorSpace) -> bool {
     matches!(stored, ColorSpace::Luma | ColorSpace::YCbCr)
-}
-
-/// Returns whether the end of the image is there: whether the last of the markers that begin a scan and that end an
-/// image is one that ends. Decoders paint what is missing grey.
-fn is_whole(bytes: &[u8]) -> bool {
-    let marker = bytes.windows(2).rev().find(|pair| pair[0] == 0xff && matches!(pair[1], 0xd9 | 0xda));
-    marker.is_some_and(|pair| pair[1] == 0xd9)
 }

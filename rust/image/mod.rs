@@ -14,6 +14,7 @@ mod jpeg;
 mod layout;
 mod open;
 mod png;
+mod segments;
 mod settings;
 mod webp;
 

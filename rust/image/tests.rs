@@ -140,6 +140,99 @@ fn broken_images_say_what_is_wrong() {
     }
 }
 
+/// A segment of a JPEG.
+fn segment(marker: u8, contents: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(contents.len() + 2).unwrap().to_be_bytes();
+    [&[0xff, marker], &length[..], contents].concat()
+}
+
+/// A JPEG of 32 rows, to the end of the first scan's segment, of components sampled so, as across and down in a byte.
+fn jpeg_header(kind: u8, sampled: &[u8], num_in_first_scan: u8) -> Vec<u8> {
+    let components = sampled.iter().flat_map(|&sampled| [1, sampled, 0]);
+    let frame: Vec<u8> =
+        [8, 0, 32, 0, 48, u8::try_from(sampled.len()).unwrap()].into_iter().chain(components).collect();
+    // A comment that holds markers, a byte that should not be there, and a marker that comes several times.
+    let comment = segment(0xfe, b"\xff\xc0\x00\x03\xff\xda\xff\xd9\x00");
+    let scan = segment(0xda, &[num_in_first_scan, 1, 0, 0, 63, 0]);
+    [&b"\xff\xd8"[..], &comment, &segment(kind, &frame), b"\x07\xff\xff", &scan].concat()
+}
+
+#[test]
+fn a_jpeg_is_whole_where_its_end_is_whatever_follows() {
+    for num_scans in [1, 3] {
+        let scan = [segment(0xc4, &[0; 70]), segment(0xda, b"\x01\x01\0\0\x3f\0"), vec![7; 300]].concat();
+        let data = [&[9; 200][..], b"\xff\x00\xff\xd0\xff\x00\xff\xd1", &scan.repeat(num_scans - 1)].concat();
+        let mut image = [jpeg_header(0xc2, &[0x22, 0x11, 0x11], 3), data].concat();
+        let comment = 4..15;
+        for end in (0..=image.len()).filter(|end| !comment.contains(end)) {
+            assert!(!segments::is_whole(&image[..end]), "{end}");
+            assert!(!segments::is_whole(&[&image[..end], &[0; 100]].concat()), "{end}, filled up");
+        }
+        image.extend(b"\xff\xff\xd9");
+        for tail in [&b""[..], b"\xff", b"\xff\xd8\xff", b"\x00\xff\xda\x00\x08", &[0; 100]] {
+            assert!(segments::is_whole(&[&image, tail].concat()), "{tail:?}");
+        }
+    }
+}
+
+#[test]
+fn a_jpeg_is_walked_however_long_its_segments_say_to_be() {
+    for bytes in
+        [&b"\xff"[..], b"\xff\xda", b"\xff\xda\x00", b"\xff\xda\x00\x00", b"\xff\xda\xff\xff\x00", &[0xff; 999]]
+    {
+        assert!(!segments::is_whole(bytes));
+        assert!(segments::exif(bytes).is_empty());
+        assert_eq!(segments::Frame::find(bytes), None);
+    }
+    assert!(segments::is_whole(b"\xff\xda\x00\x00\xff\xd9\x00"), "a length that does not count itself");
+}
+
+#[test]
+fn a_frame_says_which_decoder_is_right() {
+    use segments::{Frame, Scans};
+    let found = |kind, sampled: &[u8], num_in_first_scan| {
+        let bytes = jpeg_header(kind, sampled, num_in_first_scan);
+        let Frame { height_place, scans, is_first_finest, has_middle } = Frame::find(&bytes).unwrap();
+        assert_eq!(bytes[height_place..height_place + 4], [0, 32, 0, 48]);
+        (scans, is_first_finest, has_middle)
+    };
+    assert_eq!(found(0xc0, &[0x11], 1), (Scans::Rows, true, false));
+    assert_eq!(found(0xc1, &[0x22, 0x11, 0x11], 3), (Scans::Rows, true, false));
+    assert_eq!(found(0xc0, &[0x22, 0x11, 0x11], 1), (Scans::Components, true, false));
+    assert_eq!(found(0xc2, &[0x22, 0x11, 0x11], 3), (Scans::Details, true, false));
+    assert_eq!(found(0xc0, &[0x11, 0x22, 0x22], 3), (Scans::Rows, false, false));
+    assert_eq!(found(0xc0, &[0x21, 0x12, 0x11], 3), (Scans::Rows, false, false));
+    assert_eq!(found(0xc0, &[0x41, 0x21, 0x11], 3), (Scans::Rows, true, true));
+}
+
+#[test]
+fn exif_says_the_orientation_in_16_or_32_bits_and_in_several_segments() {
+    let directory = |kind: u16, value: &[u8]| {
+        let entry = [&[0x12, 1][..], &kind.to_le_bytes(), &[1, 0, 0, 0], value, &[0; 4]].concat();
+        [&b"II*\0\x08\0\0\0\x01\0"[..], &entry].concat()
+    };
+    let (short, long) = (directory(3, &[6, 0, 9, 9]), directory(4, &[5, 0, 0, 0]));
+    let big = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x04\0\0\0\x01\0\0\0\x07\0\0\0\0";
+    for (parts, number) in [
+        (&[&short[..]][..], 6),
+        (&[&long], 5),
+        (&[big], 7),
+        (&[&short, &long], 6),
+        (&[b"", &long], 5),
+        (&[&short[..11], &short[11..]], 6),
+        (&[&directory(4, &[6, 0, 1, 0])], 1),
+        (&[&directory(2, &[6, 0, 0, 0])], 1),
+        (&[], 1),
+    ] {
+        let parts = parts.iter().flat_map(|part| segment(0xe1, &[b"Exif\0\0", *part].concat()));
+        let header = jpeg_header(0xc0, &[0x11], 1);
+        let bytes =
+            [&header[..2], &segment(0xe1, b"http://ns.adobe.com/xap/1.0/\0"), &parts.collect::<Vec<_>>(), &header[2..]];
+        let found = exif::orientation(&segments::exif(&bytes.concat()));
+        assert_eq!(found, layout::Orientation::from_exif(number), "{number}");
+    }
+}
+
 #[test]
 fn settings_that_cannot_be_are_refused() {
     for (wrong, said) in [

@@ -37,6 +37,14 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             ast::NamedWindowExpr::WindowSpec(spec) => spec.window_name.is_some(),
         };
         first(&[
+            (
+                select.flavor == ast::SelectFlavor::FromFirstNoSelect,
+                "`FROM` alone selects nothing; write `SELECT *` before it",
+            ),
+            (
+                select.projection.iter().any(is_of_a_pattern),
+                "`* ILIKE` is not known; name the columns, or write `* EXCLUDE (...)`",
+            ),
             (select.prewhere.is_some(), "`PREWHERE` is not known; write `WHERE`"),
             (!select.connect_by.is_empty(), "`CONNECT BY` is not known; write `WITH RECURSIVE`"),
             (!select.distribute_by.is_empty(), "`DISTRIBUTE BY` is not known; leave it out"),
@@ -58,6 +66,9 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
     }
 
     fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<Self::Break> {
+        if is_variable(expr) {
+            return ControlFlow::Break("`@name` is no parameter; write `$name`, or a column in double quotes");
+        }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
         let name = name_of(&call.name);
         let (is_distinct, has_clauses) = match &call.args {
@@ -93,6 +104,26 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
 const DERIVED: &str = "a window is not made of another one; write its `PARTITION BY`, `ORDER BY` and frame out";
 
 const NAMED_ELSEWHERE: &str = "windows have names in the list behind `SELECT` alone; write the window out";
+
+/// Returns whether an item is all columns whose names are like a pattern.
+fn is_of_a_pattern(item: &ast::SelectItem) -> bool {
+    match item {
+        ast::SelectItem::Wildcard(options) | ast::SelectItem::QualifiedWildcard(_, options) => {
+            options.opt_ilike.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// Returns whether an expression is a variable, as the planner sees it: it would find a parameter there.
+fn is_variable(expr: &ast::Expr) -> bool {
+    let first = match expr {
+        ast::Expr::Identifier(ident) => Some(ident),
+        ast::Expr::CompoundIdentifier(idents) => idents.first(),
+        _ => None,
+    };
+    first.is_some_and(|ident| ident.quote_style.is_none() && ident.value.starts_with('@'))
+}
 
 /// Returns whether a window is named anywhere in `parsed`.
 fn names_windows(parsed: &impl ast::Visit) -> bool {

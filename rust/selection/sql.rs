@@ -37,8 +37,8 @@ use crate::{features, panics};
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
 const PLANNING_STACK_BYTES: usize = 64 << 20;
 
-/// More of it for each operator, since `a OR b OR c` nests one level deeper with each.
-const STACK_BYTES_PER_OPERATOR: usize = 4 << 10;
+/// More of it for each operator, since `a OR b OR c` and `a LIKE b LIKE c` nest one level deeper with each.
+const STACK_BYTES_PER_OPERATOR: usize = 16 << 10;
 
 /// Operators of one filter; enough for 60,000 comparisons in one `OR`.
 const MAX_OPERATORS: usize = 120_000;
@@ -115,7 +115,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     refuse_long_chain(sql, &parsed.expr)?;
     literals::keep_digits(&mut parsed.expr);
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
-    let expr = balance(expr.map_err(|error| explain(sql, schema, &error))?);
+    let expr = expr.and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     let expr = bind(sql, expr, parameters)?;
     let mut names = Names::default();
     let expr = names.number(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
@@ -142,7 +142,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
         let exact = numbers::checked_numbers(keep_cases(coerced)?, &df_schema)?;
         simplifier.simplify(floats::with_canonical_floats(exact, &df_schema)?)
     };
-    let simple = balance(plan().map_err(|error| explain(sql, schema, &error))?);
+    let simple = plan().and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     refuse_deep(sql, &simple)?;
     Ok(Parsed { expr: simple, comment: names.comment() })
 }
@@ -197,7 +197,7 @@ fn count_operators(sql: &str) -> usize {
     tokens.iter().filter(|token| !is_operand(token)).count()
 }
 
-/// Refuses `a + b + c + ...` beyond [`MAX_DEPTH`] before it is typed, which takes time that grows with the square of
+/// Refuses `a + b + c + ...`, `a::int::int...` and so on beyond [`MAX_DEPTH`] before it is typed, which takes time that grows with the square of
 /// its length. The parser bounds the other ways to nest; chains of `AND` and `OR` are rebuilt.
 fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
     let is_long = ast::visit_expressions(parsed, |expr: &ast::Expr| {
@@ -209,17 +209,47 @@ fn refuse_long_chain(sql: &str, parsed: &ast::Expr) -> Result<()> {
 /// Returns whether an expression begins a chain of operators beyond [`MAX_DEPTH`].
 pub(crate) fn is_long_chain(mut expr: &ast::Expr) -> bool {
     for _ in 0..MAX_DEPTH {
-        match expr {
-            ast::Expr::BinaryOp { left, op, .. }
-                if !matches!(op, ast::BinaryOperator::And | ast::BinaryOperator::Or) =>
-            {
-                expr = left;
-            }
-            ast::Expr::IsDistinctFrom(left, _) | ast::Expr::IsNotDistinctFrom(left, _) => expr = left,
-            _ => return false,
-        }
+        let Some(first) = first_operand(expr) else { return false };
+        expr = first;
     }
     true
+}
+
+/// Returns the first operand of an operator that may follow itself, but for `AND` and `OR`.
+fn first_operand(expr: &ast::Expr) -> Option<&ast::Expr> {
+    use ast::Expr::{
+        AllOp, AnyOp, AtTimeZone, Between, BinaryOp, Cast, Collate, ILike, InList, InSubquery, InUnnest,
+        IsDistinctFrom, IsFalse, IsNotDistinctFrom, IsNotFalse, IsNotNull, IsNotTrue, IsNotUnknown, IsNull, IsTrue,
+        IsUnknown, Like, RLike, SimilarTo,
+    };
+    match expr {
+        BinaryOp { op: ast::BinaryOperator::And | ast::BinaryOperator::Or, .. } => None,
+        BinaryOp { left: first, .. }
+        | IsDistinctFrom(first, _)
+        | IsNotDistinctFrom(first, _)
+        | IsFalse(first)
+        | IsNotFalse(first)
+        | IsTrue(first)
+        | IsNotTrue(first)
+        | IsNull(first)
+        | IsNotNull(first)
+        | IsUnknown(first)
+        | IsNotUnknown(first)
+        | Like { expr: first, .. }
+        | ILike { expr: first, .. }
+        | SimilarTo { expr: first, .. }
+        | RLike { expr: first, .. }
+        | InList { expr: first, .. }
+        | InSubquery { expr: first, .. }
+        | InUnnest { expr: first, .. }
+        | Between { expr: first, .. }
+        | AnyOp { left: first, .. }
+        | AllOp { left: first, .. }
+        | Cast { expr: first, kind: ast::CastKind::DoubleColon, .. }
+        | AtTimeZone { timestamp: first, .. }
+        | Collate { expr: first, .. } => Some(first),
+        _ => None,
+    }
 }
 
 /// Keeps the simplifier from turning a `CASE` of conditions into `AND` and `OR`.
@@ -303,25 +333,44 @@ pub(crate) fn session() -> &'static SessionState {
     })
 }
 
-/// Rebuilds chains of one connective as balanced trees, so that nothing downstream recurses deeply.
-pub(crate) fn balance(expr: Expr) -> Expr {
-    let Expr::BinaryExpr(binary) = &expr else { return expr };
-    let op = binary.op;
-    if !matches!(op, Operator::And | Operator::Or) {
-        return expr;
-    }
-    let mut terms = Vec::new();
-    let mut pending = vec![expr];
-    while let Some(next) = pending.pop() {
-        match next {
-            Expr::BinaryExpr(binary) if binary.op == op => {
-                pending.push(*binary.right);
-                pending.push(*binary.left);
+/// Rebuilds chains of one connective as balanced trees, wherever they stand, so that nothing downstream recurses deeply. A
+/// negated chain becomes one of negations, which the simplifier makes of it in time that grows faster than its length.
+///
+/// # Errors
+///
+/// None of its own: those of walking a tree.
+pub(crate) fn balance(expr: Expr) -> PlanResult<Expr> {
+    let rebuilt = expr.transform_down(|node| {
+        let connective = |expr: &Expr| match expr {
+            Expr::BinaryExpr(binary) if matches!(binary.op, Operator::And | Operator::Or) => Some(binary.op),
+            _ => None,
+        };
+        let (chain, op, is_negated) = match node {
+            Expr::Not(inner) if let Some(op) = connective(&inner) => (*inner, op, true),
+            node => match connective(&node) {
+                Some(op) => (node, op, false),
+                None => return Ok(Transformed::no(node)),
+            },
+        };
+        let (mut terms, mut pending) = (Vec::new(), vec![chain]);
+        while let Some(next) = pending.pop() {
+            match next {
+                Expr::BinaryExpr(binary) if binary.op == op => {
+                    pending.push(*binary.right);
+                    pending.push(*binary.left);
+                }
+                other if is_negated => terms.push(balance(Expr::Not(Box::new(other)))?),
+                other => terms.push(balance(other)?),
             }
-            other => terms.push(balance(other)),
         }
-    }
-    balanced(terms, op)
+        let op = match op {
+            Operator::And if is_negated => Operator::Or,
+            Operator::Or if is_negated => Operator::And,
+            op => op,
+        };
+        Ok(Transformed::new(balanced(terms, op), true, TreeNodeRecursion::Jump))
+    })?;
+    Ok(rebuilt.data)
 }
 
 fn balanced(mut terms: Vec<Expr>, op: Operator) -> Expr {

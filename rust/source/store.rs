@@ -48,7 +48,7 @@ pub struct Connection {
     /// Shared with all that read the store.
     pub(super) traffic: Arc<Traffic>,
     /// What one more dependent round trip must save, if the user says so.
-    given_round_trip_bytes: Option<u64>,
+    pub(super) given_round_trip_bytes: Option<u64>,
     pub(crate) is_local: bool,
     /// Whether the store honours `If-Match` on reads; answers are compared in any case.
     pub(crate) has_preconditions: bool,

@@ -51,7 +51,7 @@ fn of_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
             None => as_written.push(item.clone()),
         }
     }
-    let replaced = balance(replaced.into_iter().reduce(Expr::or)?);
+    let replaced = balance(replaced.into_iter().reduce(Expr::or)?).ok()?;
     let among = (!as_written.is_empty()).then(|| Expr::InList(InList::new(expr.clone(), as_written, false)));
     Some(negated_if(*negated, among.map_or(replaced.clone(), |among| among.or(replaced))))
 }

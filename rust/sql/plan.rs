@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{
     CatalogProvider, CatalogProviderList, MemTable, MemoryCatalogProvider, MemoryCatalogProviderList,
     MemorySchemaProvider, SchemaProvider, TableProvider,
@@ -115,7 +115,8 @@ fn values_for(plan: LogicalPlan, request: &Request) -> PlanResult<LogicalPlan> {
                     other => Transformed::no(other),
                 })
             })?;
-            Ok(bound.update_data(|expr| name.restore(sql::balance(expr))))
+            let balanced = bound.map_data(sql::balance)?;
+            Ok(balanced.update_data(|expr| name.restore(expr)))
         })?
         .map_data(LogicalPlan::recompute_schema)
     })?;
@@ -154,7 +155,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
             let name = names.save(&expr);
             let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
             let exact = floats::with_canonical_floats(exact, &schema)?;
-            Ok(Transformed::yes(name.restore(sql::balance(exact))))
+            Ok(Transformed::yes(name.restore(sql::balance(exact)?)))
         };
         node.map_expressions(|expr| match expr {
             // It has no name of its own.
@@ -340,7 +341,7 @@ pub(super) fn simple(expr: Expr, snapshot: &Snapshot) -> Expr {
         .with_config_options(Arc::clone(sql::session().config_options()))
         .build();
     let simple = ExprSimplifier::new(context).simplify(expr.clone());
-    sql::balance(simple.unwrap_or(expr))
+    simple.and_then(sql::balance).unwrap_or(expr)
 }
 
 fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionError) -> Error {
@@ -371,11 +372,28 @@ impl VarProvider for Parameters {
     }
 }
 
-/// Returns a text that differs for different values.
+/// Returns a text of one line that differs for different values.
 pub(super) fn digest_of_value(value: &ScalarValue) -> String {
     const SHOWN: usize = 64;
-    let text = format!("{value:?}");
+    let data_type = value.data_type();
+    let text = match value.try_as_str() {
+        // Its quotes and ends of lines are escaped.
+        Some(Some(text)) => format!("{data_type}({text:?})"),
+        _ if data_type.is_primitive() || data_type.is_null() || data_type == DataType::Boolean => format!("{value:?}"),
+        // Lists and bytes are shown in part, and alike.
+        _ => digest_of_array(value),
+    };
     if text.len() <= SHOWN { text } else { hex(&Sha256::digest(text)) }
+}
+
+/// Returns a digest of a value and its type.
+fn digest_of_array(value: &ScalarValue) -> String {
+    let batch = value.to_array().map_err(ArrowError::from).and_then(|array| {
+        let field = Field::new("value", array.data_type().clone(), true);
+        RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![array])
+    });
+    // Nothing that comes as a parameter cannot be an array.
+    batch.map_or_else(|_| format!("{value:?}"), |batch| digest_of_batches(&batch.schema(), &[batch]))
 }
 
 /// Returns a digest of a table in memory.

@@ -76,7 +76,7 @@ impl SharedTable {
         let snapshot = self.dataset.snapshot();
         let exact = || {
             let schema = DFSchema::try_from(Arc::clone(&snapshot.schema))?;
-            let Some(pushed) = self.table.pushed_down(&sql::balance(expr.clone()))? else { return Ok(None) };
+            let Some(pushed) = self.table.pushed_down(&sql::balance(expr.clone())?)? else { return Ok(None) };
             floats::with_canonical_floats(sql::keep_cases(pushed)?, &schema).map(Some)
         };
         let exact: PlanResult<Option<Expr>> = exact();

@@ -25,7 +25,7 @@ use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
 use super::held::{Held, too_large};
-use super::plan::Planned;
+use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
 use super::ties::with_closed_sorts;
 use crate::config;
@@ -52,6 +52,9 @@ const LEAST_BATCH_ROWS: u64 = 256;
 
 /// Batches that wait for the consumer.
 const READY_BATCHES: usize = 2;
+
+/// An error of any library.
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a query returns.
 #[derive(Debug)]
@@ -279,33 +282,50 @@ fn is_of_system(error: &DataFusionError) -> bool {
 /// Finds an error of ours that came through the engine.
 fn ours(error: DataFusionError) -> Result<Error, DataFusionError> {
     match error {
-        DataFusionError::External(inner) => match inner.downcast::<Error>() {
-            Ok(ours) => Ok(*ours),
-            Err(inner) => match inner.downcast::<DataFusionError>() {
-                Ok(inner) => ours(*inner),
-                Err(inner) => Err(DataFusionError::External(inner)),
-            },
-        },
+        DataFusionError::External(inner) => ours_within(inner).map_err(DataFusionError::External),
         DataFusionError::Context(said, inner) => {
             ours(*inner).map_err(|inner| DataFusionError::Context(said, Box::new(inner)))
         }
-        DataFusionError::ArrowError(inner, backtrace) => match *inner {
-            ArrowError::ExternalError(inner) => match inner.downcast::<DataFusionError>() {
-                Ok(inner) => ours(*inner),
-                Err(inner) => match inner.downcast::<Error>() {
-                    Ok(ours) => Ok(*ours),
-                    Err(inner) => {
-                        Err(DataFusionError::ArrowError(Box::new(ArrowError::ExternalError(inner)), backtrace))
-                    }
-                },
-            },
-            inner => Err(DataFusionError::ArrowError(Box::new(inner), backtrace)),
-        },
+        DataFusionError::Diagnostic(said, inner) => {
+            ours(*inner).map_err(|inner| DataFusionError::Diagnostic(said, Box::new(inner)))
+        }
+        DataFusionError::ArrowError(inner, backtrace) => {
+            let found = match *inner {
+                ArrowError::ExternalError(inner) => ours_within(inner).map_err(ArrowError::ExternalError),
+                inner => Err(inner),
+            };
+            found.map_err(|inner| DataFusionError::ArrowError(Box::new(inner), backtrace))
+        }
         DataFusionError::Shared(shared) => match Arc::try_unwrap(shared) {
             Ok(inner) => ours(inner),
-            Err(shared) => Err(DataFusionError::Shared(shared)),
+            Err(shared) => copy_of_ours(&shared).ok_or(DataFusionError::Shared(shared)),
         },
         other => Err(other),
+    }
+}
+
+/// Finds an error of ours in one of any library.
+fn ours_within(error: AnyError) -> Result<Error, AnyError> {
+    match error.downcast::<Error>() {
+        Ok(ours) => Ok(*ours),
+        Err(error) => ours(*error.downcast::<DataFusionError>()?).map_err(Into::into),
+    }
+}
+
+/// Returns a copy of an error of ours about memory that parts of a query share while they run.
+fn copy_of_ours(shared: &DataFusionError) -> Option<Error> {
+    let mut causes = std::iter::successors(Some(shared as &dyn std::error::Error), |error| error.source());
+    match causes.find_map(|error| error.downcast_ref::<Error>())? {
+        &Error::MemoryLimit { ref url, row_group, limit_bytes, needed_bytes, hint } => {
+            Some(Error::MemoryLimit { url: url.clone(), row_group, limit_bytes, needed_bytes, hint })
+        }
+        &Error::BatchMemory { batch_rows, limit_bytes, needed_bytes } => {
+            Some(Error::BatchMemory { batch_rows, limit_bytes, needed_bytes })
+        }
+        Error::QueryMemory { sql, limit_bytes, reason } => {
+            Some(Error::QueryMemory { sql: sql.clone(), limit_bytes: *limit_bytes, reason: reason.clone() })
+        }
+        _ => None,
     }
 }
 
@@ -352,18 +372,19 @@ impl Drop for Receiving {
 impl QueryStream {
     /// Starts a planned query.
     pub(super) fn start(planned: &Planned, text: &str, memory_limit: u64) -> Result<Self> {
+        sql::with_large_stack(text, || refuse_changing(&planned.plan, text))?;
         let (metrics, progress) = (Arc::default(), Arc::default());
         let running = Running::new(&planned.state, text, memory_limit, &metrics, &progress)?;
         let physical = running.physical(&planned.plan)?;
         let (schema, context) = (features::collect(&physical.schema()), running.context(&physical));
         let io = Io::for_query()?;
-        let mut batches = {
+        let batches = {
             let _entered = io.handle().enter();
             execute_stream(physical, context).map_err(|error| running.failed(error))?
         };
         let (sender, receiver): (SyncSender<Result<RecordBatch>>, _) = sync_channel(READY_BATCHES);
         let task = io.spawn(async move {
-            let delivered = AssertUnwindSafe(deliver(&mut batches, &sender, &running)).catch_unwind().await;
+            let delivered = AssertUnwindSafe(deliver(batches, &sender, &running)).catch_unwind().await;
             match delivered {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => drop(hand_over(&sender, Err(error)).await),
@@ -417,12 +438,19 @@ impl Iterator for QueryStream {
 
 /// Hands over the batches of a query until the consumer wants no more.
 async fn deliver(
-    batches: &mut SendableRecordBatchStream,
+    mut batches: SendableRecordBatchStream,
     sender: &SyncSender<Result<RecordBatch>>,
     running: &Running,
 ) -> Result<()> {
     while let Some(batch) = batches.next().await {
-        let batch = batch.map_err(|error| running.failed(error))?;
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                // The sides of a join share an error; it is ours alone once they are gone.
+                drop(batches);
+                return Err(running.failed(error));
+            }
+        };
         if !hand_over(sender, Ok(batch)).await {
             break;
         }

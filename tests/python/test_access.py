@@ -108,6 +108,28 @@ def test_a_mask_has_a_boolean_for_each_row(ds: fb.Dataset, make: Any) -> None:
         ds[make(mask[1:])]
 
 
+EMPTY = {
+    "list": [],
+    "NumPy": np.array([], dtype=int),
+    "NumPy, Booleans": np.array([], dtype=bool),
+    "PyTorch, Booleans": torch.tensor([], dtype=torch.bool),
+    "Arrow, Booleans": pa.array([], pa.bool_()),
+    "pandas, Booleans": pd.Series([], dtype="boolean"),
+    "Polars, Booleans": pl.Series([], dtype=pl.Boolean),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_an_empty_mask_is_one_of_no_rows_alone(ds: fb.Dataset, kind: str) -> None:
+    few = ds.select_columns("id")
+    assert few.filter("id < 0")[EMPTY[kind]] == {"id": []}
+    if not kind.endswith("Booleans"):
+        assert few[EMPTY[kind]] == {"id": []}
+        return
+    with pytest.raises(fb.SettingError, match="expected a Boolean for each of 900 rows, got 0"):
+        few[EMPTY[kind]]
+
+
 @pytest.mark.parametrize("key", [17, np.int32(17), torch.tensor(17), np.array(17), -883])
 def test_one_number_is_one_row(ds: fb.Dataset, table: pa.Table, key: Any) -> None:
     assert repr(ds[key]) == repr(table.slice(17, 1).to_pylist()[0])

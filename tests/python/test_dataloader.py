@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.utils.data
 from rows import batches_of, ids_of, write_uneven
+from torch.utils.data import get_worker_info
 
 import forebay as fb
 
@@ -185,6 +186,46 @@ def test_workers_of_map_are_taken_where_no_others_are_named(rows: fb.Dataset) ->
     [pid] = {row["pid"] for batch in fb.DataLoader(ds, 100, **settings) for row in batch}
     loader = fb.DataLoader(ds, 10, num_workers=2, worker_init_fn=functions.init, prefetch_factor=1, **settings)
     assert len({row["pid"] for batch in loader for row in batch} - {pid}) == 2
+
+
+def test_workers_know_of_themselves_what_torchs_do(rows: fb.Dataset, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(6)}), tmp_path / "other.parquet")
+
+    def check(worker: int) -> None:
+        assert get_worker_info().id == worker
+
+    def collate(_: list[Any]) -> Any:
+        # Read whole by each worker: it is not what they share.
+        other = fb.load_dataset(tmp_path / "other.parquet", split="train")
+        info = get_worker_info()
+        return info.id, info.num_workers, info.seed, len(list(other.to_torch(1)))
+
+    loaders = [fb.DataLoader(rows, 32, collate_fn=collate, num_workers=2, worker_init_fn=check) for _ in range(2)]
+    found, again = ({*loader} for loader in loaders)
+    assert {what[:2] + what[3:] for what in found} == {(0, 2, 6), (1, 2, 6)}
+    assert len({seed for _, _, seed, _ in found}) == 2
+    assert found == again
+    mapped = rows.map(lambda batch: {"told": [get_worker_info() is None] * len(batch["id"])}, batched=True, num_proc=1)
+    assert all(all(batch["told"]) for batch in mapped.batches(100)), "workers of `map` are no DataLoader's"
+
+
+def test_it_has_the_attributes_of_torchs_loader_that_mean_the_same(rows: fb.Dataset) -> None:
+    settings = {
+        "num_workers": 1,
+        "collate_fn": functions.pairs,
+        "timeout": 60,
+        "worker_init_fn": functions.init,
+        "multiprocessing_context": "spawn",
+        "prefetch_factor": 2,
+        "persistent_workers": True,
+    }
+    ours = fb.DataLoader(rows, 32, **settings)
+    theirs = torch.utils.data.DataLoader(rows, 32, **settings)
+    missing = {name for name in vars(theirs) if not name.startswith("_") and not hasattr(ours, name)}
+    assert missing == {"sampler", "batch_sampler", "generator"}, "the order is not theirs"
+    for name in (*settings, "batch_size", "drop_last", "pin_memory", "pin_memory_device", "in_order"):
+        if name != "multiprocessing_context":
+            assert getattr(ours, name) == getattr(theirs, name), name
 
 
 def test_ranks_take_their_share(rows: fb.Dataset) -> None:

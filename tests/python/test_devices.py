@@ -15,7 +15,7 @@ from rows import ids_of
 from transformers.modeling_outputs import BaseModelOutput
 
 import forebay as fb
-from forebay.devices import BATCHES_AHEAD, Ahead, DeviceStage, make_stages, map_tensors
+from forebay.devices import BATCHES_AHEAD, Ahead, Cuda, DeviceStage, make_stages, map_tensors
 from forebay.passes import Cursor
 from forebay.stages import Item
 
@@ -61,6 +61,10 @@ class Noting:
     def copy(self, pinned: torch.Tensor) -> torch.Tensor:
         self.log.append(("copy", tuple(pinned.shape)))
         return pinned.clone()
+
+    def move_whole(self, value: Any) -> Any:
+        self.log.append(("whole", type(value).__name__))
+        return value
 
     def mark(self) -> int:
         self.num_marks += 1
@@ -174,6 +178,44 @@ def test_dicts_of_other_libraries_stay_what_they_are() -> None:
     output = map_tensors(lambda tensor: tensor + 1, BaseModelOutput(last_hidden_state=torch.ones(1)))
     assert type(output) is BaseModelOutput
     assert output["last_hidden_state"].tolist() == output.last_hidden_state.tolist() == [2]
+
+
+class Itself:
+    """A batch of a class of its own, which knows how it gets to devices."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+
+    def pin_memory(self) -> Itself:
+        self.log.append("pinned")
+        return self
+
+    def to(self, device: Any) -> Itself:
+        self.log.append(device)
+        return self
+
+
+@pytest.mark.parametrize(("device", "log"), [(None, ["pinned"]), ("cpu", ["pinned", "cpu"])])
+def test_batches_of_other_classes_go_by_their_own_methods(rows: fb.Dataset, device: str | None, log: list[str]) -> None:
+    class Plain(Noting):
+        """Has objects move as `Cuda` does."""
+
+        _device = device
+        move_whole = Cuda.move_whole
+
+    loader = fb.DataLoader(rows, 50, collate_fn=lambda _: [Itself(), torch.ones(1)])
+    loader._stream._stages = (*loader._stream._stages, DeviceStage(device, Plain))
+    for found, _ in loader:
+        assert found.log == log
+
+
+def test_packed_sequences_keep_their_sizes_where_they_are() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    seen: list[Any] = []
+    found = map_tensors(lambda tensor: tensor + 1, {"x": packed}, lambda whole: seen.append(whole) or "moved")
+    assert found == {"x": "moved"}
+    assert seen[0] is packed
+    assert map_tensors(lambda tensor: tensor + 1, [torch.Tensor, "x"]) == [torch.Tensor, "x"], "classes stay"
 
 
 def test_batches_before_a_failure_that_is_there_early_are_delivered() -> None:

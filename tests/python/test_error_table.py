@@ -85,6 +85,13 @@ def joined(table: Any) -> Callable[[Path], object]:
     return lambda folder: opened(folder).sql(query, tables={"side": table})
 
 
+class Unreadable:
+    """A table of some library that fails with an error of its own."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        raise RuntimeError("the rows are gone")
+
+
 def read_twice(folder: Path) -> object:
     """Hands the rows of a query over twice."""
     rows = opened(folder).query("SELECT count(*) FROM dataset")
@@ -742,6 +749,12 @@ QUERIES = {
         ValueError,
         ("tables: `side` cannot be read as Arrow", "column x"),
     ),
+    "a table that fails to hand its rows over": Case(
+        joined(Unreadable()),
+        fb.SettingError,
+        ValueError,
+        ("tables: `side` cannot be read as Arrow", "the rows are gone"),
+    ),
     "a saved query of no name": Case(
         lambda _: fb.read_query(5), fb.SettingError, ValueError, ("query: expected text, got 5",)
     ),
@@ -1285,6 +1298,10 @@ LONG = {
     "NOT IN": (f"n NOT IN ({', '.join(str(i) for i in range(50, TERMS))})", 50),
     "CASE": ("CASE " + " ".join(f"WHEN n = {i} THEN {i % 2 == 0}" for i in range(TERMS)) + " END", 50),
     "CASE of one value": ("CASE n " + " ".join(f"WHEN {i} THEN {i % 2 == 0}" for i in range(TERMS)) + " END", 50),
+    "NOT of OR": ("NOT (" + " OR ".join(f"n = {i}" for i in range(50, TERMS)) + ")", 50),
+    "NOT beside": ("n >= 10 AND NOT (" + " OR ".join(f"n = {i}" for i in range(50, TERMS)) + ")", 40),
+    "OR is true": ("(" + " OR ".join(f"n = {i}" for i in range(50, TERMS)) + ") IS TRUE", 50),
+    "OR in a CASE": ("CASE WHEN " + " OR ".join(f"n = {i}" for i in range(50, TERMS)) + " THEN n < 60 END", 10),
     "NOT, nested": ("NOT (" * 50 + "n >= 50" + ")" * 50, 50),
     "brackets": ("(" * 100 + "n >= 50" + ")" * 100, 50),
 }
@@ -1377,6 +1394,16 @@ def test_names_that_look_alike_are_different_columns(tmp_path):
 def test_a_predicate_of_20_000_terms_is_planned(tmp_path, sql, kept):
     ds = opened(tmp_path, pa.table({"n": range(100)}))
     assert len(ds.filter(sql)) == kept
+
+
+@pytest.mark.parametrize(
+    "chain", [" LIKE 'b'", " ILIKE 'b'", "::int", " IS NULL", " IN (1)", " BETWEEN 0 AND 1", " = 1"]
+)
+def test_a_chain_of_20_000_operators_is_refused(tmp_path, chain):
+    ds = opened(tmp_path, pa.table({"n": range(100)}))
+    for refused in (lambda sql: ds.filter(sql), lambda sql: ds.sql(f"SELECT n FROM dataset WHERE {sql}")):
+        with pytest.raises(fb.QueryError, match="nests more than 300 levels"):
+            refused("n" + chain * TERMS)
 
 
 @pytest.mark.parametrize(("sql", "kept"), KEPT.items())

@@ -12,7 +12,18 @@ import pyarrow as pa
 import pytest
 import torch
 from data import write_fragments
-from image_data import encoded, photo, raw_png, turned, with_jpeg_size
+from image_data import (
+    encoded,
+    exif_orientation,
+    photo,
+    raw_jpeg,
+    raw_png,
+    segment,
+    turned,
+    with_exif,
+    with_jpeg_size,
+    with_segments,
+)
 from order_model import uniforms
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
@@ -56,6 +67,10 @@ def difference(tensor: torch.Tensor, expected: np.ndarray) -> float:
 
 
 PHOTO = photo(320, 240)
+INKS = PHOTO.convert("CMYK")
+# Says that three components are red, green and blue, whatever their names.
+AS_RGB = segment(0xEE, b"Adobe\0\x64\0\0\0\0\0")
+COARSE, FINE, UNALIKE = ((2, 2), (1, 1), (1, 1)), ((1, 1), (2, 2), (2, 2)), ((2, 1), (1, 2), (1, 1))
 GREY16 = (np.arange(240 * 320, dtype=np.uint32) * 65_535 // (240 * 320)).astype(">u2").reshape(240, 320)
 RGB16 = np.stack([GREY16, GREY16[::-1], GREY16[:, ::-1]], -1).astype(">u2")
 
@@ -66,6 +81,19 @@ KINDS = {
     "jpeg, grey": encoded(PHOTO.convert("L"), "JPEG"),
     "jpeg, stored as RGB": encoded(PHOTO, "JPEG", quality=95, keep_rgb=True),
     "jpeg, cmyk": encoded(PHOTO.convert("CMYK"), "JPEG", quality=95),
+    "jpeg, a scan for each component": raw_jpeg(PHOTO, COARSE, "components"),
+    "jpeg, a scan for each component, odd sizes": raw_jpeg(photo(333, 251), COARSE, "components"),
+    "jpeg, a scan for each component, colours of fewer rows": raw_jpeg(PHOTO, ((1, 2), (1, 1), (1, 1)), "components"),
+    "jpeg, a scan for each component, all colours": raw_jpeg(PHOTO, [(1, 1)] * 3, "components"),
+    "jpeg, a scan for each component, stored as RGB": with_segments(
+        raw_jpeg(PHOTO, [(1, 1)] * 3, "components"), AS_RGB
+    ),
+    "jpeg, a scan for each ink": raw_jpeg(INKS, ((2, 2), (1, 1), (1, 1), (2, 2)), "components"),
+    "jpeg, colours finer than light": raw_jpeg(PHOTO, FINE),
+    "jpeg, colours finer than light, progressive": raw_jpeg(PHOTO, FINE, "details"),
+    "jpeg, colours finer than light, a scan for each": raw_jpeg(PHOTO, FINE, "components"),
+    "jpeg, colours finer than light, odd sizes": raw_jpeg(photo(333, 251), FINE, "components"),
+    "jpeg, colours finer than light, downwards": raw_jpeg(PHOTO, UNALIKE),
     "jpeg, odd sizes": encoded(photo(333, 251), "JPEG"),
     "jpeg, large": encoded(photo(2100, 1700), "JPEG", quality=90),
     "jpeg, large and grey": encoded(photo(2100, 1700).convert("L"), "JPEG", quality=90),
@@ -126,6 +154,36 @@ def test_webp_and_png_are_turned_upright_too(tmp_path: Path) -> None:
     bodies = [turned(PHOTO, 6, kind) for kind in ("PNG", "WEBP")]
     for tensor, body in zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True):
         assert difference(tensor, reference(body)) <= 2
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_an_orientation_of_32_bits_is_one_too(order: str, tmp_path: Path) -> None:
+    numbers = [exif_orientation(number, kind, order) for kind in ("H", "L") for number in range(1, 9)]
+    bodies = [with_exif(KINDS["jpeg"], number) for number in numbers]
+    for tensor, body in zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True):
+        assert difference(tensor, reference(body)) <= 2
+
+
+def test_several_segments_of_exif_are_read_as_one(tmp_path: Path) -> None:
+    first, second = exif_orientation(6), exif_orientation(3)
+    bodies = [with_exif(KINDS["jpeg"], *parts) for parts in ((first, second), (b"", second), (first[:9], first[9:]))]
+    found = decoded(dataset(tmp_path, bodies))
+    for tensor, body in zip(found, bodies, strict=True):
+        assert difference(tensor, reference(body)) <= 2
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg, progressive", "jpeg, a scan for each component"])
+def test_what_follows_the_end_of_a_jpeg_changes_nothing(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    tails = [b"", b"\0\xff\xda\0\x08", bytes(1000), KINDS["jpeg"], KINDS["jpeg"][:3000], b"\xff", b"\xff\xd8\xff"]
+    tails += [rng.bytes(200_000) for _ in range(10)]
+    filled = KINDS[name].replace(b"\xff\xda", b"\xff\xff\xff\xda")
+    bodies = [KINDS[name] + tail for tail in tails] + [filled, filled + bytes(10)]
+    for crop in (None, "center"):
+        whole, *others = decoded(dataset(tmp_path, bodies), crop=crop)
+        assert all(torch.equal(whole, other) for other in others)
 
 
 def test_the_middle_is_that_of_pil(kinds: fb.Dataset) -> None:
@@ -272,6 +330,11 @@ BROKEN: dict[str, tuple[bytes | None, str]] = {
         "the JPEG image is broken: it is truncated",
     ),
     "a truncated progressive jpeg": (KINDS["jpeg, progressive"][:5000], "the JPEG image is broken: it is truncated"),
+    "a truncated jpeg, filled up": (KINDS["jpeg"][:5000] + bytes(5000), "the JPEG image is broken: it is truncated"),
+    "a jpeg of half of four": (
+        raw_jpeg(photo(300, 200), ((4, 1), (2, 1), (1, 1)), "components"),
+        "the JPEG image is sampled in a way that is not supported",
+    ),
     "a truncated png": (KINDS["png"][:5000], "the PNG image is broken"),
     "a truncated webp": (KINDS["webp, lossless"][:5000], "the WebP image is broken"),
     "a header": (KINDS["png"][:20], "the PNG image is broken"),
@@ -331,7 +394,8 @@ def test_rows_that_are_left_out_take_no_memory(tmp_path: Path) -> None:
 def test_bytes_that_are_changed_crash_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     bodies: list[bytes | None] = []
-    for name in ("jpeg", "jpeg, progressive", "jpeg, cmyk", "png, palette", "webp", "webp, lossless", "png, animated"):
+    jpegs = ("jpeg", "jpeg, progressive", "jpeg, cmyk", "jpeg, a scan for each ink", "jpeg, colours finer than light")
+    for name in (*jpegs, "png, palette", "webp", "webp, lossless", "png, animated"):
         for _ in range(40):
             body = bytearray(KINDS[name])
             for at in rng.integers(0, min(len(body), int(rng.choice([64, 1024, len(body)]))), 4):

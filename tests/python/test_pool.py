@@ -119,6 +119,51 @@ def test_an_exception_that_cannot_be_pickled_is_told_in_text(rows: fb.Dataset) -
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
+class UnspeakableError(Exception):
+    """Fails to say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unspeakable(_: Any) -> None:
+    raise UnspeakableError
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 1}, {"num_proc": 1}], ids=str)
+def test_an_exception_that_has_no_text_is_told_by_its_type(rows: fb.Dataset, workers: dict[str, int]) -> None:
+    with pytest.raises(fb.TransformError, match=r"positions 0 to 31 of epoch 0: UnspeakableError$") as raised:
+        list(rows.map(unspeakable, batched=True, **workers).batches(32))
+    assert type(raised.value.__cause__) is UnspeakableError
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_what_ends_programs_is_told_with_its_rows_where_a_thread_raises_it(
+    rows: fb.Dataset, kind: type[BaseException]
+) -> None:
+    def fail(_: Any) -> None:
+        raise kind("now")
+
+    with pytest.raises(fb.TransformError, match=f"a function failed on .* 0 to 31 of epoch 0: {kind.__name__}: now"):
+        list(rows.map(fail, batched=True, num_threads=1).batches(32))
+
+
+class ExitsWhereItArrives:
+    """Ends programs that load it."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+def exiting(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"exits": [ExitsWhereItArrives() for _ in batch["id"]]}
+
+
+def test_a_result_that_exits_where_it_arrives_is_refused(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.TransformError, match="0 to 31 of epoch 0 cannot be received: SystemExit: 3"):
+        list(rows.map(exiting, batched=True, num_proc=1).batches(32))
+
+
 def test_a_function_that_exits_ends_no_worker(rows: fb.Dataset) -> None:
     with pytest.raises(fb.TransformError, match="a function failed on the rows at positions 192 to 223.*SystemExit: 3"):
         list(failing(rows, "exit").batches(32))
@@ -265,6 +310,27 @@ class Unloadable:
 def test_a_function_that_cannot_be_loaded_is_told(rows: fb.Dataset) -> None:
     with pytest.raises(fb.TransformError, match="a worker cannot begin: ModuleNotFoundError: .*no_such_module"):
         list(rows.map(Unloadable(), batched=True, num_proc=2).batches(32))
+
+
+class KillsWhereItArrives(Unloadable):
+    """Ends the worker that loads it."""
+
+    def __reduce__(self) -> Any:
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+def test_a_worker_that_is_killed_before_it_began_is_not_told_of_guards(rows: fb.Dataset) -> None:
+    with pytest.raises(fb.WorkerDiedError, match="ended by SIGKILL, .* before it began$"):
+        list(rows.map(KillsWhereItArrives(), batched=True, num_proc=1).batches(32))
+
+
+def test_an_initialiser_that_fails_is_no_matter_of_where_it_stands(rows: fb.Dataset) -> None:
+    def fail(worker: int) -> None:
+        raise ValueError(worker)
+
+    pool = fb.PoolOptions(worker_init_fn=fail)
+    with pytest.raises(fb.TransformError, match="a worker cannot begin: ValueError: 0$"):
+        list(rows.map(functions.doubled, batched=True, num_proc=1, pool=pool).batches(32))
 
 
 def test_workers_are_initialised_with_their_numbers(rows: fb.Dataset) -> None:
@@ -756,6 +822,94 @@ def test_a_program_that_ends_with_a_full_pool_leaves_nothing(
     assert "Traceback" not in ending.err
 
 
+HOLDING = """
+import os, re, sys, threading, time
+from pathlib import Path
+import forebay as fb
+
+def endless(batch, folder):
+    Path(folder, "began").touch()
+    re.match(r"(a+)+$", "a" * 50 + "b")  # never lets go of the interpreter's lock
+
+ds = fb.load_dataset(sys.argv[1], split="train")
+pool = fb.PoolOptions(start_method=sys.argv[3])
+mapped = ds.map(endless, batched=True, fn_kwargs={"folder": sys.argv[2]}, num_proc=1, pool=pool)
+def say():
+    while not Path(sys.argv[2], "began").exists():
+        time.sleep(0.01)
+    print("going", flush=True)
+threading.Thread(target=say, daemon=True).start()
+list(mapped.batches(16))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills what holds the lock")
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_program_that_is_killed_takes_functions_with_it_that_never_let_go_of_the_lock(
+    folder: Path, tmp_path: Path, number: signal.Signals, start_method: str
+) -> None:
+    began, temporary = tmp_path / "began", tmp_path / "temporary"
+    began.mkdir()
+    temporary.mkdir()
+    ending = run_to_its_end(
+        HOLDING, folder, began, start_method, folder=temporary, then=lambda process: process.send_signal(number)
+    )
+    assert ending.status == -number
+    assert [what for what in ending.left if what.startswith("processes")] == []
+
+
+STARTING = """
+import multiprocessing, sys, threading, time
+import forebay as fb
+
+def unchanged(batch):
+    return batch
+
+def say():
+    while not multiprocessing.active_children():
+        time.sleep(0.001)
+    print("going", flush=True)
+threading.Thread(target=say, daemon=True).start()
+ds = fb.load_dataset(sys.argv[1], split="train")
+list(ds.map(unchanged, batched=True, num_proc=3).batches(16))
+"""
+
+
+def test_ctrl_c_while_workers_start_is_for_the_program_alone(folder: Path, tmp_path: Path) -> None:
+    ending = run_to_its_end(
+        STARTING, folder, folder=tmp_path, then=lambda process: os.killpg(process.pid, signal.SIGINT)
+    )
+    assert ending.status == -signal.SIGINT
+    assert ending.err.count("Traceback") == 1, ending.err
+    assert ending.left == []
+
+
+def test_a_process_that_is_forked_leaves_the_workers_alone(folder: Path) -> None:
+    code = """
+    import gc, os, sys
+    import forebay as fb
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    stream = ds.map(lambda batch: {"pid": [os.getpid()] * len(batch["id"])}, batched=True, num_proc=1).batches(100)
+    batches = iter(stream)
+    pids = next(batches)["pid"]
+    if not (pid := os.fork()):
+        try:
+            next(batches)
+        except fb.WorkerDiedError as error:
+            print(error, flush=True)
+        [other] = {pid for batch in stream for pid in batch["pid"]}
+        print(other not in pids, flush=True)
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    pids = {*pids, *(pid for batch in batches for pid in batch["pid"])}
+    print(len(pids), {pid for batch in stream for pid in batch["pid"]} == pids)
+    """
+    told, *found = run_python(code, folder).splitlines()
+    assert told == "map: the workers are those of the process that this one is a fork of; begin another loop"
+    assert found == ["True", "1 True"]
+
+
 def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path: Path) -> None:
     program = tmp_path / "unguarded.py"
     program.write_text(
@@ -770,6 +924,144 @@ def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path:
     assert done.returncode == 1
     assert "WorkerDiedError" in done.stderr
     assert "needs `if __name__ == '__main__':`" in done.stderr
+
+
+OF_THE_PROGRAM = """
+import sys
+import threading
+from collections import namedtuple
+from functools import partial
+
+import forebay as fb
+
+lock = threading.Lock()
+scale = 1
+Pair = namedtuple("Pair", "first last")
+
+class Out(dict):
+    pass
+
+class OurError(ValueError):
+    pass
+
+def pair(rows):
+    return Pair(rows[0]["id"], Out(last=rows[-1]["id"]))
+
+def locked(rows):
+    with lock:
+        return pair(rows)
+
+def scaled(rows):
+    return Out(scaled=scale * rows[-1]["id"])
+
+def nested(rows):
+    return scaled(rows)
+
+def failing(rows):
+    raise OurError("ours")
+
+def loader(function):
+    ds = fb.load_dataset(sys.argv[1], split="train").select(range(3))
+    return fb.DataLoader(ds, 3, collate_fn=function, num_workers=1)
+"""
+
+
+def run_file(folder: Path, *parts: object) -> str:
+    """Runs a program that is a file, with classes and functions of its own."""
+    program, *arguments = parts
+    path = folder / "program.py"
+    path.write_text(f"{OF_THE_PROGRAM}{program}")
+    done = subprocess.run(
+        [sys.executable, path, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_stands_in_the_program_is_the_same_in_its_workers(folder: Path, tmp_path: Path) -> None:
+    program = """
+if __name__ == "__main__":
+    for function in (locked, partial(locked), lambda rows: locked(rows)):
+        [found] = loader(function)
+        assert type(found) is Pair and type(found.last) is Out, found
+    try:
+        list(loader(failing))
+    except fb.TransformError as error:
+        assert type(error.__cause__) is OurError
+        print("ours")
+"""
+    assert run_file(tmp_path, program, folder) == "ours\n"
+
+
+def test_what_only_the_main_part_of_a_program_sets_is_sent_whole(folder: Path, tmp_path: Path) -> None:
+    program = """
+def main():
+    global scale
+    scale = 7
+    for function in (scaled, nested, behind):
+        [found] = loader(function)
+        print(type(found) is Out, found, getattr(found, "late", None))
+
+if __name__ == "__main__":
+    class Late:
+        def __repr__(self):
+            return f"late {type(self) is Late}"
+
+    def behind(rows):
+        found = scaled(rows)
+        found.late = Late()
+        return found
+
+    main()
+"""
+    out = run_file(tmp_path, program, folder).splitlines()
+    assert out == ["True {'scaled': 14} None"] * 2 + ["True {'scaled': 14} late True"]
+
+
+def test_what_is_found_nowhere_is_refused_at_once_without_cloudpickle(folder: Path, tmp_path: Path) -> None:
+    program = """
+if __name__ == "__main__":
+    def behind(rows):
+        return rows
+
+    sys.modules["cloudpickle"] = None
+    print(list(loader(pair)) == [(0, {"last": 2})])
+    try:
+        loader(behind)
+    except fb.SettingError as error:
+        print(error)
+"""
+    first, second = run_file(tmp_path, program, folder).splitlines()
+    assert first == "True"
+    assert "other processes do not find `behind` in the program's file; functions for processes stand" in second
+
+
+def test_classes_of_a_program_that_is_no_file_come_back(folder: Path) -> None:
+    program = """
+[found] = loader(pair)
+print(type(found) is Pair, type(found.last) is Out, *found)
+try:
+    list(loader(failing))
+except fb.TransformError as error:
+    print(type(error.__cause__) is OurError)
+"""
+    assert run_python(f"{OF_THE_PROGRAM}{program}", folder).split("\n")[:2] == ["True True 0 {'last': 2}", "True"]
+
+
+def test_modules_that_are_to_be_sent_whole_are(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "nearby.py").write_text("def first(rows):\n    return rows[0]['id']\n")
+    code = """
+    import sys
+    import cloudpickle
+    import forebay as fb
+    sys.path.insert(0, sys.argv[2])
+    import nearby
+    cloudpickle.register_pickle_by_value(nearby)
+    sys.path.pop(0)
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    print(next(iter(fb.DataLoader(ds, 3, collate_fn=nearby.first, num_workers=1))))
+    """
+    assert run_python(code, folder, tmp_path) == "0\n"
 
 
 def test_functions_of_a_program_that_is_no_file_are_sent_whole(folder: Path) -> None:

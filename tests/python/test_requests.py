@@ -152,10 +152,12 @@ def test_the_time_to_the_first_byte_is_measured(url, delay):
 def paged(tmp_path: Path) -> bytes:
     """An object of 8 MB in small pages, with a number that tells nobody where its rows are."""
     path = tmp_path / "paged.parquet"
-    table = pa.table({
-        "mixed": [row * 2711 % PAGED_ROWS for row in range(PAGED_ROWS)],
-        "text": [f"{row:01000}" for row in range(PAGED_ROWS)],
-    })
+    table = pa.table(
+        {
+            "mixed": [row * 2711 % PAGED_ROWS for row in range(PAGED_ROWS)],
+            "text": [f"{row:01000}" for row in range(PAGED_ROWS)],
+        }
+    )
     pq.write_table(
         table,
         path,

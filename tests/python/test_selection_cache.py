@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import data
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fault_proxy import FaultProxy
@@ -52,6 +53,40 @@ def test_the_second_run_reads_no_predicate_columns(cache: Path, folder: Path) ->
     assert second.selection() == first.selection()
     assert second.select_columns("id")[:]["id"] == list(range(1, 1000, 3))
     assert len(list(cache.iterdir())) == 1
+
+
+LOOKALIKES = {
+    "lists": ("array_has($v, text)", [{"v": ["en", "fr"]}, {"v": ["en, fr"]}, {"v": [""]}, {"v": [None]}]),
+    "bytes": ("data = $v", [{"v": bytes(range(20)) + end} for end in (b"a", b"b")]),
+    "text": (
+        "text <> $a AND data IS NULL OR text = $b",
+        [
+            {"a": 'p")\n-- $b = Utf8("q', "b": "r"},
+            {"a": "p", "b": 'q")\n-- $b = Utf8("r'},
+            {"a": 'p"', "b": "r"},
+            {"a": 'p\\"', "b": "r"},
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKALIKES)
+def test_values_that_look_alike_are_different(cache: Path, tmp_path: Path, kind: str) -> None:
+    texts = ["en", "fr", "en, fr", "", 'q")\n-- $b = Utf8("r', None, "r"]
+    data_of = [bytes(range(20)) + end for end in (b"a", b"b", b"c", b"d", b"e", b"f")]
+    pq.write_table(pa.table({"id": range(7), "text": texts, "data": [*data_of, None]}), tmp_path / "x.parquet")
+    sql, values = LOOKALIKES[kind]
+    seen = []
+    for _ in range(2):
+        found = [fb.load_dataset(tmp_path / "x.parquet", split="train").filter(sql, params=params) for params in values]
+        seen.append([ds.select_columns("id")[:]["id"] for ds in found])
+    assert seen[0] == seen[1]
+    if kind == "lists":
+        assert seen[0] == [[0, 1], [2], [3], []]
+    assert len(list(cache.iterdir())) == len(values)
+    streams = [ds.batches(1, rank=0, world_size=1) for ds in found]
+    with pytest.raises(fb.StateError):
+        streams[0].load_state_dict(streams[1].state_dict())
 
 
 def test_another_process_uses_it(cache: Path, folder: Path) -> None:

@@ -55,6 +55,12 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> fb.Dataset:
     return fb.load_dataset(folder, split="train")
 
 
+def pq_bytes(table: pa.Table) -> bytes:
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written, use_dictionary=False)
+    return bytes(written.getvalue())
+
+
 def ids_of(dataset: fb.Dataset, **settings: Any) -> list[int]:
     return [
         i
@@ -336,12 +342,33 @@ def raises(_: pa.Array) -> pa.Array:
     raise ValueError("no such word")
 
 
+def no_text(num_rows: int) -> pa.StringArray:
+    """Returns an array of text that is not UTF-8."""
+    offsets = pa.array(range(num_rows + 1), pa.int32())
+    return pa.StringArray.from_buffers(num_rows, offsets.buffers()[1], pa.py_buffer(b"\xff" * num_rows))
+
+
 BROKEN = {
     "raises": (raises, r"`f` failed: ValueError: no such word"),
     "wrong length": (lambda texts: texts[:1], r"`f` failed: it returned 1 values for \d+ rows"),
     "wrong type": (lambda texts: pc.utf8_length(texts), r"`f` failed: it returned values of type Int32, expected Utf8"),
     "no array": (lambda _: 7, r"`f` failed: TypeError: it returned <class 'int'>"),
+    "no text": (lambda texts: no_text(len(texts)), r"`f` failed: ValueError: .*UTF8"),
 }
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (lambda: no_text(3), "UTF8"),
+        (lambda: pa.DictionaryArray.from_arrays(pa.array([0, 1, 7]), ["a", "b"], safe=False), "out of bounds"),
+    ],
+    ids=["text", "dictionary"],
+)
+def test_tables_that_hold_what_no_array_holds_are_refused(ds: fb.Dataset, values: Any, said: str) -> None:
+    tables = {"t": pa.table({"id": range(3), "v": values()})}
+    with pytest.raises(fb.SettingError, match=rf"(?i)`t`.*{said}"):
+        len(ds.sql("SELECT d.id FROM dataset d JOIN t ON d.id = t.id WHERE upper(t.v) = 'A'", tables=tables))
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -522,6 +549,31 @@ def test_an_error_of_memory_names_the_limit_that_was_set_and_one_that_would_do(t
     assert needed is not None
     assert int(needed[1]) > 4 << 20
     assert sorted(range(3000), key=texts.__getitem__) == ids_of(ordered, memory_limit=int(needed[1]) * 5 // 4)
+
+
+SIDES = {
+    "join": "SELECT a.id FROM dataset a JOIN t ON a.s = t.s",
+    "cross join": "SELECT a.id AS i FROM dataset a CROSS JOIN (SELECT max(s) AS s FROM t) b WHERE b.s > a.s",
+    "join of a join": "SELECT a.id FROM dataset a JOIN (SELECT b.s FROM dataset b JOIN t USING (s)) c USING (s)",
+    "union": "SELECT s FROM dataset JOIN (SELECT s FROM dataset UNION ALL SELECT s FROM t) u USING (s)",
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_what_fails_on_a_side_of_a_join_fails_as_anywhere_else(side: str, tmp_path: Path) -> None:
+    letters = np.random.default_rng(1).integers(97, 123, (3000, 1000), dtype=np.uint8)
+    table = pa.table({"id": range(3000), "s": [row.tobytes().decode() for row in letters]})
+    pq.write_table(table, tmp_path / "rows.parquet", use_dictionary=False)
+    written = bytearray(pq_bytes(table.slice(0, 300)))
+    end = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
+    written[4:end] = b"\xff" * (end - 4)
+    (tmp_path / "damaged.parquet").write_bytes(written)
+    rows = fb.load_dataset(tmp_path / "rows.parquet", split="train")
+    with pytest.raises(fb.MemoryLimitError, match="4194304 bytes"):
+        list(rows.query(SIDES[side], tables={"t": rows}, memory_limit=4 << 20))
+    with pytest.raises(fb.DataError, match="damaged.parquet") as refused:
+        list(rows.query(SIDES[side], tables={"t": str(tmp_path / "damaged.parquet")}))
+    assert "cannot run the SQL" not in str(refused.value)
 
 
 KEYS = {

@@ -53,6 +53,11 @@ PASSED_OVER = {
     "SELECT id, upper(DISTINCT text) AS u FROM dataset": "function of one row",
     "SELECT id, lag(id) FILTER (WHERE k = 1) OVER (ORDER BY id) AS u FROM dataset": "no `FILTER`",
     "SELECT k, count(*) AS n FROM dataset GROUP BY k WITH ROLLUP": "GROUP BY ROLLUP",
+    "SELECT * ILIKE '%d%' FROM dataset": "ILIKE",
+    "SELECT d.* ILIKE '%d%' FROM dataset d": "ILIKE",
+    "FROM dataset": "write `SELECT",
+    "FROM dataset LIMIT 3": "write `SELECT",
+    "SELECT count(*) AS n FROM (FROM dataset)": "write `SELECT",
 }
 
 
@@ -69,6 +74,81 @@ def test_filters_and_functions_that_are_brought_along_are_checked_too(ds: fb.Dat
     same = fb.Function(call=lambda values: values, arguments=[pa.int64()], returns=pa.int64())
     with pytest.raises(fb.QueryError, match="function of one row"):
         ds.sql("SELECT same(id) OVER (PARTITION BY k) AS x FROM dataset", functions={"same": same})
+
+
+NUMBERED = "SELECT id, p, row_number() OVER (PARTITION BY p, k % 2 ORDER BY k) AS n FROM dataset"
+BEST = "SELECT id, p FROM dataset ORDER BY k DESC LIMIT 100 OFFSET 7"
+
+# What follows is all of rows that are returned, or names the columns that decide.
+CLOSED = {
+    "a subquery with a window": f"SELECT id FROM ({NUMBERED}) WHERE n = 1",
+    "a common table with a window": f"WITH d AS ({NUMBERED}) SELECT id FROM d WHERE n = 1",
+    "a joined subquery with a window": f"SELECT d.id FROM ({NUMBERED}) d JOIN t USING (p) WHERE n = 1",
+    "a window in IN": (
+        f"SELECT id FROM dataset WHERE id IN (SELECT id FROM ({NUMBERED.replace('BY k)', 'BY k, id)')}) WHERE n = 1)"
+    ),
+    "a subquery with a limit": f"SELECT id FROM ({BEST})",
+    "a joined subquery with a limit": f"SELECT d.id FROM ({BEST}) d JOIN t USING (p)",
+    "a limit in IN": f"SELECT id FROM dataset WHERE id IN (SELECT id FROM ({BEST.replace('DESC', 'DESC, id')}))",
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_subqueries_leave_open_goes_by_the_order_of_the_dataset(ds: fb.Dataset, name: str) -> None:
+    rows = pa.table(ds)
+    ids, k, p = (np.asarray(rows[key]) for key in ("id", "k", "p"))
+    if "limit" in name:
+        wanted = ids[np.lexsort((ids, -k))][7:107]
+    else:
+        parts = [(p == part) & (k % 2 == odd) for part in range(3) for odd in range(2)]
+        wanted = np.array([ids[part & (k == k[part].min())].min() for part in parts])
+    kept = pa.table(ds.sql(CLOSED[name], tables={"t": {"p": [0, 1, 2]}} if " t " in CLOSED[name] else None))
+    assert sorted(kept["id"].to_pylist()) == sorted(wanted.tolist())
+
+
+def test_columns_are_replaced_left_out_and_named_behind_from(ds: fb.Dataset) -> None:
+    few = "FROM dataset WHERE id < 3"
+    written = pa.table(ds.sql(f"SELECT id + 1 AS id, k, p, upper(text) AS text {few}"))
+    assert pa.table(ds.sql(f"SELECT * REPLACE (id + 1 AS id, upper(text) AS text) {few}")) == written
+    assert pa.table(
+        ds.sql(f"SELECT d.* REPLACE (id + 1 AS id, upper(text) AS text) {few.replace('t W', 't d W')}")
+    ) == (written)
+    assert ds.sql(f"SELECT * EXCLUDE (k, p) {few}").column_names == ["id", "text"]
+    assert ds.sql("FROM dataset SELECT text, id").column_names == ["text", "id"]
+
+
+def test_a_variable_is_not_a_parameter(ds: fb.Dataset, tmp_path: Path) -> None:
+    for sql in ("SELECT id, @n AS x FROM dataset WHERE id < $n", "SELECT id FROM dataset WHERE @n.x > id OR id < $n"):
+        for run in (ds.sql, ds.query):
+            with pytest.raises(fb.QueryError, match=r"write `\$name`"):
+                run(sql, params={"n": 3})
+    with pytest.raises(fb.QueryError, match=r"write `\$name`"):
+        ds.filter("id < @n")
+    pq.write_table(pa.table({"@n": [1, 2, 3]}), tmp_path / "rows.parquet")
+    named = fb.load_dataset(tmp_path, split="train")
+    assert pa.table(named.sql('SELECT "@n" FROM dataset WHERE "@n" < $n', params={"n": 3}))["@n"].to_pylist() == [1, 2]
+    assert len(named.filter('"@n" = 2')) == 1
+
+
+CHANGING = {
+    "SELECT id, current_date AS u FROM dataset": "current_date",
+    "SELECT id, now() AS u FROM dataset": "now",
+    "SELECT max(id) AS n, current_timestamp AS u FROM dataset": "now",
+    "SELECT id, today() AS u FROM dataset": "current_date",
+    "SELECT current_time AS u, count(*) AS n FROM dataset": "current_time",
+    "SELECT id, random() AS u FROM dataset": "random",
+    "SELECT count(*) AS n FROM dataset WHERE random() < 0.5": "random",
+    "SELECT k, count(*) AS n FROM dataset GROUP BY k ORDER BY random()": "random",
+    "SELECT id FROM dataset WHERE id IN (SELECT id FROM dataset WHERE random() < 0.5) UNION ALL SELECT 1": "random",
+    "SELECT uuid() AS u FROM dataset": "uuid",
+}
+
+
+@pytest.mark.parametrize("sql", CHANGING)
+def test_the_clock_and_chance_are_refused_in_every_query(ds: fb.Dataset, sql: str) -> None:
+    for run in (ds.sql, ds.query):
+        with pytest.raises(fb.QueryError, match=rf"`{CHANGING[sql]}\(\)` depends on more than the data"):
+            run(sql)
 
 
 def test_named_windows_and_filters_of_aggregates_are_run(ds: fb.Dataset) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.process
 import os
 import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections import OrderedDict
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError, TransformError, WorkerDiedError
@@ -20,14 +23,21 @@ from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done
 from forebay.pool.pickling import take_apart
 from forebay.pool.worker import main
+from forebay.transforms import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from forebay.transforms import Rows
 
 SECONDS_TO_END = 0.2
 """How long idle workers have to end by themselves."""
+
+HOW_TO_BEGIN = (
+    "; what it printed says why; a program that starts processes needs `if __name__ == '__main__':` around all that it "
+    "does"
+)
 
 MOST_RESULTS_IN_USE = 4
 """Batches of one worker that the loop may keep before it gets copies, beside those under way."""
@@ -51,13 +61,15 @@ class Processes:
         self._num_given = self._num_abandoned = 0
         self.num_skipped = 0
         self._workers: list[Worker] = []
+        _CREWS.add(self)
         self._end = weakref.finalize(self, _end, self._workers, self._selector, self._owner)
         context = multiprocessing.get_context(start_method)
         for number in range(num_workers):
-            worker = Worker(context, setting, number, prefetch)
-            self._workers.append(worker)
-            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-            self._selector.register(worker.ending, selectors.EVENT_READ, worker)
+            with _without_interrupts():
+                worker = Worker(context, setting, number, prefetch)
+                self._workers.append(worker)
+                self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+                self._selector.register(worker.ending, selectors.EVENT_READ, worker)
         for worker in self._workers:
             self._send(worker, Message("job"), job)
 
@@ -78,6 +90,7 @@ class Processes:
 
     def give(self, value: Any, rows: Rows) -> int:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""
+        self._check_owner()
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
         self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
@@ -96,6 +109,7 @@ class Processes:
             WorkerDiedError: a worker has ended.
             TransformError: a worker cannot load the program.
         """
+        self._check_owner()
         # Of each worker, whether it has ended: looked at after a message, so that what it had sent is taken first.
         found: dict[Worker, bool] = {}
         for key, events in self._selector.select(seconds):
@@ -114,14 +128,20 @@ class Processes:
                 self.close()
                 raise WorkerDiedError(text)
             if worker.is_refusal(received[0]):
-                error = worker.open(*received)
+                value, failure = worker.open(*received, "why a worker cannot begin")
                 self.close()
-                raise error
+                raise value if failure is None else failure
             done = worker.take(*received, num_abandoned=self._num_abandoned)
             if done is not None:
                 yield done
             elif received[0].kind != "ready":
                 self.num_skipped += 1
+
+    def _check_owner(self) -> None:
+        if self._owner != os.getpid():
+            raise WorkerDiedError(
+                f"{self.setting}: the workers are those of the process that this one is a fork of; begin another loop"
+            )
 
     def describe(self, number: int) -> str:
         """Says who works on a batch."""
@@ -136,6 +156,18 @@ class Processes:
         """Ends the workers."""
         self._end()
 
+    def forget(self) -> None:
+        """Leaves the workers to the process that this one is a fork of, and closes what connects it to them."""
+        if not self._end.alive:
+            return
+        self._end.detach()
+        # Nothing is taken out of it: what it waits for is the same there.
+        with contextlib.suppress(OSError):
+            self._selector.close()
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                worker.forget()
+
 
 class Worker:
     """This process's end of a worker."""
@@ -148,18 +180,20 @@ class Worker:
         self._outbox = Outbox()
         self.has_begun = False
         ours, theirs = socket.socketpair()
+        self._life, its_life = socket.socketpair()
         # Whatever limit the program gives new sockets.
         theirs.setblocking(True)
-        with theirs:
+        with theirs, its_life:
             # A daemon: `multiprocessing` ends it too, should this process end in a way that it still notices.
             self.process = context.Process(
-                target=main, args=(theirs, number, setting), name=f"forebay-{number}", daemon=True
+                target=main, args=(theirs, its_life, number, setting), name=f"forebay-{number}", daemon=True
             )
             try:
                 self.process.start()
                 self.ending = _ending_of(self.process)
             except BaseException:
                 ours.close()
+                self._life.close()
                 raise
         self.channel = LoopChannel(ours)
 
@@ -181,11 +215,16 @@ class Worker:
         """Whether the worker says why it cannot begin."""
         return message.kind == "failure" and not self.has_begun
 
-    def open(self, message: Message, file: int | None) -> Any:
-        """Notes what a message says of blocks; returns the object that comes with it."""
+    def open(self, message: Message, file: int | None, what: str) -> tuple[Any, TransformError | None]:
+        """Notes what a message says of blocks; returns the object that comes with it, or why it cannot be received."""
         self._note(message, file)
         assert message.parcel is not None, "results are in a block"  # noqa: S101
-        return self._inbox.open(message.parcel, self._outbox)
+        try:
+            return self._inbox.open(message.parcel, self._outbox), None
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - whatever the value's class raises
+            failure = TransformError(f"{self._setting}: {what} cannot be received: {told(error)}")
+            failure.__cause__ = error
+            return None, failure
 
     def take(self, message: Message, file: int | None, num_abandoned: int) -> Done | None:
         """Takes a message; returns what came of a batch, unless it was given up."""
@@ -197,14 +236,10 @@ class Worker:
         if message.number <= num_abandoned:
             self._note(message, file)
             return None
-        try:
-            value = self.open(message, file)
-        except Exception as error:  # noqa: BLE001 - whatever the value's class raises
-            what = f"{self._setting}: what came of {rows} cannot be received: {type(error).__name__}: {error}"
-            failure = TransformError(what)
-            failure.__cause__ = error
-            return Done(message.number, None, failure)
-        return Done(message.number, None, value) if message.kind == "failure" else Done(message.number, value, None)
+        value, failure = self.open(message, file, f"what came of {rows}")
+        if failure is not None or message.kind == "result":
+            return Done(message.number, value, failure)
+        return Done(message.number, None, value)
 
     def _note(self, message: Message, file: int | None) -> None:
         self._outbox.take_back(message.returned)
@@ -215,6 +250,28 @@ class Worker:
             self._inbox.add(message.parcel, file)
             os.close(file)
         self._inbox.skip(message.parcel)
+
+    def let_go(self) -> None:
+        """Closes what is this process's of the connection; one that waits for a batch ends."""
+        self.channel.close()
+        os.close(self.ending)
+
+    def end(self) -> None:
+        """Ends the process, if it has not ended, and waits until it has."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.process.close()
+        # Its end would be killed by this.
+        self._life.close()
+
+    def forget(self) -> None:
+        """Leaves the process to the one that this is a fork of."""
+        # `multiprocessing` would end it when this process ends.
+        children: set[Any] = getattr(multiprocessing.process, "_children", set())
+        children.discard(self.process)
+        self.let_go()
+        self._life.close()
 
     def obituary(self) -> str:
         """Says how the worker ended."""
@@ -228,10 +285,8 @@ class Worker:
             if -code == signal.SIGKILL:
                 how += ", which is how Linux ends processes where memory is short"
         if not self.has_begun:
-            return (
-                f"{self._setting}: worker {self.number} ended {how} before it began; what it printed says why; a "
-                "program that starts processes needs `if __name__ == '__main__':` around all that it does"
-            )
+            hint = "" if code is not None and code < 0 else HOW_TO_BEGIN
+            return f"{self._setting}: worker {self.number} ended {how} before it began{hint}"
         rows = next(iter(self.tasks.values()), None)
         return f"{self._setting}: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
 
@@ -259,13 +314,46 @@ def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) ->
         return
     selector.close()
     for worker in workers:
-        worker.channel.close()
-        os.close(worker.ending)
+        worker.let_go()
     deadline = time.monotonic() + SECONDS_TO_END
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))
     for worker in workers:
-        if worker.process.is_alive():
-            worker.process.kill()
-        worker.process.join()
-        worker.process.close()
+        worker.end()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Has Ctrl-C wait while a process is spawned, which knows none until it ignores it: it is for this one.
+
+    The program is interrupted when the process is among those that are ended with it.
+    """
+    # It lets interrupts through again when it starts.
+    resource_tracker.ensure_running()
+    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    # Threads are not interrupted, and may set no handlers.
+    is_told = callable(handler) and threading.current_thread() is threading.main_thread()
+    if is_told:
+        signal.signal(signal.SIGINT, lambda *interrupt: came.append(interrupt))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_told:
+            signal.signal(signal.SIGINT, handler)
+            if came and callable(handler):
+                handler(*came[0])
+
+
+_CREWS: weakref.WeakSet[Processes] = weakref.WeakSet()
+
+
+def _forget_workers() -> None:
+    """Leaves all workers to the process that this one is a fork of."""
+    for crew in list(_CREWS):
+        crew.forget()
+
+
+os.register_at_fork(after_in_child=_forget_workers)

@@ -8,7 +8,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from forebay.exceptions import TransformError
 from forebay.pool.ordered import Done
+from forebay.transforms import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,10 +91,19 @@ def _work(program: Program, tasks: queue.SimpleQueue[Task | None], done: queue.S
         number, value, rows = task
         try:
             done.put(Done(number, program(value, rows), None))
-        except BaseException as error:  # noqa: BLE001 - the loop raises it
+        except TransformError as error:
             done.put(Done(number, None, error))
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
+            done.put(Done(number, None, _failure(program, rows, error)))
         # Not while waiting for the next one.
         del task, value
+
+
+def _failure(program: Program, rows: Rows, error: BaseException) -> TransformError:
+    """Returns what tells of a function that raised `SystemExit` or the like, which would end the program."""
+    failure = TransformError(f"{program.setting}: a function failed on {rows}: {told(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def _end(tasks: queue.SimpleQueue[Task | None], num_workers: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pickle
 import signal
@@ -9,13 +11,13 @@ import sys
 import threading
 import traceback
 from multiprocessing import connection, parent_process
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from forebay.exceptions import Cause, TransformError
 from forebay.pool.channel import Channel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.pickling import take_apart
-from forebay.transforms import Rows, seeds_of
+from forebay.transforms import Rows, seed_of, seeds_of, told
 
 if TYPE_CHECKING:
     import socket
@@ -33,22 +35,40 @@ HOW_TO_BE_FOUND = (
 
 
 class Job(NamedTuple):
-    """What a worker does. Pickled, perhaps by `cloudpickle`."""
+    """What a worker does. Pickled by `sending.py`."""
 
     program: Program
     worker_init_fn: Callable[[int], Any] | None
+    num_loader_workers: int
+    """Of the `DataLoader` that this is a worker of; 0 for those of `map`."""
+    classes: list[type]
+    """Those of the program that are sent whole, for what functions return to be pickled: behind what uses them."""
 
 
-def main(end: socket.socket, worker: int, setting: str) -> None:
+def main(end: socket.socket, life: socket.socket, worker: int, setting: str) -> None:
     """Works until the other end is closed, or the process there is gone."""
     # Ctrl-C is for the process of the loop, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _end_with(life)
     threading.Thread(target=_follow_parent, name="forebay-follow", daemon=True).start()
     Worker(Channel(end), worker, setting).work()
 
 
+def _end_with(life: socket.socket) -> None:
+    """Has the kernel kill this process when the other end is closed, through which nothing is ever sent.
+
+    The thread below waits for the interpreter's lock, which a function may hold for good: a regular expression does.
+    """
+    # Linux has it, and some sandboxes have not.
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _follow_parent() -> None:
-    """Ends this process with that of the loop, whatever a function is doing."""
+    """Ends this process with that of the loop, unless a function holds the interpreter's lock."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -64,7 +84,8 @@ class Worker:
         self._setting = setting
         self._inbox = Inbox(MOST_INPUTS_IN_USE)
         self._outbox = Outbox()
-        self._program: Program | None = None
+        self._job: Job | None = None
+        self._is_torch_told = False
 
     def work(self) -> None:
         """Answers messages, one by one."""
@@ -87,44 +108,71 @@ class Worker:
 
     def _has_begun(self, message: Message) -> bool:
         """Loads the program; tells whether that worked."""
+        hint = f"; {HOW_TO_BE_FOUND}"
         try:
             assert message.parcel is not None, "a job is in a block"  # noqa: S101
             job: Job = pickle.loads(self._inbox.open(message.parcel))  # noqa: S301 - from a process of our own
+            hint = ""
+            program = sys.modules["__main__"]
+            for one in job.classes:
+                if "." not in one.__qualname__ and not hasattr(program, one.__name__):
+                    setattr(program, one.__name__, one)
             # So that the first batch does not wait for what makes its seeds.
             seeds_of(0, Rows(0, 0, 1, 1), "")
             if (torch := sys.modules.get("torch")) is not None:
                 # As DataLoader: workers share the cores among each other.
                 torch.set_num_threads(1)
+            self._job = job
+            self._tell_torch()
             if job.worker_init_fn is not None:
                 job.worker_init_fn(self._worker)
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            what = f"{self._setting}: a worker cannot begin: {type(error).__name__}: {error}"
-            self._fail(message, TransformError(f"{what}; {HOW_TO_BE_FOUND}"), error)
+            self._fail(message, TransformError(f"{self._setting}: a worker cannot begin: {told(error)}{hint}"), error)
             return False
-        self._program = job.program
         self._send(Message("ready"))
         return True
 
+    def _tell_torch(self) -> None:
+        """Has torch's `get_worker_info` tell of this worker, as in those of its `DataLoader`."""
+        job = self._job
+        if self._is_torch_told or job is None or not job.num_loader_workers:
+            return
+        # Not imported for this: functions that ask have done so.
+        if "torch.utils.data" not in sys.modules:
+            return
+        self._is_torch_told = True
+        from torch.utils.data._utils import worker
+
+        import forebay.torch
+
+        # A number of its own for each worker, as torch's, but the same in every run.
+        seed = seed_of(job.program.seed, Rows(0, self._worker, 1, 1), "worker") >> 1
+        worker._worker_info = worker.WorkerInfo(
+            id=self._worker, num_workers=job.num_loader_workers, seed=seed, dataset=cast("Any", None)
+        )
+        # What a function reads by a stream of ours is no share of a dataset that such workers deal out.
+        vars(forebay.torch)["get_worker_info"] = lambda: None
+
     def _run(self, message: Message) -> None:
         """Runs the program on a batch."""
-        assert self._program is not None and message.parcel is not None, "the job comes first"  # noqa: S101, PT018
+        assert self._job is not None and message.parcel is not None, "the job comes first"  # noqa: S101, PT018
         rows = Rows(*message.about)
+        self._tell_torch()
         try:
-            result = self._program(self._inbox.open(message.parcel), rows, owns_process=True)
+            result = self._job.program(self._inbox.open(message.parcel), rows, owns_process=True)
         except TransformError as error:
             self._fail(message, error, error.__cause__)
             return
         except BaseException as error:  # noqa: BLE001 - told to the loop
-            what = f"{type(error).__name__}: {error}".strip(": ")
-            self._fail(message, TransformError(f"{self._setting}: a function failed on {rows}: {what}"), error)
+            self._fail(message, TransformError(f"{self._setting}: a function failed on {rows}: {told(error)}"), error)
             return
         try:
             buffers = take_apart(result)
             del result
             packed = self._outbox.pack(self._inbox.leave(buffers))
-        except Exception as error:  # noqa: BLE001 - told to the loop
+        except BaseException as error:  # noqa: BLE001 - told to the loop
             what = f"{self._setting}: what came of {rows} cannot be sent to the process of the loop"
-            self._fail(message, TransformError(f"{what}: {type(error).__name__}: {error}"), error)
+            self._fail(message, TransformError(f"{what}: {told(error)}"), error)
             return
         self._send(Message("result", message.number), *packed)
 
@@ -135,7 +183,7 @@ class Worker:
             text = "".join(traceback.format_exception(cause))
             place = f"worker {self._worker}, process {os.getpid()}"
             if not _survives(cause):
-                kept = Cause(f"{type(cause).__name__}: {cause}")
+                kept = Cause(told(cause))
             assert kept is not None  # noqa: S101
             kept.__traceback__ = None
             kept.add_note(f"in {place}:\n{text}")
@@ -152,5 +200,5 @@ def _survives(error: BaseException) -> bool:
     """Whether an exception is the same after it was pickled."""
     try:
         return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - whatever its `__reduce__` raises
+    except BaseException:  # noqa: BLE001 - whatever its `__reduce__` raises
         return False

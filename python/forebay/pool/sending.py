@@ -1,0 +1,184 @@
+"""A job as bytes: functions and classes by their names where workers find the same under them, else whole.
+
+Spawned processes run the program's file again, without what stands behind `if __name__ == "__main__":`. What they find
+there goes by its name, as `pickle` sends it: locks, open files and large values of the program stay where they are, and
+its classes are the same in all processes. Lambdas, nested functions, what stands in no file, as in a notebook, and
+functions that use what only this process has set are sent whole, by `cloudpickle` where that is installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import operator
+import os
+import pickle
+import symtable
+import sys
+from functools import cached_property
+from multiprocessing import process
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from forebay.pool.worker import Job
+
+MAINS = ("__main__", "__mp_main__")
+"""What the program's module is called, here and in processes that `multiprocessing` started."""
+
+
+def to_bytes(job: Job) -> bytes:
+    """Returns a job for `pickle.loads` in a worker.
+
+    Raises:
+        Exception: it cannot be sent; whatever objects raise that cannot be pickled.
+    """
+    program = Program()
+    # Modules that the user wants to be sent whole.
+    known = sys.modules.get("cloudpickle")
+    if not getattr(known, "list_registry_pickle_by_value", set)():
+        with contextlib.suppress(Exception):
+            return _by_name(job, program, ("same",))
+    try:
+        import cloudpickle
+    except ImportError:
+        return _by_name(job, program, ("same", "other"))
+
+    class Whole(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+        """Sends whole what workers do not find, and has them know the classes among it by their names."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            is_class = isinstance(obj, type)
+            if (is_class or isinstance(obj, FunctionType)) and obj.__module__ in MAINS:
+                if program.find(obj) == "same":
+                    return NotImplemented
+                if is_class and "<locals>" not in obj.__qualname__:
+                    job.classes.append(obj)
+            return super().reducer_override(obj)
+
+    stream = io.BytesIO()
+    try:
+        Whole(stream, protocol=5).dump(job)
+    except Exception:
+        # Better without what only this process has set than not at all.
+        with contextlib.suppress(Exception):
+            return _by_name(job._replace(classes=[]), program, ("same", "other"))
+        raise
+    return stream.getvalue()
+
+
+def _by_name(job: Job, program: Program, accepted: tuple[str, ...]) -> bytes:
+    """Returns a job with functions and classes by their names."""
+
+    class ByName(pickle.Pickler):
+        """Refuses what workers do not find."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type | FunctionType) and obj.__module__ in MAINS and program.find(obj) not in accepted:
+                raise pickle.PicklingError(f"other processes do not find `{obj.__qualname__}` in the program's file")
+            return NotImplemented
+
+    stream = io.BytesIO()
+    ByName(stream, protocol=5).dump(job)
+    return stream.getvalue()
+
+
+class Program:
+    """What spawned processes find in the program's module."""
+
+    def find(self, obj: Any) -> Literal["same", "other"] | None:
+        """Tells whether workers find a function or class of the program, and whether it does the same there."""
+        name: str = obj.__qualname__
+        root = name.partition(".")[0]
+        if "<locals>" in name or root not in self._names.found:
+            return None
+        try:
+            is_it = operator.attrgetter(name)(sys.modules["__main__"]) is obj
+        except AttributeError:
+            return None
+        if not is_it:
+            return None
+        return "other" if root in self._names.other else "same"
+
+    @cached_property
+    def _names(self) -> Names:
+        path = _path_of_main()
+        if path is None:
+            return Names(frozenset(), frozenset())
+        try:
+            return _names_in(path.read_bytes(), str(path))
+        except (OSError, SyntaxError, ValueError):
+            # No source, as in an archive: all that there is.
+            return Names(frozenset(vars(sys.modules["__main__"])), frozenset())
+
+
+def _path_of_main() -> Path | None:
+    """Returns the file that spawned processes run again, as `multiprocessing` finds it; None if there is none."""
+    main: Any = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if name is not None and (name == "__main__" or name.endswith(".__main__")):
+        return None
+    file = getattr(main, "__file__", None)
+    if file is None:
+        return None
+    path = Path(getattr(process, "ORIGINAL_DIR", None) or os.curdir, file)
+    return path if path.is_file() and path.stem != "ipython" else None
+
+
+class Names(NamedTuple):
+    """Names of a program's module."""
+
+    found: frozenset[str]
+    """Those that are bound when another process runs the file."""
+    other: frozenset[str]
+    """Those that may have other values there, and functions and classes that use such."""
+
+
+def _names_in(source: bytes, path: str) -> Names:
+    tree = ast.parse(source, path)
+    guards = [part for part in tree.body if _is_guard(part)]
+    others = [part for part in tree.body if not _is_guard(part)]
+    found = frozenset(_bound([*others, *(part for guard in guards for part in guard.orelse)]))
+    other = set(_bound(part for guard in guards for part in guard.body))
+    uses: dict[str, set[str]] = {}
+    for table in symtable.symtable(source, path, "exec").get_children():  # type: ignore[arg-type]  # takes bytes, too
+        used = uses.setdefault(table.get_name(), set())
+        for symbol in _symbols(table):
+            if symbol.is_global():
+                used.add(symbol.get_name())
+                if symbol.is_declared_global() and symbol.is_assigned():
+                    other.add(symbol.get_name())
+    while more := {name for name, used in uses.items() if name not in other and used & other}:
+        other |= more
+    return Names(found, frozenset(other))
+
+
+def _is_guard(part: ast.stmt) -> TypeGuard[ast.If]:
+    """Whether a statement is `if __name__ == "__main__":`, or another that asks for the name."""
+    return isinstance(part, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(part.test)
+    )
+
+
+def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names that statements of a module bind, without those of functions in them."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _symbols(table: symtable.SymbolTable) -> Iterator[symtable.Symbol]:
+    """Yields the symbols of a scope and of all scopes in it."""
+    yield from table.get_symbols()
+    for child in table.get_children():
+        yield from _symbols(child)

@@ -1,0 +1,146 @@
+//! Walks the segments of a JPEG: how its pixels are stored, its EXIF metadata, and whether its end is there.
+//!
+//! ITU-T T.81, B.1.1: a segment is a marker, its length, which counts itself, and what it says. A marker is 0xff, perhaps
+//! several times, and a byte that is neither 0xff nor 0. The data of a scan follow its segment: 0xff in them is followed by
+//! 0 or is the marker of a restart, so the next segment is found as anywhere else. Bytes between segments, which should
+//! not be there, are passed over, as decoders do.
+
+const STUFFED: u8 = 0x00;
+const TEMPORARY: u8 = 0x01;
+const RESTARTS: std::ops::RangeInclusive<u8> = 0xd0..=0xd7;
+const START: u8 = 0xd8;
+const END: u8 = 0xd9;
+const SCAN: u8 = 0xda;
+const METADATA: u8 = 0xe1;
+
+/// Returns whether the end of an image is there. Decoders paint what is missing grey.
+///
+/// Other bytes may follow it, such as the film of a motion photo. Nearly all images end where their bytes do.
+pub(super) fn is_whole(bytes: &[u8]) -> bool {
+    bytes.ends_with(&[0xff, END]) || Segments::new(bytes).any(|segment| segment.marker == END)
+}
+
+/// Returns the EXIF metadata: those of several segments one behind the other, as PIL reads them.
+pub(super) fn exif(bytes: &[u8]) -> Vec<u8> {
+    let header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
+    let metadata = header.filter(|segment| segment.marker == METADATA);
+    metadata.filter_map(|segment| segment.contents.strip_prefix(b"Exif\0\0")).collect::<Vec<_>>().concat()
+}
+
+/// What the scans of an image hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scans {
+    /// The first one everything, row by row.
+    Rows,
+    /// Each some of the components.
+    Components,
+    /// Each more of the details: a progressive image, or one of a kind that nobody decodes.
+    Details,
+}
+
+/// How the pixels of an image are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where the two bytes are that say how many rows there are.
+    pub(super) height_place: usize,
+    pub(super) scans: Scans,
+    /// Whether no component is sampled more finely than the first one.
+    pub(super) is_first_finest: bool,
+    /// Whether a component is sampled neither most finely nor most coarsely, such as at half of four.
+    pub(super) has_middle: bool,
+}
+
+impl Frame {
+    /// Reads the segments before the first scan's data; `None` where they are broken.
+    ///
+    /// ITU-T T.81, B.2.2 and B.2.3: a frame says the precision, height, width and number of components, and of each its
+    /// name, how finely it is sampled, across and down in a byte, and its table; a scan begins with its number of
+    /// components.
+    pub(super) fn find(bytes: &[u8]) -> Option<Self> {
+        let mut frame = None;
+        for segment in Segments::new(bytes) {
+            match segment.marker {
+                0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => frame = Some(segment),
+                SCAN => return Self::new(&frame?, *segment.contents.first()?),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn new(frame: &Segment<'_>, num_in_first_scan: u8) -> Option<Self> {
+        let &[_, _, _, _, _, num_components, ref components @ ..] = frame.contents else { return None };
+        let sampled = components.as_chunks::<3>().0.iter().map(|[_, sampled, _]| (sampled >> 4, sampled & 0xf));
+        let across = sampled.clone().map(|(across, _)| across).max()?;
+        let down = sampled.clone().map(|(_, down)| down).max()?;
+        let scans = match frame.marker {
+            0xc0 | 0xc1 if num_in_first_scan == num_components => Scans::Rows,
+            0xc0 | 0xc1 => Scans::Components,
+            _ => Scans::Details,
+        };
+        let is_extreme = |number, most| number == 1 || number == most;
+        Some(Self {
+            height_place: frame.place + 1,
+            scans,
+            is_first_finest: sampled.clone().next() == Some((across, down)),
+            has_middle: !sampled.clone().all(|other| is_extreme(other.0, across) && is_extreme(other.1, down)),
+        })
+    }
+}
+
+/// A segment, or the marker of the end, which says nothing.
+struct Segment<'a> {
+    marker: u8,
+    /// Where its contents begin.
+    place: usize,
+    contents: &'a [u8],
+}
+
+/// The segments of an image, as far as they are there.
+struct Segments<'a> {
+    bytes: &'a [u8],
+    place: usize,
+}
+
+impl<'a> Segments<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, place: 0 }
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = Segment<'a>;
+
+    fn next(&mut self) -> Option<Segment<'a>> {
+        loop {
+            self.place += next_0xff(self.bytes.get(self.place..)?)? + 1;
+            match *self.bytes.get(self.place..)? {
+                // One more of the same marker.
+                [0xff, ..] => {}
+                [END, ..] => {
+                    self.place += 1;
+                    return Some(Segment { marker: END, place: self.place, contents: &[] });
+                }
+                [marker, ..] if matches!(marker, STUFFED | TEMPORARY | START) || RESTARTS.contains(&marker) => {
+                    self.place += 1;
+                }
+                [marker, high, low, ..] => {
+                    let place = self.place + 3;
+                    let end = self.place + 1 + usize::from(u16::from_be_bytes([high, low])).max(2);
+                    let contents = self.bytes.get(place..end)?;
+                    self.place = end;
+                    return Some(Segment { marker, place, contents });
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Returns where the first 0xff is. The data of a scan are most of an image and hold few: compared are many bytes at once.
+fn next_0xff(bytes: &[u8]) -> Option<usize> {
+    const STEP: usize = 64;
+    let steps = bytes.as_chunks::<STEP>().0.iter();
+    let without = steps.take_while(|step| step.iter().fold(0, |most, &byte| byte.max(most)) != 0xff).count() * STEP;
+    bytes.get(without..)?.iter().position(|&byte| byte == 0xff).map(|at| without + at)
+}

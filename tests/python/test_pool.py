@@ -887,8 +887,10 @@ def test_ctrl_c_while_workers_start_is_for_the_program_alone(folder: Path, tmp_p
 
 def test_a_process_that_is_forked_leaves_the_workers_alone(folder: Path) -> None:
     code = """
-    import gc, os, sys
+    import os, sys, warnings
     import forebay as fb
+    # Newer Pythons warn of every fork of a process with threads.
+    warnings.simplefilter("ignore", DeprecationWarning)
     ds = fb.load_dataset(sys.argv[1], split="train")
     stream = ds.map(lambda batch: {"pid": [os.getpid()] * len(batch["id"])}, batched=True, num_proc=1).batches(100)
     batches = iter(stream)
@@ -957,6 +959,13 @@ def scaled(rows):
 def nested(rows):
     return scaled(rows)
 
+class Times:
+    def __repr__(self):
+        return f"times {scale}"
+
+def times(rows):
+    return Times()
+
 def failing(rows):
     raise OurError("ours")
 
@@ -1001,6 +1010,8 @@ def main():
     for function in (scaled, nested, behind):
         [found] = loader(function)
         print(type(found) is Out, found, getattr(found, "late", None))
+    [found] = loader(times)
+    print(type(found) is Times, found)
 
 if __name__ == "__main__":
     class Late:
@@ -1015,7 +1026,7 @@ if __name__ == "__main__":
     main()
 """
     out = run_file(tmp_path, program, folder).splitlines()
-    assert out == ["True {'scaled': 14} None"] * 2 + ["True {'scaled': 14} late True"]
+    assert out == ["True {'scaled': 14} None"] * 2 + ["True {'scaled': 14} late True", "True times 7"]
 
 
 def test_what_is_found_nowhere_is_refused_at_once_without_cloudpickle(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ bytes lie in blocks of anonymous memory that both processes have mapped, and are
 - `pickling.py`: an object as a pickle and the buffers beside it
 - `memory.py`: blocks of memory, who owns them and when they are free again
 - `channel.py`: short messages, and the files of blocks, between two processes
+- `sending.py`: what workers are to do, as bytes
 - `worker.py`: the main function of a worker process
 - `processes.py`, `threads.py`: crews
 - `ordered.py`: batches through a crew, in their order

@@ -115,7 +115,7 @@ class Worker:
             hint = ""
             program = sys.modules["__main__"]
             for one in job.classes:
-                if "." not in one.__qualname__ and not hasattr(program, one.__name__):
+                if "." not in one.__qualname__:
                     setattr(program, one.__name__, one)
             # So that the first batch does not wait for what makes its seeds.
             seeds_of(0, Rows(0, 0, 1, 1), "")

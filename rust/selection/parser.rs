@@ -4,6 +4,8 @@
 //! `a IS DISTINCT FROM b AND c` the `b AND c`. So it is given an operator of nearly the same rank in its place, one lower than
 //! that of `IS`, and the tree gets back what was written.
 
+use std::ops::ControlFlow;
+
 use datafusion::common::{Result as PlanResult, plan_err};
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::ast;
@@ -32,6 +34,7 @@ pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
         return plan_err!("it is several statements, expected one SELECT");
     }
     if let Statement::Statement(statement) = &mut statement {
+        balance(statement.as_mut());
         restore(statement.as_mut());
     }
     Ok(statement)
@@ -40,6 +43,7 @@ pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
 /// Parses an expression, which may have a name.
 pub(super) fn expression(text: &str) -> PlanResult<ast::ExprWithAlias> {
     let mut parsed = parser_of(text)?.parse_into_expr()?;
+    balance(&mut parsed.expr);
     restore(&mut parsed.expr);
     Ok(parsed)
 }
@@ -94,21 +98,76 @@ fn end_of(keywords: &[Keyword], tokens: &[TokenWithSpan], start: usize) -> Optio
     Some(end)
 }
 
+/// Rebuilds long chains of `AND` and `OR` as balanced trees, which say the same: where one is within another expression, the
+/// planner writes its text out for each of its levels.
+fn balance(parsed: &mut impl ast::VisitMut) {
+    let _: ControlFlow<()> = parsed.visit(&mut Balancing);
+}
+
+/// Visits chains before what is in them: they are shallow then.
+struct Balancing;
+
+impl ast::VisitorMut for Balancing {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
+        const LEAST: usize = 32;
+        let op = match expr {
+            ast::Expr::BinaryOp { op: op @ (ast::BinaryOperator::And | ast::BinaryOperator::Or), .. } => op.clone(),
+            _ => return ControlFlow::Continue(()),
+        };
+        let (mut spine, mut len) = (&*expr, 1);
+        while let ast::Expr::BinaryOp { left, op: next, .. } = spine
+            && *next == op
+        {
+            (spine, len) = (left, len + 1);
+        }
+        if len >= LEAST {
+            *expr = balanced(terms_of(taken(expr), &op), &op);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Returns the terms of a chain of one connective.
+fn terms_of(chain: ast::Expr, op: &ast::BinaryOperator) -> Vec<ast::Expr> {
+    let (mut terms, mut pending) = (Vec::new(), vec![chain]);
+    while let Some(next) = pending.pop() {
+        match next {
+            ast::Expr::BinaryOp { left, op: found, right } if found == *op => pending.extend([*right, *left]),
+            term => terms.push(term),
+        }
+    }
+    terms
+}
+
+fn balanced(mut terms: Vec<ast::Expr>, op: &ast::BinaryOperator) -> ast::Expr {
+    if terms.len() < 2 {
+        return terms.pop().unwrap_or_else(|| ast::Expr::value(ast::Value::Null));
+    }
+    let right = terms.split_off(terms.len() / 2);
+    let (left, right) = (Box::new(balanced(terms, op)), Box::new(balanced(right, op)));
+    ast::Expr::BinaryOp { left, op: op.clone(), right }
+}
+
+/// Takes an expression out of its place.
+fn taken(expr: &mut ast::Expr) -> ast::Expr {
+    std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
+}
+
 /// Puts the comparisons in the place of the operators that stood for them.
 fn restore(parsed: &mut impl ast::VisitMut) {
-    let _: std::ops::ControlFlow<()> = ast::visit_expressions_mut(parsed, |expr| {
+    let _: ControlFlow<()> = ast::visit_expressions_mut(parsed, |expr| {
         if let ast::Expr::BinaryOp { left, op: ast::BinaryOperator::Custom(name), right } = expr {
             let is_negated = name == NOT_DISTINCT;
-            let taken =
-                |side: &mut Box<ast::Expr>| std::mem::replace(side, Box::new(ast::Expr::value(ast::Value::Null)));
-            let (left, right) = (taken(left), taken(right));
+            let (left, right) = (Box::new(taken(left)), Box::new(taken(right)));
             *expr = if is_negated {
                 ast::Expr::IsNotDistinctFrom(left, right)
             } else {
                 ast::Expr::IsDistinctFrom(left, right)
             };
         }
-        std::ops::ControlFlow::Continue(())
+        ControlFlow::Continue(())
     });
 }
 
@@ -126,6 +185,21 @@ mod tests {
             std::ops::ControlFlow::Continue(())
         });
         expr.to_string()
+    }
+
+    #[test]
+    fn long_chains_are_balanced_and_say_the_same() {
+        let chain = |op: &str| (0..100).map(|i| format!("a = {i}")).collect::<Vec<_>>().join(op);
+        let text = format!("NOT ({}) AND ({})", chain(" OR "), chain(" AND "));
+        let written = expression(&text).unwrap().expr;
+        assert_eq!(written.to_string(), text);
+        let ast::Expr::BinaryOp { right, .. } = written else { panic!("{text}") };
+        let ast::Expr::Nested(mut inner) = *right else { panic!("{text}") };
+        let mut depth = 0;
+        while let ast::Expr::BinaryOp { left, op: ast::BinaryOperator::And, .. } = *inner {
+            (inner, depth) = (left, depth + 1);
+        }
+        assert_eq!(depth, 6);
     }
 
     #[test]

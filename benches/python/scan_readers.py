@@ -70,6 +70,7 @@ class Forebay:
         self._read: Any = None
 
     def __call__(self) -> Any:
+        """Opens the objects; returns the batches."""
         pa, fb, task = self._pa, self._fb, self._task
         options = {f"aws_{name}": value for name, value in _s3(task).items()} | self._options
         ds = fb.load_dataset(f"s3://{BUCKET}/{task.folder}/", split="train", storage_options=options)

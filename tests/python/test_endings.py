@@ -500,6 +500,7 @@ except KeyboardInterrupt:
 def test_control_c_ends_the_wait_of_who_takes_an_arrow_stream(corpus: Path, tmp_path: Path, rows: str) -> None:
     program = f"""
 import sys, time
+import pandas  # as pyarrow does when it is given rows
 import pyarrow as pa
 import forebay as fb
 dataset = fb.load_dataset(sys.argv[1], split='train')

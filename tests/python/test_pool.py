@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -849,12 +850,16 @@ list(mapped.batches(16))
 def test_a_program_that_is_killed_takes_functions_with_it_that_never_let_go_of_the_lock(
     folder: Path, tmp_path: Path, number: signal.Signals, start_method: str
 ) -> None:
-    began, temporary = tmp_path / "began", tmp_path / "temporary"
-    began.mkdir()
-    temporary.mkdir()
-    ending = run_to_its_end(
-        HOLDING, folder, began, start_method, folder=temporary, then=lambda process: process.send_signal(number)
-    )
+    # A short path: the server of forks listens at one below it.
+    with tempfile.TemporaryDirectory() as temporary:
+        ending = run_to_its_end(
+            HOLDING,
+            folder,
+            tmp_path,
+            start_method,
+            folder=Path(temporary),
+            then=lambda process: process.send_signal(number),
+        )
     assert ending.status == -number
     assert [what for what in ending.left if what.startswith("processes")] == []
 
@@ -930,6 +935,7 @@ def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path:
 
 OF_THE_PROGRAM = """
 import sys
+import tempfile
 import threading
 from collections import namedtuple
 from functools import partial

@@ -64,8 +64,10 @@ impl Cache {
     pub(crate) fn get(&self, key: &[&str]) -> Found {
         let digest = digest_of(key);
         let path = self.path(&digest);
-        // What is not there and what may not be read are the same: nothing to use.
-        let Ok(mut bytes) = fs::read(&path) else { return Found::Nothing };
+        // What is not there, what may not be read and what is no file are the same: nothing to use. A pipe would have the
+        // reader wait.
+        let is_file = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
+        let Some(mut bytes) = is_file.then(|| fs::read(&path).ok()).flatten() else { return Found::Nothing };
         let Some(body) = check(&bytes, &digest) else {
             self.remove(key);
             return Found::Damaged(path);

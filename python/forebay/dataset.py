@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 from forebay import _lib, display, familiar
@@ -26,6 +26,7 @@ from forebay.options import (
     DEFAULT_MAX_SKIPPED,
     DEFAULT_MEMORY_LIMIT,
     DEFAULT_SHUFFLE_BYTES,
+    LEAST_MEMORY_LIMIT,
     MOST_BATCH_ROWS,
     OnError,
     ReadOptions,
@@ -202,7 +203,7 @@ class Dataset:
             >>> pa.table(ds.query("SELECT count(*) AS n FROM dataset")).to_pylist() == [{"n": ds.num_rows}]
             True
         """
-        memory_limit = check_count("memory_limit", memory_limit)
+        memory_limit = check_count("memory_limit", memory_limit, least=LEAST_MEMORY_LIMIT)
         rows = self._native.query(check_text("query", query), *_inputs(params, tables, functions), memory_limit)
         if not isinstance(rows, _lib.Dataset):
             return QueryResult(rows)
@@ -357,6 +358,21 @@ class Dataset:
             return self._of(self._native.select(rows._native))
         return self._of(self._native.select_rows(self._row_numbers(rows)))
 
+    def take(self, n: int) -> Dataset:
+        """Keeps the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
+
+        Evaluates the filters if there are any and that has not been done. To look at rows, see `head`.
+
+        Raises:
+            SettingError: the dataset is shuffled, and has other first rows in each epoch.
+
+        Example:
+            >>> list(ds.take(2).select_columns("path"))
+            [{'path': 'src/000.py'}, {'path': 'src/001.rs'}]
+        """
+        n = check_count("n", n, least=0)
+        return self._between("take", 0, n, "draw some by `selection().sample(n, seed)`, or look at `head(n)`")
+
     def skip(self, n: int) -> Dataset:
         """Leaves out the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
 
@@ -366,19 +382,24 @@ class Dataset:
             SettingError: the dataset is shuffled, and has another first row in each epoch.
 
         Example:
-            >>> ds.skip(990).select_columns("path").take(1)
+            >>> list(ds.skip(990).select_columns("path").take(1))
             [{'path': 'src/990.rs'}]
             >>> len(ds.filter("language = 'rust'").skip(300))
             34
         """
-        n = check_count("n", n, least=0)
+        return self._between("skip", check_count("n", n, least=0), None, "skip before `shuffle`")
+
+    def _between(self, method: str, start: int, stop: int | None, instead: str) -> Dataset:
+        """Keeps a range of the rows kept so far."""
         if self._shuffle is not None:
-            raise SettingError("skip: a shuffled dataset has another order in each epoch; skip before `shuffle`")
+            raise SettingError(f"{method}: a shuffled dataset has another order in each epoch; {instead}")
         native = self._native
-        if native.filters or native.restrictions:
-            return self._of(native.select_rows(range(n, self._evaluate())))
-        num_rows = native.num_rows_total
-        return self._of(native.select_ranges([(n, num_rows)] if n < num_rows else []))
+        is_whole = not native.filters and not native.restrictions
+        num_rows = native.num_rows_total if is_whole else self._evaluate()
+        stop = num_rows if stop is None else min(stop, num_rows)
+        if not is_whole:
+            return self._of(native.select_rows(range(start, stop)))
+        return self._of(native.select_ranges([(start, stop)] if start < stop else []))
 
     def repeat(self, num_times: int | None = None) -> Dataset:
         """Makes an epoch go through the rows several times, or without an end; each pass is shuffled anew.
@@ -887,17 +908,6 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()
-
-    def take(self, n: int) -> list[Any]:
-        """Returns the first `n` rows in the dataset's [format](#with_format): dicts, without one.
-
-        Raises:
-            SettingError: `n` is below 0.
-            ForebayError: as `iter`.
-        """
-        n = check_count("n", n, least=0)
-        self._evaluate()
-        return list(islice(self.iter(), n))
 
     def head(self, n: int = 5) -> _lib.Batch:
         """Returns the first `n` rows as one Arrow batch, which prints as a table.

@@ -38,7 +38,7 @@ REFUSED = {
     "shard": "take shards before `map`",
     "selection": "take the selection before `map`",
     "gather": "rows by number are those without `map`; call the function on them",
-    "take": "rows by number are those without `map`; call the function on them",
+    "take": "choose rows before `map`",
     "head": "rows by number are those without `map`; call the function on them",
     "to_hf": "`datasets` has a `map` of its own: `ds.to_hf().map(...)`",
     "column_names": "what columns functions return is known from their batches only",

@@ -1,8 +1,13 @@
 //! Clauses of other dialects that the parser takes and the planner passes over, so that the rows would be others than those
 //! that were asked for.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 
+use datafusion::common::Result as PlanResult;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::sqlparser::ast;
 
 use super::sql::session;
@@ -11,6 +16,44 @@ use super::sql::session;
 /// it.
 pub(crate) fn passed_over(parsed: &impl ast::Visit, is_brought: impl Fn(&str) -> bool) -> Option<&'static str> {
     parsed.visit(&mut Search { is_brought }).break_value()
+}
+
+/// Returns the names that `* REPLACE (... AS name)` gives to values of a statement.
+pub(crate) fn replaced(parsed: &impl ast::Visit) -> BTreeSet<String> {
+    let mut replaced = Replaced::default();
+    let ControlFlow::Continue(()) = parsed.visit(&mut replaced);
+    replaced.0
+}
+
+/// Returns one of the names that are [`replaced`] by which a plan calls nothing: the planner passes over what is no column.
+pub(crate) fn unreplaced(mut names: BTreeSet<String>, plan: &LogicalPlan) -> PlanResult<Option<String>> {
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            if let Expr::Alias(alias) = expr {
+                names.remove(&alias.name);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(names.pop_first())
+}
+
+#[derive(Default)]
+struct Replaced(BTreeSet<String>);
+
+impl ast::Visitor for Replaced {
+    type Break = Infallible;
+
+    fn pre_visit_select(&mut self, select: &ast::Select) -> ControlFlow<Self::Break> {
+        let replacements = select.projection.iter().filter_map(|item| match item {
+            ast::SelectItem::Wildcard(options) | ast::SelectItem::QualifiedWildcard(_, options) => {
+                options.opt_replace.as_ref()
+            }
+            _ => None,
+        });
+        self.0.extend(replacements.flat_map(|replace| &replace.items).map(|item| item.column_name.value.clone()));
+        ControlFlow::Continue(())
+    }
 }
 
 struct Search<F> {
@@ -69,6 +112,9 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
         if is_variable(expr) {
             return ControlFlow::Break("`@name` is no parameter; write `$name`, or a column in double quotes");
         }
+        if let ast::Expr::SimilarTo { .. } = expr {
+            return ControlFlow::Break("`SIMILAR TO` is not known; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`");
+        }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
         let name = name_of(&call.name);
         let (is_distinct, has_clauses) = match &call.args {
@@ -115,7 +161,7 @@ fn is_of_a_pattern(item: &ast::SelectItem) -> bool {
     }
 }
 
-/// Returns whether an expression is a variable, as the planner sees it: it would find a parameter there.
+/// Returns whether an expression is a variable, as the planner sees it.
 fn is_variable(expr: &ast::Expr) -> bool {
     let first = match expr {
         ast::Expr::Identifier(ident) => Some(ident),

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
-//! [`function`] are functions.
+//! [`function`] are functions, [`parameters`] what stands for a value.
 //! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses.
 //! [`provider`] is a dataset as a table of somebody else's DataFusion.
@@ -26,6 +26,7 @@ mod leaf;
 mod membership;
 mod moments;
 mod operators;
+mod parameters;
 mod plan;
 mod provider;
 mod run;

@@ -4,29 +4,25 @@
 //! after planning; in a `SELECT` list, in `GROUP BY` and in a join the type is asked for at once.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use arrow_schema::DataType;
-use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::common::{DFSchema, Result as PlanResult};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
 use super::moments;
-use super::plan::value_of;
+use super::parameters::value_of;
 
 /// Compares times of day in a unit that both sides have.
 #[derive(Debug)]
-pub(super) struct Times {
-    /// The values of parameters, which are variables as long as a query is planned.
-    pub(super) parameters: BTreeMap<String, ScalarValue>,
-}
+pub(super) struct Times;
 
 impl ExprPlanner for Times {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> PlanResult<PlannerResult<RawBinaryExpr>> {
         let compared = || {
             let op = comparison(&raw.op)?;
-            let (left, right) = (self.bound(&raw.left), self.bound(&raw.right));
+            let (left, right) = (bound(&raw.left), bound(&raw.right));
             // A literal, which is mostly on the right, needs no search among the columns.
             let are_times = is_time(&right, schema) && is_time(&left, schema);
             if are_times { moments::of_two(&left, op, &right, schema) } else { None }
@@ -38,16 +34,11 @@ impl ExprPlanner for Times {
     }
 }
 
-impl Times {
-    /// Puts a value in the place of a variable.
-    fn bound<'a>(&self, side: &'a Expr) -> Cow<'a, Expr> {
-        match side {
-            Expr::ScalarVariable(_, names) => match value_of(names, &self.parameters) {
-                Some(value) => Cow::Owned(Expr::Literal(value.clone(), None)),
-                None => Cow::Borrowed(side),
-            },
-            other => Cow::Borrowed(other),
-        }
+/// Puts the value of a parameter in its place.
+fn bound(side: &Expr) -> Cow<'_, Expr> {
+    match value_of(side) {
+        Some(value) => Cow::Owned(Expr::Literal(value.clone(), None)),
+        None => Cow::Borrowed(side),
     }
 }
 

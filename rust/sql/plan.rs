@@ -3,7 +3,7 @@
 //! Everything happens on a thread with a large stack. Numbers and floats mean what they do in filters: what overflows is
 //! an error, and there is one NaN and one zero.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::var_provider::{VarProvider, VarType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Volatility};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::prelude::SQLOptions;
@@ -36,11 +35,11 @@ use super::operators::Times;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::windows::framed_by_peers;
-use super::{Request, Table};
+use super::{Request, Table, parameters};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
-use crate::selection::passed_over::passed_over;
+use crate::selection::passed_over::{passed_over, replaced, unreplaced};
 use crate::selection::{floats, literals, numbers, parser, sql};
 
 /// What a query calls the dataset that it is about.
@@ -62,23 +61,25 @@ pub(super) struct Planned {
 pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
     let text = &request.text;
     sql::with_large_stack(text, || {
-        let mut state = state(dataset, request)?;
+        let state = state(dataset, request)?;
         let refused = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let failed = |error: DataFusionError| explain(text, dataset, request, &error);
         let mut statement = parse(request)?;
+        let mut replacements = BTreeSet::new();
         if let Statement::Statement(statement) = &mut statement {
             literals::keep_digits(statement.as_mut());
+            replacements = replaced(statement.as_ref());
+            parameters::bind(statement.as_mut(), &request.parameters).map_err(refused)?;
         }
-        bind(&mut statement, request).map_err(refused)?;
         check_tables(&state, &statement, request)?;
-        state
-            .execution_props_mut()
-            .add_var_provider(VarType::UserDefined, Arc::new(Parameters(request.parameters.clone())));
         let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
+        if let Some(name) = unreplaced(replacements, &plan).map_err(failed)? {
+            return Err(refused(format!("`* REPLACE` finds no column `{name}`; write `*, ... AS {name}` for a new one")));
+        }
         let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan).map_err(failed)?;
         let mut names = Names::default();
-        let plan = replace_literals(values_for(plan, request).map_err(failed)?, &mut names).map_err(failed)?;
+        let plan = replace_literals(parameters::values_for(plan).map_err(failed)?, &mut names).map_err(failed)?;
         if let Some(refused) = names.refused {
             return Err(refused);
         }
@@ -98,29 +99,6 @@ pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Par
             .map_err(failed)?;
         Ok(Planned { plan, state, classes: filter.comment })
     })
-}
-
-/// Puts values in the place of variables.
-fn values_for(plan: LogicalPlan, request: &Request) -> PlanResult<LogicalPlan> {
-    let bound = plan.transform_down_with_subqueries(|node| {
-        let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let bound = expr.transform_up(|expr| {
-                Ok(match expr {
-                    Expr::ScalarVariable(_, ref names) => match value_of(names, &request.parameters) {
-                        Some(value) => Transformed::yes(Expr::Literal(value.clone(), None)),
-                        None => Transformed::no(expr),
-                    },
-                    other => Transformed::no(other),
-                })
-            })?;
-            let balanced = bound.map_data(sql::balance)?;
-            Ok(balanced.update_data(|expr| name.restore(expr)))
-        })?
-        .map_data(LogicalPlan::recompute_schema)
-    })?;
-    Ok(bound.data)
 }
 
 /// Puts numbers in the place of the names of classes, and moments and numbers of a column in the place of others.
@@ -198,8 +176,10 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         .with_optimizer_rule(Arc::new(OrderedOnce))
         .build();
     state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
-    let times = Times { parameters: request.parameters.clone() };
-    state.register_expr_planner(Arc::new(times)).map_err(|error| failed("params", error))?;
+    state.register_expr_planner(Arc::new(Times)).map_err(|error| failed("params", error))?;
+    for function in parameters::functions(&request.parameters) {
+        state.register_udf(function).map_err(|error| failed("params", error))?;
+    }
     let register = |name: &str, table: Arc<dyn TableProvider>| {
         schema.register_table(name.to_owned(), table).map(drop).map_err(|error| failed("tables", error))
     };
@@ -260,33 +240,6 @@ fn parse(request: &Request) -> Result<Statement> {
         if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     if is_long.is_break() { Err(sql::too_deep(text)) } else { Ok(statement) }
-}
-
-/// Puts variables in the place of `$name`, so that each has its value's type while the query is planned.
-fn bind(statement: &mut Statement, request: &Request) -> Result<(), String> {
-    let Statement::Statement(statement) = statement else { return Ok(()) };
-    let mut used = BTreeSet::new();
-    let unbound = ast::visit_expressions_mut(statement.as_mut(), |expr: &mut ast::Expr| {
-        let ast::Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
-        let ast::Value::Placeholder(placeholder) = &value.value else { return ControlFlow::Continue(()) };
-        let name = placeholder.trim_start_matches('$');
-        if !placeholder.starts_with('$') || !request.parameters.contains_key(name) {
-            return ControlFlow::Break(placeholder.clone());
-        }
-        used.insert(name.to_owned());
-        *expr = ast::Expr::Identifier(ast::Ident::new(format!("@{name}")));
-        ControlFlow::Continue(())
-    });
-    if let ControlFlow::Break(placeholder) = unbound {
-        return Err(match placeholder.strip_prefix('$') {
-            Some(name) => format!("`{placeholder}` has no value; pass it as `params={{\"{name}\": ...}}`"),
-            None => sql::no_parameter(&placeholder),
-        });
-    }
-    match request.parameters.keys().find(|name| !used.contains(*name)) {
-        Some(name) => Err(format!("the parameter `{name}` is not in it; write `${name}` where its value belongs")),
-        None => Ok(()),
-    }
 }
 
 /// Refuses tables that nobody named, files among them.
@@ -350,26 +303,6 @@ fn explain(text: &str, dataset: &Dataset, request: &Request, error: &DataFusionE
         return sql::explain(text, dataset.schema(), error);
     }
     Error::Sql { sql: sql::shortened(text), reason: sql::reason(error) }
-}
-
-/// The values of a query's parameters.
-#[derive(Debug)]
-struct Parameters(BTreeMap<String, ScalarValue>);
-
-/// Returns the value of a variable that stands for a parameter.
-pub(super) fn value_of<'a>(names: &[String], parameters: &'a BTreeMap<String, ScalarValue>) -> Option<&'a ScalarValue> {
-    parameters.get(names.first()?.strip_prefix('@')?)
-}
-
-impl VarProvider for Parameters {
-    fn get_value(&self, names: Vec<String>) -> PlanResult<ScalarValue> {
-        let value = value_of(&names, &self.0).cloned();
-        value.ok_or_else(|| DataFusionError::Plan(format!("`{}` has no value", names.join("."))))
-    }
-
-    fn get_type(&self, names: &[String]) -> Option<DataType> {
-        value_of(names, &self.0).map(ScalarValue::data_type)
-    }
 }
 
 /// Returns a text of one line that differs for different values.

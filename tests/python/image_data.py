@@ -64,6 +64,19 @@ def with_jpeg_size(body: bytes, width: int, height: int) -> bytes:
     return body[: at + 5] + struct.pack(">HH", height, width) + body[at + 9 :]
 
 
+def with_webp_size(body: bytes, width: int, height: int) -> bytes:
+    """Returns a WebP image whose header says another size: that of the canvas, if it has one."""
+    kind, at = body[12:16], 20
+    if kind == b"VP8X":
+        size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+        return body[: at + 4] + size + body[at + 10 :]
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", body, at + 1)
+        bits = bits >> 28 << 28 | (height - 1) << 14 | (width - 1)
+        return body[: at + 1] + struct.pack("<I", bits) + body[at + 5 :]
+    return body[: at + 6] + struct.pack("<HH", width, height) + body[at + 10 :]
+
+
 def segment(marker: int, contents: bytes) -> bytes:
     """Returns a segment of a JPEG."""
     return struct.pack(">BBH", 0xFF, marker, len(contents) + 2) + contents

@@ -211,8 +211,8 @@ def test_metadata_of_the_schema_is_in_every_form(ds):
 
 def test_rows_are_dicts(ds, table):
     assert str(list(ds)) == str(table.to_pylist())
-    assert str(ds.take(3)) == str(table.slice(0, 3).to_pylist())
-    assert ds.take(0) == []
+    assert str(list(ds.take(3))) == str(table.slice(0, 3).to_pylist())
+    assert list(ds.take(0)) == []
     assert len(ds.take(10**6)) == NUM_ROWS
 
 

@@ -142,7 +142,7 @@ def test_forms_are_had_or_refused(ds, forms, batch_size):
 def test_formats_are_had_or_refused(ds, name, forms, rows):
     formatted = answer(lambda: ds.with_format(name, forms=forms))
     if formatted is not None:
-        answer(lambda: formatted.take(rows))
+        answer(lambda: list(formatted.take(rows)))
         answer(lambda: drained(formatted.iter(batch_size=rows)))
 
 

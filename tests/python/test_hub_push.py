@@ -48,7 +48,7 @@ def test_what_is_handed_over_is_pushed_and_read_back(hub, ds, num_shards):
     assert num_files(hub, "org/pushed") == num_shards
     back = fb.load_dataset("org/pushed", split="train")
     assert back.features == ds.features
-    rows, expected = back.take(100), wanted.take(100)
+    rows, expected = list(back), list(wanted)
     if num_shards > 1:
         # Each file holds the share of one process.
         rows, expected = (sorted(some, key=lambda row: row["id"]) for some in (rows, expected))
@@ -61,7 +61,7 @@ def test_there_are_no_more_files_than_rows(hub, ds, num_rows):
     wanted.to_hf().push_to_hub("org/few", token=TOKEN)
     assert num_files(hub, "org/few") == max(num_rows, 1)
     back = fb.load_dataset("org/few", split="train")
-    assert (back.features, back.take(100)) == (ds.features, wanted.take(100))
+    assert (back.features, list(back)) == (ds.features, list(wanted))
 
 
 @pytest.mark.parametrize("num_rows", [0, 3])
@@ -71,7 +71,7 @@ def test_files_without_rows_are_written_where_so_many_are_asked_for(hub, ds, num
     wanted.to_hf().push_to_hub("org/empty", token=TOKEN, **settings)
     assert num_files(hub, "org/empty") == settings.get("num_shards", 1)
     back = fb.load_dataset("org/empty", split="train")
-    assert (back.features, back.take(100)) == (ds.features, wanted.take(100))
+    assert (back.features, list(back)) == (ds.features, list(wanted))
 
 
 @pytest.mark.parametrize("num_rows", [0, 3])
@@ -92,7 +92,7 @@ def test_what_functions_leave_is_pushed_however_little_it_is(hub, ds, num_rows, 
     assert num_files(hub, "org/left") == max(num_rows, 1)
     back = fb.load_dataset("org/left", split="train")
     key = lambda row: row["id"]  # noqa: E731 - each file holds the share of one process
-    assert sorted(back.take(100), key=key) == sorted(rows, key=key)
+    assert sorted(back, key=key) == sorted(rows, key=key)
     assert set(back.column_names) == (columns if num_rows else columns - {"twice"})
 
 
@@ -101,7 +101,7 @@ def test_all_splits_are_pushed(hub, ds):
     splits.to_hf().push_to_hub("org/splits", token=TOKEN)
     assert num_files(hub, "org/splits") == 3
     back = fb.load_dataset("org/splits")
-    assert {name: rows.take(9) for name, rows in back.items()} == {n: rows.take(9) for n, rows in splits.items()}
+    assert {n: list(rows) for n, rows in back.items()} == {n: list(rows) for n, rows in splits.items()}
 
 
 PAIRS = {"en": "cat", "fr": "chat"}
@@ -135,5 +135,5 @@ def test_features_are_pushed_as_those_of_datasets(
         assert num_files(hub, f"org/{who}") == settings.get("num_shards", 3 if who == "ours" else 1)
         back = fb.load_dataset(f"org/{who}", split="train")
         assert back.features == features
-        found.append(sorted(back.take(9), key=lambda row: row["id"]))
-    assert found[0] == found[1] == ours.take(9)
+        found.append(sorted(back, key=lambda row: row["id"]))
+    assert found[0] == found[1] == list(ours)

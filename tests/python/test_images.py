@@ -23,6 +23,7 @@ from image_data import (
     with_exif,
     with_jpeg_size,
     with_segments,
+    with_webp_size,
 )
 from order_model import uniforms
 from PIL import Image, ImageOps
@@ -341,6 +342,19 @@ BROKEN: dict[str, tuple[bytes | None, str]] = {
     "a jpeg bomb": (with_jpeg_size(KINDS["jpeg"], 60_000, 60_000), "60000 x 60000 = 3600000000 pixels, more than"),
     "a png bomb": (raw_png([], 30_000, 30_000, 8, 2), "30000 x 30000 = 900000000 pixels, more than `max_pixels`"),
     "a png whose rows are bombs": (raw_png([], 2**31 - 1, 2**31 - 1, 8, 2), "the PNG image is broken: limits are"),
+    "a webp bomb": (with_webp_size(KINDS["webp"], 16_383, 16_383), "16383 x 16383 = 268402689 pixels, more than"),
+    "a lossless webp bomb": (
+        with_webp_size(KINDS["webp, lossless"], 16_383, 16_383),
+        "16383 x 16383 = 268402689 pixels",
+    ),
+    "a webp whose canvas is a bomb": (
+        with_webp_size(KINDS["webp, animated"], 60_000, 60_000),
+        "60000 x 60000 = 3600000000 pixels, more than",
+    ),
+    "a webp whose frame is larger than its canvas": (
+        with_webp_size(KINDS["webp, animated"], 10, 10),
+        "the WebP image is broken",
+    ),
     "a jpeg of nothing": (with_jpeg_size(KINDS["jpeg"], 0, 10), "the JPEG image is broken"),
     "a png that ends early": (raw_png([b"\0" * 30], 10, 10, 8, 2), "the PNG image is broken"),
 }

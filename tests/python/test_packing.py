@@ -111,23 +111,34 @@ def test_sequences_are_those_of_the_model_and_resume_at_every_batch(documents: f
     window=st.integers(1, 20),
     is_best_fit=st.booleans(),
     batch_size=st.integers(1, 7),
+    cut=st.floats(0, 1),
 )
-def test_any_lengths_are_packed_as_the_model_says(
+def test_any_lengths_are_packed_as_the_model_says_and_resume_anywhere(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[int],
     length: int,
     window: int,
     is_best_fit: bool,
     batch_size: int,
+    cut: float,
 ) -> None:
-    rows = [tokens_of(document, length) for document, length in enumerate(lengths)]
+    documents = [tokens_of(document, length) for document, length in enumerate(lengths)]
     folder = tmp_path_factory.mktemp("given")
-    write_fragments(folder, pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32()))}), row_group_rows=17)
+    write_fragments(folder, pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32()))}), row_group_rows=17)
     ds = fb.load_dataset(folder, split="train")
     pack = fb.Pack(length=length, mode="best_fit" if is_best_fit else "concat", window=window)
-    sequences = expected(rows, pack)
-    batches = list(stream_of(ds, pack, batch_size))
-    assert rows_of(batches) == [model.row(sequence, length, 0) for sequence in sequences]
+    sequences = expected(documents, pack)
+    stream = stream_of(ds, pack, batch_size)
+    batches, states = [], [stream.state_dict()]
+    for batch in stream:
+        batches.append(batch)
+        states.append(stream.state_dict())
+    rows = [model.row(sequence, length, 0) for sequence in sequences]
+    assert rows_of(batches) == rows
+    at = round(cut * len(batches))
+    resumed = stream_of(ds, pack, batch_size)
+    resumed.load_state_dict(states[at])
+    assert rows_of(resumed) == rows[at * batch_size :]
     for number, batch in enumerate(batches):
         of_batch = sequences[number * batch_size : (number + 1) * batch_size]
         pieces = [piece for sequence in of_batch for piece in model.segments(sequence, length)]

@@ -34,6 +34,7 @@ mod notices;
 mod outputs;
 mod pack;
 mod panics;
+pub mod parts;
 mod past_caches;
 pub mod plan;
 mod process;

@@ -105,6 +105,8 @@ class Stream(Generic[T]):
         self._active: Running | None = None
         self._last_stats: dict[str, float] = {}
         self._format = None if format is None else format.prepare(self.reader)
+        # Whether the first stage takes batches as they are, and makes them what the format says.
+        self._hands_over_batches = False
 
     @property
     def reader(self) -> _lib.Reader:
@@ -234,8 +236,6 @@ class Stream(Generic[T]):
             return
         if self._read.on_error != "raise" or getattr(self._format, "leaves_rows_out", False):
             raise SettingError("read_once: which rows could not be read is known where they were; use on_error='raise'")
-        if self._format is None:
-            raise SettingError("read_once: Arrow batches stay in their process; choose a format, or use `to_torch`")
 
     def _runs(self, run: Run) -> Iterator[Run]:
         """Yields the passes of an iteration, of which `run` is the first.
@@ -403,7 +403,7 @@ class Stream(Generic[T]):
             first = start.position + (worker + (number - 1) * num_workers) * self._step
             return first + self._share.rank, self._after(start, worker + number * num_workers, last)
 
-        read = Read(stream, self._format, ends)
+        read = Read(stream, None if self._hands_over_batches else self._format, ends)
         self._active = read
         return read
 

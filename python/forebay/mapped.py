@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from forebay.carriers import make_carrier
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.options import PoolOptions, check_count, check_flag, check_names
-from forebay.transforms import Collate, Program, Step, told
+from forebay.transforms import Collate, Opener, Program, Step, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,14 +201,13 @@ def put_first(
         raise SettingError("on_error: functions know where rows stand, so none may be left out; use 'raise'")
     if not stream.has_rows:
         raise SettingError("pack: functions run on rows, of which packed batches have none; call them in the loop")
-    dataset = stream._dataset
-    carrier, opener = make_carrier(stream._format, dataset._native)
-    seed = 0 if dataset._shuffle is None else dataset._shuffle.seed
-    stage = MapStage(Program(opener, steps, collate, seed), workers, keeps_workers=keeps)
+    shuffle = stream._dataset._shuffle
+    program = Program(Opener(stream._format), steps, collate, 0 if shuffle is None else shuffle.seed)
+    stage = MapStage(program, workers, keeps_workers=keeps)
     if workers.kind == "processes":
         # What cannot be sent is refused now.
         stage.make_job()
-    stream._format = carrier.prepare(stream.reader)
+    stream._hands_over_batches = True
     stream._stages = (stage, *stream._stages)
 
 

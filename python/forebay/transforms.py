@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forebay.carriers import split
 from forebay.columns import Masked, length_of, row_of
 from forebay.exceptions import SettingError, TransformError
+from forebay.python_values import to_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from forebay.carriers import Opener
+    from forebay import _lib
+    from forebay.formats import Format
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -217,6 +218,28 @@ def _columns(results: list[Any], rows: Rows) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Opener:
+    """Makes of batches, as a stream hands them over, what functions are given."""
+
+    format: Format | None
+    """One that is prepared; None for Python values."""
+
+    def batch(self, carried: _lib.Batch) -> Any:
+        """Returns a dict of lists, or the batch of the format."""
+        return to_python(_record(carried), "to_pydict") if self.format is None else self.format(carried)
+
+    def rows(self, carried: _lib.Batch) -> list[Any]:
+        """Returns dicts, or the rows of the format."""
+        return to_python(_record(carried), "to_pylist") if self.format is None else list(self.format.rows(carried))
+
+
+def _record(batch: _lib.Batch) -> Any:
+    import pyarrow as pa
+
+    return pa.record_batch(batch)
+
+
+@dataclass(frozen=True)
 class Program:
     """All that is done to a batch, from how the stream handed it over to what the loop gets."""
 
@@ -231,7 +254,7 @@ class Program:
         names = (["map"] if self.steps else []) + ([] if self.collate is None else ["collate_fn"])
         return ", ".join(names)
 
-    def __call__(self, carried: Any, rows: Rows, *, owns_process: bool = False) -> Any:
+    def __call__(self, carried: _lib.Batch, rows: Rows, *, owns_process: bool = False) -> Any:
         """Runs the functions.
 
         Args:
@@ -258,13 +281,14 @@ class Program:
         except Exception as error:
             raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 
-    def _rows(self, carried: Any, batch: Any) -> list[Any]:
+    def _rows(self, carried: _lib.Batch, batch: Any) -> list[Any]:
         """Returns the rows of a batch, one by one."""
         if not self.steps:
             return self.opener.rows(carried)
         if not isinstance(batch, dict):
             raise SettingError("collate_fn: rows of tables cannot be collated after `map`; use another format")
-        return split(batch)
+        num_rows = length_of(next(iter(batch.values()), ())) or 0
+        return [{name: row_of(column, index) for name, column in batch.items()} for index in range(num_rows)]
 
     def _where(self, step: Step | Collate | None) -> str:
         if step is None:

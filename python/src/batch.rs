@@ -15,6 +15,7 @@ use pyo3_arrow::{PyField, PySchema};
 use crate::dlpack;
 use crate::error::to_py;
 use crate::forms::{PyForms, TensorMaker};
+use crate::parcel;
 
 /// The rows of one step, as one Arrow record batch.
 ///
@@ -87,6 +88,23 @@ impl PyBatch {
         takes_capsules: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
         forms.convert(py, &self.batch, &TensorMaker { call: make_tensor, takes_capsules })
+    }
+
+    /// From protocol 5 on buffers go beside the pickle (PEP 574), without a copy.
+    fn __reduce_ex__<'py>(&self, py: Python<'py>, protocol: u32) -> PyResult<Bound<'py, PyTuple>> {
+        parcel::reduce(py, &self.batch, protocol)
+    }
+
+    /// The batch of what `__reduce_ex__` wrote.
+    #[staticmethod]
+    fn from_parts(
+        py: Python<'_>,
+        schema: &[u8],
+        num_rows: usize,
+        arrays: &[u8],
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        parcel::restore(py, schema, num_rows, arrays, buffers).map(Self::new)
     }
 
     fn __len__(&self) -> usize {

@@ -15,6 +15,7 @@ mod forms;
 mod kept;
 mod objects;
 mod packer;
+mod parcel;
 mod reader;
 mod runtime;
 mod selection;
@@ -53,5 +54,6 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<packer::PyPackedBatch>()?;
     module.add_function(wrap_pyfunction!(dataset::save_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(error::redacted, module)?)?;
+    module.add_function(wrap_pyfunction!(parcel::address_of, module)?)?;
     module.add_function(wrap_pyfunction!(reader::plan_order, module)?)
 }

@@ -450,11 +450,11 @@ def test_an_end_that_does_not_wait_sends_everything_once_and_in_order(tmp_path: 
     worker.close()
 
 
-def packed(message: Message) -> bytes:
-    """Returns what goes through the socket."""
+def packed(message: Message, file: int | None = None) -> bytes:
+    """Returns what goes through the socket beside the file."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Channel(ours).send(message)
+        Channel(ours).send(message, file)
         return theirs.recv(1 << 16)
 
 
@@ -463,11 +463,14 @@ def test_an_end_that_does_not_wait_takes_whole_messages_only(tmp_path: Path) -> 
     loop = LoopChannel(ours)
     (tmp_path / "file").write_text("its own")
     assert loop.receive() is None
-    message = Message("result", 1, about=bytes(1000))
-    sent = packed(message)
+    message, other = Message("result", 1, about=bytes(1000)), Message("result", 2, about="other")
     with (tmp_path / "file").open() as file:
+        sent = packed(message, os.dup(file.fileno()))
+        # Behind one that is taken with its first bytes.
+        theirs.send(packed(other))
         socket.send_fds(theirs, [sent[:3]], [file.fileno()])
-    for part in (sent[3:4], sent[4:9], sent[9:]):
+    assert loop.receive() == (other, None)
+    for part in (sent[3:4], sent[4:9], sent[9:] + packed(other)):
         assert loop.receive() is None, "parts of it are not taken for the whole"
         assert not loop.is_at_end
         theirs.send(part)
@@ -477,6 +480,7 @@ def test_an_end_that_does_not_wait_takes_whole_messages_only(tmp_path: Path) -> 
     assert received[1] is not None
     assert os.read(received[1], 100) == b"its own"
     os.close(received[1])
+    assert loop.receive() == (other, None), "which came together with the one before"
     # The last message was cut off.
     theirs.send(sent[:9])
     theirs.close()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from programs import abandoned_memory, python_command, python_environment, shared_memory, torchrun
 from rows import batches_of, ids, write_uneven
@@ -58,6 +59,7 @@ def together(make: Any, num_ranks: int = 2) -> tuple[list[Any], list[Iterator[An
 MAKE = {
     "tensors": lambda rows: rows.to_torch(32)._stream,
     "arrow": lambda rows: rows.with_format("arrow").batches(32),
+    "batches": lambda rows: rows.batches(32),
     "repeated": lambda rows: rows.repeat(3).to_torch(100)._stream,
     "steps": lambda rows: rows.to_torch(64, steps_per_epoch=20)._stream,
     "functions": lambda rows: rows.with_format("numpy").map(lambda row: {"id": row["id"]}, num_threads=2).batches(50),
@@ -80,7 +82,7 @@ def test_those_that_are_given_batches_have_the_same_and_read_nothing(rows: fb.Da
 
 def taken(batches: Any) -> list[Any]:
     """Returns batches with columns of numbers."""
-    return [batch if isinstance(batch, dict) else {"id": batch["id"].to_pylist()} for batch in batches]
+    return [batch if isinstance(batch, dict) else {"id": pa.table(batch)["id"].to_pylist()} for batch in batches]
 
 
 def test_packed_sequences_are_handed_over_and_packed_on(rows: fb.Dataset) -> None:
@@ -273,7 +275,6 @@ def sockets() -> list[str]:
     [
         (lambda ds: ds.to_torch(8, read_once=True), "pass `mesh` or `replicate`"),
         (lambda ds: ds.to_torch(8, read_once=1, replicate=2, rank=0, world_size=2), "expected True or False"),
-        (lambda ds: iter(ds.batches(8, read_once=True, replicate=2, rank=0, world_size=2)), "choose a format"),
         (
             lambda ds: iter(ds.to_torch(8, read_once=True, on_error="skip", replicate=2, rank=0, world_size=2)),
             "use on_error='raise'",

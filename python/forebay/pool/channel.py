@@ -9,9 +9,13 @@ import struct
 from collections import deque
 from typing import Any, Literal, NamedTuple
 
-from forebay.pool.memory import Parcel, Part
+from forebay.pool.memory import Parcel
 
-_LENGTH = struct.Struct("I")
+_HEADER = struct.Struct("=I?")
+"""Before each message: its length, and whether a file goes with it."""
+_FILE_BYTES = socket.CMSG_LEN(struct.calcsize("i"))
+_READ_BYTES = 4096
+"""What the loop reads at a time: nearly always whole messages."""
 
 
 class Message(NamedTuple):
@@ -45,7 +49,7 @@ class Channel:
         Raises:
             OSError: the other process is gone.
         """
-        data = _packed(message)
+        data = _packed(message, has_file=file is not None)
         if file is None:
             self.end.sendall(data)
             return
@@ -59,10 +63,10 @@ class Channel:
     def receive(self) -> tuple[Message, int | None] | None:
         """Waits for a message and the file with it, which the caller closes; None once the other process is gone."""
         try:
-            data, files, _, _ = socket.recv_fds(self.end, _LENGTH.size, 1)
+            data, files, _, _ = socket.recv_fds(self.end, _HEADER.size, 1)
             file = files[0] if files else None
-            data += self._receive(_LENGTH.size - len(data)) if data else b""
-            body = self._receive(_LENGTH.unpack(data)[0]) if len(data) == _LENGTH.size else b""
+            data += self._receive(_HEADER.size - len(data)) if data else b""
+            body = self._receive(_HEADER.unpack(data)[0]) if len(data) == _HEADER.size else b""
         except ConnectionError:
             return None
         if not body:
@@ -97,9 +101,9 @@ class LoopChannel(Channel):
         super().__init__(end)
         end.setblocking(False)
         self._unsent: deque[tuple[bytes | memoryview, int | None]] = deque()
-        self._begun = bytearray()
-        self._file: int | None = None
-        self._num_bytes = _LENGTH.size
+        # What was read and not taken. Files come with the first bytes of their messages, or before.
+        self._read = b""
+        self._files: deque[int] = deque()
         self.is_at_end = False
         """Whether the other process is gone, and all that it had sent received."""
 
@@ -114,7 +118,7 @@ class LoopChannel(Channel):
         Raises:
             OSError: the other process is gone.
         """
-        self._unsent.append((_packed(message), file))
+        self._unsent.append((_packed(message, has_file=file is not None), file))
         self.flush()
 
     def flush(self) -> None:
@@ -141,37 +145,35 @@ class LoopChannel(Channel):
                 self._unsent[0] = memoryview(data)[num_sent:], None
 
     def receive(self) -> tuple[Message, int | None] | None:
-        """Returns a message and the file with it, which the caller closes; None where no whole message is there."""
-        while not self.is_at_end:
-            num_missing = self._num_bytes - len(self._begun)
+        """Returns a message and the file with it, which the caller closes; None where no whole message is there.
+
+        Several may be read at once: nobody is told of the others by what waits for this end.
+        """
+        while True:
+            end = _HEADER.size
+            if len(self._read) >= end:
+                num_bytes, has_file = _HEADER.unpack_from(self._read)
+                end += num_bytes
+                if len(self._read) >= end:
+                    body, self._read = self._read[_HEADER.size : end], self._read[end:]
+                    return _message(body), self._files.popleft() if has_file else None
+            if self.is_at_end:
+                return None
             try:
-                if self._begun:
-                    data = self.end.recv(num_missing)
-                else:
-                    data, files, _, _ = socket.recv_fds(self.end, num_missing, 1)
-                    self._file = files[0] if files else None
+                data, ancillary, _, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
             except BlockingIOError:
                 return None
             except ConnectionError:
-                data = b""
+                data, ancillary = b"", []
+            self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
             self.is_at_end = not data
-            self._begun += data
-            if len(data) < num_missing:
-                continue
-            if self._num_bytes == _LENGTH.size:
-                self._num_bytes += _LENGTH.unpack(self._begun)[0]
-                continue
-            message, file = _message(memoryview(self._begun)[_LENGTH.size :]), self._file
-            self._begun, self._file, self._num_bytes = bytearray(), None, _LENGTH.size
-            return message, file
-        return None
+            self._read += data
 
     def close(self) -> None:
         """Closes this end, which the other process notices, and the files that were not sent or taken."""
         self._drop_unsent()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        while self._files:
+            os.close(self._files.popleft())
         super().close()
 
     def _drop_unsent(self) -> None:
@@ -181,25 +183,21 @@ class LoopChannel(Channel):
                 os.close(file)
 
 
-def _packed(message: Message) -> bytes:
+def _packed(message: Message, *, has_file: bool) -> bytes:
     """Returns a message as it is sent."""
     body = pickle.dumps(_plain(message), protocol=5)
-    return _LENGTH.pack(len(body)) + body
+    return _HEADER.pack(len(body), has_file) + body
 
 
 def _plain(message: Message) -> tuple[Any, ...]:
     """Returns a message as tuples, which are pickled in a tenth of the time of classes."""
-    kind, number, parcel, *rest = message
-    if parcel is not None:
-        block, num_bytes, parts = parcel
-        return kind, number, (block, num_bytes, tuple(map(tuple, parts))), *rest
-    return tuple(message)
+    if message.parcel is None:
+        return tuple(message)
+    block, num_bytes, parts = message.parcel
+    return (*message[:2], (block, num_bytes, [tuple(part) for part in parts]), *message[3:])
 
 
-def _message(body: bytes | memoryview) -> Message:
+def _message(body: bytes) -> Message:
     """Returns the message that was made plain and pickled."""
-    kind, number, parcel, *rest = pickle.loads(body)  # noqa: S301 - from a process of our own
-    if parcel is not None:
-        block, num_bytes, parts = parcel
-        parcel = Parcel(block, num_bytes, tuple(map(Part._make, parts)))
-    return Message(kind, number, parcel, *rest)
+    kind, number, parcel, about, returned, given_up = pickle.loads(body)  # noqa: S301 - from a process of our own
+    return Message(kind, number, None if parcel is None else Parcel(*parcel), about, returned, given_up)

@@ -14,8 +14,10 @@ import ctypes
 import mmap
 import os
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forebay import _lib
 from forebay.pool.pickling import bytes_of, put_together
 from forebay.workers import anonymous_file
 
@@ -41,15 +43,21 @@ class Parcel(NamedTuple):
     block: int
     num_bytes: int
     """Of the block."""
-    parts: tuple[Part, ...]
+    parts: Sequence[tuple[int, int, int | None]]
+    """As `Part`."""
+
+
+Lent = dict[int, None]
+"""The numbers of blocks of which something is left that was made of their memory."""
 
 
 class Block:
     """A mapped file."""
 
-    def __init__(self, number: int, file: int, num_bytes: int) -> None:
+    def __init__(self, number: int, file: int, num_bytes: int, lent: Lent) -> None:
         self.number = number
         self.num_bytes = num_bytes
+        self._lent = lent
         self._map = mmap.mmap(file, num_bytes)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._reader: weakref.ref[Any] | None = None
@@ -60,13 +68,10 @@ class Block:
         holder = None if self._reader is None else self._reader()
         if holder is None:
             holder = bytes_of(self.num_bytes).from_buffer(self._map)
-            self._reader = weakref.ref(holder)
+            # Of what it is called with the second is a default. No other thread gets in between: it is none of Python.
+            self._reader = weakref.ref(holder, partial(self._lent.pop, self.number))
+            self._lent[self.number] = None
         return memoryview(holder).cast("B")
-
-    @property
-    def is_lent(self) -> bool:
-        """Whether anything is left of what was made of the memory."""
-        return self._reader is not None and self._reader() is not None
 
     def write(self, offset: int, buffer: memoryview) -> None:
         """Copies a buffer into the block."""
@@ -74,10 +79,7 @@ class Block:
 
     def find(self, buffer: memoryview) -> Part | None:
         """Returns where in the block a buffer lies, if it does."""
-        # Nothing that is made of the block is read-only.
-        if buffer.readonly:
-            return None
-        offset = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._address
+        offset = _lib.address_of(buffer) - self._address
         is_inside = 0 <= offset <= self.num_bytes - buffer.nbytes
         return Part(offset, buffer.nbytes, self.number) if is_inside else None
 
@@ -88,6 +90,7 @@ class Outbox:
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
         self._free: set[int] = set()
+        self._lent: Lent = {}
         self._num_made = 0
         self.given_up: list[int] = []
         """Blocks that were too small, for the other process to forget."""
@@ -114,22 +117,28 @@ class Outbox:
 
     def _block_of(self, num_bytes: int) -> tuple[Block, int | None]:
         """Returns a block that is free and large enough. A new one takes the place of one that is too small."""
-        free = [(number, self._blocks[number]) for number in self._free]
-        by_size = sorted((block.num_bytes, number) for number, block in free if not block.is_lent)
-        fitting = [number for size, number in by_size if size >= num_bytes]
-        if fitting:
-            self._free.remove(fitting[0])
-            return self._blocks[fitting[0]], None
-        if by_size:
-            smallest = by_size[0][1]
-            self._free.remove(smallest)
-            del self._blocks[smallest]
-            self.given_up.append(smallest)
+        fitting = smallest = None
+        for number in self._free:
+            if number in self._lent:
+                continue
+            block = self._blocks[number]
+            if block.num_bytes >= num_bytes:
+                if fitting is None or block.num_bytes < fitting.num_bytes:
+                    fitting = block
+            elif smallest is None or block.num_bytes < smallest.num_bytes:
+                smallest = block
+        if fitting is not None:
+            self._free.remove(fitting.number)
+            return fitting, None
+        if smallest is not None:
+            self._free.remove(smallest.number)
+            del self._blocks[smallest.number]
+            self.given_up.append(smallest.number)
         size = max(LEAST_BLOCK_BYTES, 1 << (num_bytes - 1).bit_length())
         file = anonymous_file()
         try:
             os.ftruncate(file, size)
-            block = Block(self._num_made, file, size)
+            block = Block(self._num_made, file, size, self._lent)
         except BaseException:
             os.close(file)
             raise
@@ -141,15 +150,14 @@ class Outbox:
         """Notes that the other process uses these blocks no more."""
         self._free.update(numbers)
 
-    def lend(self, part: Part) -> memoryview:
+    def lend(self, number: int, offset: int, num_bytes: int) -> memoryview:
         """Returns what came back where it had been sent; the block is not written again as long as it is used."""
-        assert part.came_in is not None, "a part that came back"  # noqa: S101
-        return self._blocks[part.came_in].lend()[part.offset : part.offset + part.num_bytes]
+        return self._blocks[number].lend()[offset : offset + num_bytes]
 
     @property
     def num_lent(self) -> int:
         """How many blocks are in use for what came back in them."""
-        return sum(block.is_lent for block in self._blocks.values())
+        return len(self._lent)
 
 
 class Inbox:
@@ -158,11 +166,12 @@ class Inbox:
     def __init__(self, most_in_use: int) -> None:
         self._blocks: dict[int, Block] = {}
         self._in_use: set[int] = set()
+        self._lent: Lent = {}
         self._most_in_use = most_in_use
 
     def add(self, parcel: Parcel, file: int) -> None:
         """Maps a new block."""
-        self._blocks[parcel.block] = Block(parcel.block, file, parcel.num_bytes)
+        self._blocks[parcel.block] = Block(parcel.block, file, parcel.num_bytes, self._lent)
 
     def open(self, parcel: Parcel, outbox: Outbox | None = None) -> Any:
         """Returns an object, in the memory of the block or, where many blocks are in use, as a copy.
@@ -171,17 +180,14 @@ class Inbox:
             parcel: Where it lies.
             outbox: The blocks in which parts of it may have come back.
         """
-        block = self._blocks[parcel.block]
-        num_lent = sum(self._blocks[number].is_lent for number in self._in_use)
-        if outbox is not None:
-            num_lent += outbox.num_lent
+        num_lent = len(self._lent) + (0 if outbox is None else outbox.num_lent)
         self._in_use.add(parcel.block)
-        memory = block.lend()
+        memory = self._blocks[parcel.block].lend()
         buffers = [
-            memory[part.offset : part.offset + part.num_bytes]
-            if outbox is None or part.came_in is None
-            else outbox.lend(part)
-            for part in parcel.parts
+            memory[offset : offset + num_bytes]
+            if outbox is None or came_in is None
+            else outbox.lend(came_in, offset, num_bytes)
+            for offset, num_bytes, came_in in parcel.parts
         ]
         if num_lent >= self._most_in_use:
             buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
@@ -210,8 +216,9 @@ class Inbox:
     def _again(self, part: Part) -> memoryview | Part:
         """Returns a place, or the buffer there if its block is in use."""
         assert part.came_in is not None, "a part of a block here"  # noqa: S101
-        block = self._blocks[part.came_in]
-        return block.lend()[part.offset : part.offset + part.num_bytes] if block.is_lent else part
+        if part.came_in not in self._lent:
+            return part
+        return self._blocks[part.came_in].lend()[part.offset : part.offset + part.num_bytes]
 
     def skip(self, parcel: Parcel) -> None:
         """Leaves an object where it is."""
@@ -219,7 +226,7 @@ class Inbox:
 
     def return_unused(self) -> list[int]:
         """Returns the numbers of the blocks that are free again; each once."""
-        free = [number for number in self._in_use if not self._blocks[number].is_lent]
+        free = [number for number in self._in_use if number not in self._lent]
         self._in_use.difference_update(free)
         return free
 

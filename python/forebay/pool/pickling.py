@@ -13,6 +13,8 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from forebay import _lib
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,6 +79,9 @@ def take_apart(value: object) -> list[memoryview]:
         buffers.append(raw)
         return False
 
+    if isinstance(value, _lib.Batch):
+        # Nothing in it is of torch's, and so of the pickler's concern.
+        return [memoryview(pickle.dumps(value, protocol=5, buffer_callback=is_small)), *buffers]
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
     return [stream.getbuffer(), *buffers]

@@ -86,7 +86,10 @@ class Processes:
     @property
     def is_short(self) -> bool:
         """Whether a worker has half of what it may have, or less."""
-        return any(len(worker.tasks) <= self._few for worker in self._workers)
+        for worker in self._workers:  # noqa: SIM110 - asked for each batch, and quicker so
+            if len(worker.tasks) <= self._few:
+                return True
+        return False
 
     def give(self, value: Any, rows: Rows) -> int:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""
@@ -120,22 +123,22 @@ class Processes:
                 if not worker.channel.has_unsent:
                     self._selector.modify(worker.channel, selectors.EVENT_READ, worker)
         for worker, has_ended in found.items():
-            received = worker.channel.receive()
-            if received is None:
-                if not has_ended and not worker.channel.is_at_end:
-                    continue
+            has_sent = False
+            while (received := worker.channel.receive()) is not None:
+                has_sent = True
+                if worker.is_refusal(received[0]):
+                    value, failure = worker.open(*received, "why a worker cannot begin")
+                    self.close()
+                    raise value if failure is None else failure
+                done = worker.take(*received, num_abandoned=self._num_abandoned)
+                if done is not None:
+                    yield done
+                elif received[0].kind != "ready":
+                    self.num_skipped += 1
+            if not has_sent and (has_ended or worker.channel.is_at_end):
                 text = worker.obituary()
                 self.close()
                 raise WorkerDiedError(text)
-            if worker.is_refusal(received[0]):
-                value, failure = worker.open(*received, "why a worker cannot begin")
-                self.close()
-                raise value if failure is None else failure
-            done = worker.take(*received, num_abandoned=self._num_abandoned)
-            if done is not None:
-                yield done
-            elif received[0].kind != "ready":
-                self.num_skipped += 1
 
     def _check_owner(self) -> None:
         if self._owner != os.getpid():
@@ -204,7 +207,7 @@ class Worker:
         returned = tuple(self._inbox.return_unused())
         # One that is gone is noticed when its answer is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.send(message._replace(parcel=parcel, returned=returned, given_up=given_up), file)
+            self.channel.send(Message(message.kind, message.number, parcel, message.about, returned, given_up), file)
 
     def flush(self) -> None:
         """Sends what did not fit before."""

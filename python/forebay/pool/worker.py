@@ -193,7 +193,7 @@ class Worker:
     def _send(self, message: Message, parcel: Any = None, file: int | None = None) -> None:
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
         returned = tuple(self._inbox.return_unused())
-        self._channel.send(message._replace(parcel=parcel, returned=returned, given_up=given_up), file)
+        self._channel.send(Message(message.kind, message.number, parcel, None, returned, given_up), file)
 
 
 def _survives(error: BaseException) -> bool:

@@ -1,0 +1,145 @@
+//! Batches as pickles: their buffers go beside them where the pickler takes them so (PEP 574), and are used where they arrive.
+#![expect(unsafe_code, reason = "the buffer protocol is a C interface; memory of Python's is used where it is")]
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatch;
+use arrow_schema::{ArrowError, SchemaRef};
+use forebay::ipc;
+use forebay::parts::{self, Buffer, Parts};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::{ffi, intern};
+
+use crate::batch::PyBatch;
+
+/// The protocol of pickles since which buffers may go beside them.
+const WITH_BUFFERS: u32 = 5;
+
+/// Bytes of an array in a pickle: its length, and whether it has bits of validity.
+const ARRAY_BYTES: usize = 9;
+
+/// The schema that was pickled or restored last, as bytes: batches of one stream share theirs.
+static LAST: Mutex<Option<(SchemaRef, Arc<[u8]>)>> = Mutex::new(None);
+
+/// Memory of a batch, to be read in place.
+#[pyclass(name = "Buffer", module = "forebay._lib", frozen)]
+struct PyMemory(Buffer);
+
+#[pymethods]
+impl PyMemory {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let buffer = &slf.get().0;
+        let len = isize::try_from(buffer.len())?;
+        let start = buffer.as_ptr().cast_mut().cast();
+        // What were read-only would be so where it arrives. Picklers read, and other memory of batches may be written to, too.
+        // SAFETY: Python passes a view to fill; it holds on to the object, and so to the memory.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 0, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
+
+/// Returns what `__reduce_ex__` returns.
+pub(crate) fn reduce<'py>(py: Python<'py>, batch: &RecordBatch, protocol: u32) -> PyResult<Bound<'py, PyTuple>> {
+    let schema = batch.schema();
+    let parts = py.detach(|| parts::take_apart(batch)).map_err(|error| wrong(&error))?;
+    let (arrays, buffers) = match parts {
+        Some(parts) => (bytes_of(&parts.arrays), parts.buffers),
+        None => {
+            let written = ipc::write(&schema, std::slice::from_ref(batch)).map_err(|error| wrong(&error))?;
+            (Vec::new(), vec![Buffer::from_vec(written)])
+        }
+    };
+    let buffers = buffers.into_iter().map(|buffer| {
+        if protocol < WITH_BUFFERS {
+            return Ok(PyBytes::new(py, &buffer).into_any());
+        }
+        py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((PyMemory(buffer),))
+    });
+    let buffers = PyList::new(py, buffers.collect::<PyResult<Vec<_>>>()?)?;
+    let schema = schema_bytes(&schema).map_err(|error| wrong(&error))?;
+    let arguments = (PyBytes::new(py, &schema), batch.num_rows(), PyBytes::new(py, &arrays), buffers);
+    (py.get_type::<PyBatch>().getattr(intern!(py, "from_parts"))?, arguments).into_pyobject(py)
+}
+
+/// Returns the batch of the arguments that [`reduce`] returned, in the memory of its buffers where that may be written to.
+pub(crate) fn restore(
+    py: Python<'_>,
+    schema: &[u8],
+    num_rows: usize,
+    arrays: &[u8],
+    buffers: Vec<Bound<'_, PyAny>>,
+) -> PyResult<RecordBatch> {
+    let buffers = buffers.iter().map(memory_of).collect::<PyResult<Vec<_>>>()?;
+    let restored = py.detach(|| {
+        if let ([], [buffer]) = (arrays, buffers.as_slice()) {
+            let batch = ipc::read(buffer)?.1.into_iter().next();
+            return batch.ok_or_else(|| ArrowError::InvalidArgumentError("there is no batch".into()));
+        }
+        parts::put_together(&schema_of(schema)?, num_rows, Parts { arrays: arrays_of(arrays), buffers })
+    });
+    restored.map_err(|error| wrong(&error))
+}
+
+/// Returns the memory of an object. What nobody may write to is copied: tensors may be written to.
+fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    let memory = PyBuffer::<u8>::get(object)?;
+    let Some(start) = NonNull::new(memory.buf_ptr().cast::<u8>()).filter(|_| memory.is_c_contiguous()) else {
+        return Ok(Buffer::default());
+    };
+    let len = memory.len_bytes();
+    if memory.readonly() {
+        // SAFETY: the view holds the memory as long as it lives.
+        return Ok(Buffer::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }));
+    }
+    // SAFETY: as above; the buffer holds on to the view.
+    Ok(unsafe { Buffer::from_custom_allocation(start, len, Arc::new(memory)) })
+}
+
+/// Returns where the memory of an object begins.
+#[pyfunction]
+pub(crate) fn address_of(buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Ok(PyBuffer::<u8>::get(buffer)?.buf_ptr().addr())
+}
+
+fn bytes_of(arrays: &[(u64, bool)]) -> Vec<u8> {
+    arrays
+        .iter()
+        .flat_map(|(len, has_nulls)| [len.to_le_bytes().as_slice(), &[u8::from(*has_nulls)]].concat())
+        .collect()
+}
+
+fn arrays_of(bytes: &[u8]) -> Vec<(u64, bool)> {
+    let (arrays, _) = bytes.as_chunks::<ARRAY_BYTES>();
+    arrays.iter().map(|[len @ .., has_nulls]| (u64::from_le_bytes(*len), *has_nulls != 0)).collect()
+}
+
+fn schema_bytes(schema: &SchemaRef) -> Result<Arc<[u8]>, ArrowError> {
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, bytes)) = last.as_ref().filter(|(of, _)| Arc::ptr_eq(of, schema)) {
+        return Ok(Arc::clone(bytes));
+    }
+    let bytes: Arc<[u8]> = ipc::write(schema, &[])?.into();
+    *last = Some((Arc::clone(schema), Arc::clone(&bytes)));
+    Ok(bytes)
+}
+
+fn schema_of(bytes: &[u8]) -> Result<SchemaRef, ArrowError> {
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((schema, _)) = last.as_ref().filter(|(_, of)| **of == *bytes) {
+        return Ok(Arc::clone(schema));
+    }
+    let (schema, _) = ipc::read(bytes)?;
+    *last = Some((Arc::clone(&schema), bytes.into()));
+    Ok(schema)
+}
+
+fn wrong(error: &ArrowError) -> PyErr {
+    PyValueError::new_err(format!("these are not the parts of a batch: {error}"))
+}

@@ -1,0 +1,249 @@
+//! Batches as the buffers that they are made of, and back: for processes that share memory, and so copy them once.
+
+use std::iter;
+
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
+use arrow_buffer::ArrowNativeType;
+pub use arrow_buffer::Buffer;
+use arrow_data::{ArrayData, ArrayDataBuilder, BufferSpec, layout};
+use arrow_schema::{ArrowError, DataType, SchemaRef};
+
+use crate::stream::gather;
+
+/// A batch without its schema.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parts {
+    /// Of each array, parents first: its length, and whether it has bits of validity.
+    pub arrays: Vec<(u64, bool)>,
+    /// Those of each array, validity first.
+    pub buffers: Vec<Buffer>,
+}
+
+/// Returns the parts of a batch, which share its memory; copied, if they are a view of something larger. `None` where a type
+/// has no fixed number of buffers: views of strings, unions, runs.
+///
+/// # Errors
+///
+/// As [`gather`](crate::stream::gather) of all rows.
+pub fn take_apart(batch: &RecordBatch) -> Result<Option<Parts>, ArrowError> {
+    let schema = batch.schema_ref();
+    if !schema.fields().iter().all(|field| is_regular(field.data_type())) {
+        return Ok(None);
+    }
+    let data_of = |batch: &RecordBatch| batch.columns().iter().map(Array::to_data).collect::<Vec<_>>();
+    let mut columns = data_of(batch);
+    if !columns.iter().all(is_whole) {
+        let rows = (0..u32::try_from(batch.num_rows())
+            .map_err(|_| ArrowError::OffsetOverflowError(batch.num_rows()))?)
+            .map(|row| (0, row))
+            .collect::<Vec<_>>();
+        columns = data_of(&gather(schema, std::slice::from_ref(batch), &rows)?);
+    }
+    let mut parts = Parts { arrays: Vec::new(), buffers: Vec::new() };
+    columns.iter().for_each(|column| parts.add(column));
+    Ok(Some(parts))
+}
+
+/// Returns the batch of `num_rows` rows that [`take_apart`] made parts of.
+///
+/// # Errors
+///
+/// Of parts that are not those of such a batch.
+pub fn put_together(schema: &SchemaRef, num_rows: usize, parts: Parts) -> Result<RecordBatch, ArrowError> {
+    let (mut arrays, mut buffers) = (parts.arrays.into_iter(), parts.buffers.into_iter());
+    let columns = schema
+        .fields()
+        .iter()
+        .map(|field| build(field.data_type(), &mut arrays, &mut buffers).map(make_array))
+        .collect::<Result<Vec<ArrayRef>, _>>()?;
+    if arrays.next().is_some() || buffers.next().is_some() {
+        return Err(ArrowError::InvalidArgumentError("there are more parts than the batch has".into()));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
+    RecordBatch::try_new_with_options(SchemaRef::clone(schema), columns, &options)
+}
+
+impl Parts {
+    fn add(&mut self, data: &ArrayData) {
+        self.arrays.push((data.len() as u64, data.nulls().is_some()));
+        self.buffers.extend(data.nulls().map(|nulls| nulls.buffer().clone()));
+        self.buffers.extend_from_slice(data.buffers());
+        data.child_data().iter().for_each(|child| self.add(child));
+    }
+}
+
+/// Builds the array of the next parts.
+fn build(
+    data_type: &DataType,
+    arrays: &mut impl Iterator<Item = (u64, bool)>,
+    buffers: &mut impl Iterator<Item = Buffer>,
+) -> Result<ArrayData, ArrowError> {
+    let missing = || ArrowError::InvalidArgumentError("there are fewer parts than the batch has".into());
+    if !is_regular(data_type) {
+        return Err(ArrowError::InvalidArgumentError(format!("{data_type} has no fixed number of buffers")));
+    }
+    let (len, has_nulls) = arrays.next().ok_or_else(missing)?;
+    let mut next = || buffers.next().ok_or_else(missing);
+    let nulls = has_nulls.then(&mut next).transpose()?;
+    let num_buffers = layout(data_type).buffers.len();
+    let of_array = iter::repeat_with(next).take(num_buffers).collect::<Result<Vec<_>, _>>()?;
+    let children = children_of(data_type).into_iter().map(|child| build(child, arrays, buffers));
+    ArrayDataBuilder::new(data_type.clone())
+        .len(usize::try_from(len).unwrap_or(usize::MAX))
+        .null_bit_buffer(nulls)
+        .buffers(of_array)
+        .child_data(children.collect::<Result<_, _>>()?)
+        .build()
+}
+
+/// Returns whether arrays of a type have the same number of buffers always, and children of known types.
+fn is_regular(data_type: &DataType) -> bool {
+    let is_known = !matches!(
+        data_type,
+        DataType::Union(..) | DataType::RunEndEncoded(..) | DataType::ListView(_) | DataType::LargeListView(_)
+    );
+    is_known && !layout(data_type).variadic && children_of(data_type).into_iter().all(is_regular)
+}
+
+fn children_of(data_type: &DataType) -> Vec<&DataType> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => vec![item.data_type()],
+        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        DataType::Dictionary(_, values) => vec![values],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns whether an array begins where its buffers do, and ends with them.
+fn is_whole(data: &ArrayData) -> bool {
+    let len = data.len();
+    let has_nulls_of_its_own =
+        data.nulls().is_none_or(|nulls| nulls.offset() == 0 && nulls.buffer().len() <= of_bits(len));
+    let is_all = |(buffer, spec): (&Buffer, &BufferSpec)| match spec {
+        BufferSpec::FixedWidth { byte_width, .. } => buffer.len() <= (len + 1) * byte_width + SLACK,
+        BufferSpec::BitMap => buffer.len() <= of_bits(len),
+        _ => true,
+    };
+    let has_buffers = data.buffers().iter().zip(&layout(data.data_type()).buffers).all(is_all);
+    let spans = |len_of_all: usize, from: usize, to: usize| from == 0 && len_of_all <= to + SLACK;
+    let has_items = match data.data_type() {
+        DataType::Utf8 | DataType::Binary => {
+            ends::<i32>(data).is_none_or(|(from, to)| spans(data.buffers()[1].len(), from, to))
+        }
+        DataType::LargeUtf8 | DataType::LargeBinary => {
+            ends::<i64>(data).is_none_or(|(from, to)| spans(data.buffers()[1].len(), from, to))
+        }
+        DataType::List(_) | DataType::Map(..) => {
+            ends::<i32>(data).is_none_or(|(from, to)| spans(data.child_data()[0].len(), from, to))
+        }
+        DataType::LargeList(_) => {
+            ends::<i64>(data).is_none_or(|(from, to)| spans(data.child_data()[0].len(), from, to))
+        }
+        DataType::FixedSizeList(_, size) => {
+            data.child_data()[0].len() == len * usize::try_from(*size).unwrap_or_default()
+        }
+        DataType::Struct(_) => data.child_data().iter().all(|child| child.len() == len),
+        _ => true,
+    };
+    data.offset() == 0 && has_nulls_of_its_own && has_buffers && has_items && data.child_data().iter().all(is_whole)
+}
+
+/// Bytes that a buffer may have beyond its values: it is sent rather than copied.
+const SLACK: usize = 64;
+
+fn of_bits(len: usize) -> usize {
+    len.div_ceil(8) + SLACK
+}
+
+/// Returns the first offset and the last.
+fn ends<O: ArrowNativeType>(data: &ArrayData) -> Option<(usize, usize)> {
+    let offsets: &[O] = data.buffers()[0].typed_data();
+    Some((offsets.first()?.as_usize(), offsets.get(data.len())?.as_usize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int8Type;
+    use arrow_array::{
+        BooleanArray, DictionaryArray, Int32Array, ListArray, NullArray, StringArray, StringViewArray, StructArray,
+    };
+    use arrow_schema::{Field, Schema};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn batch(seeds: &[Option<i32>]) -> RecordBatch {
+        let numbers: ArrayRef = Arc::new(Int32Array::from(seeds.to_vec()));
+        let text: ArrayRef =
+            Arc::new(StringArray::from_iter(seeds.iter().map(|seed| seed.map(|n| "é".repeat(n as usize)))));
+        let lists = seeds.iter().map(|seed| seed.map(|n| (0..n).map(Some).collect::<Vec<_>>()));
+        let words: DictionaryArray<Int8Type> =
+            seeds.iter().map(|seed| seed.map(|n| if n % 2 == 0 { "even" } else { "odd" })).collect();
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("numbers", Arc::clone(&numbers)),
+            ("flags", Arc::new(BooleanArray::from_iter(seeds.iter().map(|seed| seed.map(|n| n > 2))))),
+            ("text", Arc::clone(&text)),
+            ("lists", Arc::new(ListArray::from_iter_primitive::<arrow_array::types::Int32Type, _, _>(lists))),
+            ("words", Arc::new(words)),
+            ("nothing", Arc::new(NullArray::new(seeds.len()))),
+            (
+                "pairs",
+                Arc::new(StructArray::from(vec![
+                    (Arc::new(Field::new("a", DataType::Int32, true)), numbers),
+                    (Arc::new(Field::new("b", DataType::Utf8, true)), text),
+                ])),
+            ),
+        ];
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_is_what_its_parts_make(
+            seeds in prop::collection::vec(prop::option::weighted(0.8, 0..6), 0..40), cut in 0usize..10, len in 0usize..40,
+        ) {
+            let whole = batch(&seeds);
+            let from = cut.min(seeds.len());
+            let batch = whole.slice(from, len.min(seeds.len() - from));
+            let parts = take_apart(&batch).unwrap().unwrap();
+            let num_bytes = |parts: &Parts| parts.buffers.iter().map(Buffer::len).sum::<usize>();
+            prop_assert!(num_bytes(&parts) <= batch.get_array_memory_size() + parts.buffers.len() * SLACK);
+            let again = put_together(&batch.schema(), batch.num_rows(), parts.clone()).unwrap();
+            prop_assert_eq!(&again, &batch);
+            // What is missing, or too much, is refused.
+            for change in [
+                |parts: &mut Parts| drop(parts.buffers.pop()),
+                |parts: &mut Parts| drop(parts.arrays.pop()),
+                |parts: &mut Parts| parts.arrays.push((1, false)),
+                |parts: &mut Parts| parts.arrays[0].0 += 1000,
+                |parts: &mut Parts| parts.buffers.push(Buffer::default()),
+            ] {
+                let mut changed = parts.clone();
+                change(&mut changed);
+                prop_assert!(put_together(&batch.schema(), batch.num_rows(), changed).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_whole_is_not_copied() {
+        let batch = batch(&(0..100).map(|n| Some(n % 5)).collect::<Vec<_>>());
+        let parts = take_apart(&batch).unwrap().unwrap();
+        assert_eq!(parts.buffers[0].as_ptr(), batch.column(0).to_data().buffers()[0].as_ptr());
+        let view = take_apart(&batch.slice(1, 9)).unwrap().unwrap();
+        assert!(view.buffers.iter().map(Buffer::len).sum::<usize>() < 2000);
+    }
+
+    #[test]
+    fn other_types_have_no_parts() {
+        let views: ArrayRef = Arc::new(StringViewArray::from(vec!["a"]));
+        let schema = Schema::new(vec![Field::new("views", DataType::Utf8View, true)]);
+        let batch = RecordBatch::try_new(Arc::new(schema), vec![views]).unwrap();
+        assert_eq!(take_apart(&batch).unwrap(), None);
+    }
+}

@@ -364,7 +364,7 @@ class Dataset:
         Evaluates the filters if there are any and that has not been done. To look at rows, see `head`.
 
         Raises:
-            SettingError: the dataset is shuffled, and has other first rows in each epoch.
+            SettingError: the dataset is shuffled, and has other first rows in each epoch; or it is repeated.
 
         Example:
             >>> list(ds.take(2).select_columns("path"))
@@ -379,7 +379,7 @@ class Dataset:
         Evaluates the filters if there are any and that has not been done.
 
         Raises:
-            SettingError: the dataset is shuffled, and has another first row in each epoch.
+            SettingError: the dataset is shuffled, and has another first row in each epoch; or it is repeated.
 
         Example:
             >>> list(ds.skip(990).select_columns("path").take(1))
@@ -393,10 +393,14 @@ class Dataset:
         """Keeps a range of the rows kept so far."""
         if self._shuffle is not None:
             raise SettingError(f"{method}: a shuffled dataset has another order in each epoch; {instead}")
+        if self._num_passes != 1:
+            raise SettingError(f"{method}: a repeated dataset goes through its rows again; {method} before `repeat`")
         native = self._native
         is_whole = not native.filters and not native.restrictions
         num_rows = native.num_rows_total if is_whole else self._evaluate()
         stop = num_rows if stop is None else min(stop, num_rows)
+        if (start, stop) == (0, num_rows):
+            return self
         if not is_whole:
             return self._of(native.select_rows(range(start, stop)))
         return self._of(native.select_ranges([(start, stop)] if start < stop else []))
@@ -434,6 +438,7 @@ class Dataset:
     def shard(self, index: int, num_shards: int) -> Dataset:
         """Keeps the row groups of shard `index` of `num_shards`: consecutive ones, of about as many rows in each shard.
 
+        What was chosen of the rows (`filter`, `take`, `select`) does not change the shards: one may have none of them.
         Only their bytes are read, so many machines evaluate a filter in parts: each takes the `selection` of its shard,
         and `Selection.merge` makes one of all. Ranks of a training need no shards; see `to_torch`.
 

@@ -162,10 +162,12 @@ def load_dataset(
     opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
         warnings.warn(note, PerformanceWarning, stacklevel=2)
-    if filters is None and found.kept.filters is not None and _is_cut(split):
+    if _is_cut(split) and (filters is not None or found.kept.filters is not None):
+        whose = "the card's filters" if filters is None else "`filters`"
         raise SettingError(
-            f"split: the card's filters choose the rows of a split, before `{split}` cuts them; choose rows of the "
-            "whole split: `load_dataset(..., split='train').select(range(100))`"
+            f"split: {whose} choose the rows of a split, before `{split}` cuts them; choose rows of the whole split: "
+            "`load_dataset(..., split='train').take(100)`; or filter what was cut: "
+            "`load_dataset(..., split='train[:100]').filter(...)`"
         )
     for of, dataset in opened.items():
         kept = found.kept.rows_of(dataset) if filters is None else dataset

@@ -37,16 +37,25 @@ impl Number {
         Some(Self { is_negative, digits: significant.to_owned(), exponent })
     }
 
-    /// Returns the shortest number that is read as this double: what was written, if that had at most 15 digits.
+    /// Returns the shortest number that is read as this double: what was written, if that had at most 15 digits. An integer of
+    /// more digits was given as a double, and is what it is.
     pub(super) fn of_double(double: f64) -> Option<Self> {
-        Self::parse(&format!("{double:e}"))
+        Self::of_float(&format!("{double:e}"), &format!("{double:.0}"), f64::DIGITS)
+    }
+
+    fn of_float(shortest: &str, whole: &str, num_written: u32) -> Option<Self> {
+        let shortest = Self::parse(shortest)?;
+        let was_written = shortest.exponent < 0 || shortest.digits.len() <= num_written as usize;
+        if was_written { Some(shortest) } else { Self::parse(whole) }
     }
 
     /// Returns the number that a value is; `None` for an infinity, a NaN, NULL and what is not a number.
     pub(super) fn of_value(value: &ScalarValue) -> Option<Self> {
         match value {
             ScalarValue::Float64(Some(value)) => Self::of_double(*value),
-            ScalarValue::Float32(Some(value)) => Self::parse(&format!("{value:e}")),
+            ScalarValue::Float32(Some(value)) => {
+                Self::of_float(&format!("{value:e}"), &format!("{value:.0}"), f32::DIGITS)
+            }
             ScalarValue::Float16(Some(value)) => Self::parse(&format!("{:e}", value.to_f32())),
             ScalarValue::Decimal32(Some(units), _, scale) => Self::of_units(&units.to_string(), *scale),
             ScalarValue::Decimal64(Some(units), _, scale) => Self::of_units(&units.to_string(), *scale),
@@ -215,6 +224,13 @@ mod tests {
         assert_eq!(Number::of_double(f64::NAN), None);
         assert_eq!(Number::of_value(&ScalarValue::Decimal128(Some(-1250), 9, 1)), Some(number("-125")));
         assert_eq!(Number::of_value(&ScalarValue::Float32(Some(0.1))), Some(number("0.1")));
+        // Integers that no double has in 15 digits, and what has been written in fewer.
+        for power in [54, 62, 63] {
+            let (whole, single) = (1_u64 << power, ScalarValue::Float32(Some(2_f32.powi(power))));
+            assert_eq!(Number::of_double(2_f64.powi(power)), Some(number(&whole.to_string())));
+            assert_eq!(Number::of_value(&single), Some(number(&whole.to_string())));
+        }
+        assert_eq!(Number::of_double(1e23), Some(number("1e23")));
         assert_eq!(Number::of_value(&ScalarValue::UInt64(Some(u64::MAX))), Some(number("18446744073709551615")));
     }
 

@@ -122,9 +122,12 @@ def test_a_number_is_as_exact_as_its_decimal_parameter_its_text_and_its_cast(exa
         (f"d IN (77, {literal})", None),
     ):
         assert ids_of(exact.filter(sql, params=params)) == [1], sql
-    # A double is the number that it is printed as.
+    # A double is the number that it is printed as, and a large integer what it is.
     assert ids_of(exact.filter("wide > $v", params={"v": 1.5})) == [0, 4]
     assert ids_of(exact.filter("i = $v", params={"v": 9007199254740992.0})) == [0]
+    assert ids_of(exact.filter("i IN ($v, 7.0)", params={"v": -(2.0**63)})) == [3]
+    assert ids_of(exact.filter("u >= $v", params={"v": 2.0**64})) == []
+    assert ids_of(exact.filter("i < $v", params={"v": 2.0**63})) == [0, 1, 3, 4]
     assert ids_of(exact.filter("i < $v", params={"v": INF})) == [0, 1, 3, 4]
     assert ids_of(exact.filter("d < $v", params={"v": decimal.Decimal("1.005")})) == [3, 4]
 

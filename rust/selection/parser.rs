@@ -26,6 +26,24 @@ const STAND_INS: [(&[Keyword], &str); 2] = [
     (&[Keyword::IS, Keyword::NOT, Keyword::DISTINCT, Keyword::FROM], NOT_DISTINCT),
 ];
 
+/// Functions whose arguments are separated by words, which may also be functions of that name.
+const RETRIED: [Keyword; 11] = [
+    Keyword::CAST,
+    Keyword::CEIL,
+    Keyword::CONVERT,
+    Keyword::EXTRACT,
+    Keyword::FLOOR,
+    Keyword::OVERLAY,
+    Keyword::POSITION,
+    Keyword::SUBSTR,
+    Keyword::SUBSTRING,
+    Keyword::TRIM,
+    Keyword::TRY_CAST,
+];
+
+/// How many of them, and of fields behind a `.`, are within each other.
+const MAX_RETRIED: usize = 16;
+
 /// Parses one statement.
 pub(crate) fn statement(text: &str) -> PlanResult<Statement> {
     let mut statements = parser_of(text)?.parse_statements()?;
@@ -51,10 +69,44 @@ pub(super) fn expression(text: &str) -> PlanResult<ast::ExprWithAlias> {
 fn parser_of(text: &str) -> PlanResult<DFParser<'static>> {
     static DIALECT: GenericDialect = GenericDialect {};
     let tokens = Tokenizer::new(&DIALECT, text).tokenize_with_location().map_err(ParserError::from)?;
+    refuse_retries(&tokens)?;
     DFParserBuilder::new(with_stand_ins(tokens))
         .with_dialect(&DIALECT)
         .with_recursion_limit(session().config_options().sql_parser.recursion_limit.get())
         .build()
+}
+
+/// Refuses text that would be read more than 65,536 times if there is a mistake in it: each time that the parser fails behind
+/// a `.`, or within the brackets of one of [`RETRIED`], it reads what is there as something else.
+fn refuse_retries(tokens: &[TokenWithSpan]) -> PlanResult<()> {
+    let (mut open, mut num_around, mut num_here) = (Vec::new(), 0, 0);
+    let mut last = &Token::EOF;
+    for TokenWithSpan { token, span } in tokens {
+        match token {
+            Token::Whitespace(_) => continue,
+            Token::Period => num_here += 1,
+            Token::LParen | Token::LBracket => {
+                num_here += usize::from(matches!(last, Token::Word(word) if RETRIED.contains(&word.keyword)));
+                open.push(num_here);
+                num_around += std::mem::take(&mut num_here);
+            }
+            Token::RParen | Token::RBracket => {
+                num_here = open.pop().unwrap_or(0);
+                num_around -= num_here;
+            }
+            Token::Word(_) if *last == Token::Period => {}
+            _ => num_here = 0,
+        }
+        last = token;
+        if num_around + num_here > MAX_RETRIED {
+            return plan_err!(
+                "more than {MAX_RETRIED} fields (`a.b`) or calls such as `CAST` within each other at line {}, column {}",
+                span.start.line,
+                span.start.column
+            );
+        }
+    }
+    Ok(())
 }
 
 fn with_stand_ins(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {

@@ -113,7 +113,9 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
             return ControlFlow::Break("`@name` is no parameter; write `$name`, or a column in double quotes");
         }
         if let ast::Expr::SimilarTo { .. } = expr {
-            return ControlFlow::Break("`SIMILAR TO` is not known; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`");
+            return ControlFlow::Break(
+                "`SIMILAR TO` is not known; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`",
+            );
         }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
         let name = name_of(&call.name);

@@ -15,8 +15,9 @@ use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Ty
 use arrow_array::{Array, ArrayRef, BooleanArray, UInt64Array, new_null_array};
 use arrow_schema::{DataType, SchemaRef};
 use datafusion::common::pruning::PruningStatistics;
-use datafusion::common::{Column, DFSchema, ScalarValue};
-use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result as PlanResult, ScalarValue};
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 use datafusion::physical_expr::utils::Guarantee;
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
@@ -56,7 +57,7 @@ impl Pruner {
         let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
         let predicate = |expr: Expr| {
             let df_schema = DFSchema::try_from(Arc::clone(&read)).ok()?;
-            let physical = sql::session().create_physical_expr(expr, &df_schema).ok()?;
+            let physical = sql::session().create_physical_expr(without_cases(expr).ok()?, &df_schema).ok()?;
             let pruning =
                 PruningPredicateBuilder::new().with_file_schema(Arc::clone(&read)).try_build(physical).ok()?;
             (!pruning.always_true()).then_some(pruning)
@@ -142,6 +143,19 @@ fn is_null_only_by_columns(filter: &Expr, schema: &SchemaRef) -> bool {
     let required = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(false));
     let required = arrow_schema::Schema::new(required.collect::<Vec<_>>());
     DFSchema::try_from(required).is_ok_and(|schema| filter.nullable(&schema).is_ok_and(|nullable| !nullable))
+}
+
+/// Has every condition on a `CASE` be true: no statistics decide one, and the engine would write it out to say so, twice as
+/// long with each level of another in it.
+fn without_cases(expr: Expr) -> PlanResult<Expr> {
+    let known = expr.transform_down(|node| {
+        if let Expr::BinaryExpr(BinaryExpr { op: Operator::And | Operator::Or, .. }) = node {
+            return Ok(Transformed::no(node));
+        }
+        let has_case = node.exists(|part| Ok(matches!(part, Expr::Case(_))))?;
+        Ok(Transformed::new(if has_case { lit(true) } else { node }, has_case, TreeNodeRecursion::Jump))
+    })?;
+    Ok(known.data)
 }
 
 /// The row groups of one fragment, as DataFusion's pruning asks about them.

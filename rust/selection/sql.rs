@@ -44,7 +44,13 @@ const STACK_BYTES_PER_OPERATOR: usize = 16 << 10;
 const MAX_OPERATORS: usize = 120_000;
 
 /// Levels of a planned filter: evaluated and dropped on threads with ordinary stacks.
-pub(crate) const MAX_DEPTH: usize = 300;
+const MAX_DEPTH: usize = 300;
+
+/// Functions that become a `CASE WHEN a IS NOT NULL THEN a ELSE b END`, with all their arguments but the last twice.
+const DOUBLING: [&str; 2] = ["coalesce", "nvl"];
+
+/// Levels of them within each other, each of which doubles what is planned.
+const MAX_DOUBLED: usize = 16;
 
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
@@ -268,17 +274,20 @@ pub(crate) fn keep_cases(expr: Expr) -> datafusion::common::Result<Expr> {
     Ok(kept.data)
 }
 
-/// Refuses what would take more stack than threads have, and time that grows with the square of the depth.
+/// Refuses what [nests too deep](nests_too_deep).
 fn refuse_deep(sql: &str, expr: &Expr) -> Result<()> {
-    if depth(expr) <= MAX_DEPTH {
-        return Ok(());
+    match nests_too_deep(expr) {
+        Some(reason) => Err(Error::Sql { sql: shortened(sql), reason }),
+        None => Ok(()),
     }
-    Err(too_deep(sql))
 }
 
 pub(crate) fn too_deep(sql: &str) -> Error {
-    let reason = format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`");
-    Error::Sql { sql: shortened(sql), reason }
+    Error::Sql { sql: shortened(sql), reason: deep() }
+}
+
+fn deep() -> String {
+    format!("it nests more than {MAX_DEPTH} levels deep; split it into several filters, or use `IN`")
 }
 
 /// Returns the negation of a parsed filter, simplified so that statistics can decide it.
@@ -291,18 +300,31 @@ pub(super) fn negated(filter: &Expr, schema: &SchemaRef) -> Option<Expr> {
     ExprSimplifier::new(context).simplify(Expr::Not(Box::new(filter.clone()))).ok()
 }
 
-/// Returns how deep `expr` nests, as far as it matters.
-pub(crate) fn depth(expr: &Expr) -> usize {
-    let (mut deepest, mut pending) = (0, vec![(expr, 1)]);
-    while let Some((node, depth)) = pending.pop() {
-        deepest = deepest.max(depth);
+/// Returns why an expression would take more stack than threads have, or time that grows with the square of its depth or
+/// faster.
+pub(crate) fn nests_too_deep(expr: &Expr) -> Option<String> {
+    let mut pending = vec![(expr, 1, 0)];
+    while let Some((node, depth, num_doubled)) = pending.pop() {
+        if depth > MAX_DEPTH {
+            return Some(deep());
+        }
+        if num_doubled > MAX_DOUBLED {
+            return Some(format!(
+                "`coalesce` nests more than {MAX_DOUBLED} levels deep; write one with all values, `coalesce(a, b, c)`"
+            ));
+        }
+        let is_doubling = matches!(node, Expr::ScalarFunction(call) if DOUBLING.contains(&call.name()));
+        let num_before = pending.len();
         // The walk only collects, so it cannot fail.
         drop(node.apply_children(|child| {
-            pending.push((child, depth + 1));
+            pending.push((child, depth + 1, num_doubled + usize::from(is_doubling)));
             Ok(TreeNodeRecursion::Continue)
         }));
+        if let Some((_, _, of_last)) = pending[num_before..].last_mut() {
+            *of_last = num_doubled;
+        }
     }
-    deepest
+    None
 }
 
 /// Returns the beginning of a text that would drown a message.

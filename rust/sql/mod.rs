@@ -13,9 +13,11 @@
 //! [`function`] are functions, [`parameters`] what stands for a value.
 //! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and
 //! [`windows`] orders that the engine refuses.
+//! [`bounds`] are what is too deep or too large to be planned.
 //! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod aggregates;
+mod bounds;
 mod carry;
 mod casts;
 mod function;

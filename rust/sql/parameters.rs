@@ -62,10 +62,7 @@ pub(super) fn functions(parameters: &BTreeMap<String, ScalarValue>) -> impl Iter
 /// # Errors
 ///
 /// What is wrong with a placeholder or a parameter.
-pub(super) fn bind(
-    statement: &mut ast::Statement,
-    parameters: &BTreeMap<String, ScalarValue>,
-) -> Result<(), String> {
+pub(super) fn bind(statement: &mut ast::Statement, parameters: &BTreeMap<String, ScalarValue>) -> Result<(), String> {
     let mut used = BTreeSet::new();
     let unbound = ast::visit_expressions_mut(statement, |expr: &mut ast::Expr| {
         let ast::Expr::Value(value) = expr else { return ControlFlow::Continue(()) };

@@ -35,7 +35,7 @@ use super::operators::Times;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::windows::framed_by_peers;
-use super::{Request, Table, parameters};
+use super::{Request, Table, bounds, parameters};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
@@ -44,9 +44,6 @@ use crate::selection::{floats, literals, numbers, parser, sql};
 
 /// What a query calls the dataset that it is about.
 const SUBJECT: &str = "dataset";
-
-/// Levels of operators of a plan.
-const MAX_PLAN_DEPTH: usize = 200;
 
 /// A query that is planned, and what runs it.
 #[derive(Debug)]
@@ -73,8 +70,11 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         }
         check_tables(&state, &statement, request)?;
         let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
+        bounds::check_plan(&plan).map_err(failed)?;
         if let Some(name) = unreplaced(replacements, &plan).map_err(failed)? {
-            return Err(refused(format!("`* REPLACE` finds no column `{name}`; write `*, ... AS {name}` for a new one")));
+            return Err(refused(format!(
+                "`* REPLACE` finds no column `{name}`; write `*, ... AS {name}` for a new one"
+            )));
         }
         let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan).map_err(failed)?;
@@ -83,7 +83,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
         if let Some(refused) = names.refused {
             return Err(refused);
         }
-        finish(plan, state, names.comment()).map_err(failed)?.map_err(refused)
+        finish(plan, state, names.comment()).map_err(failed)
     })
 }
 
@@ -118,11 +118,9 @@ fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalP
     Ok(replaced.data)
 }
 
-/// Types a plan and makes it exact; the inner error says why it is refused.
-fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult<Result<Planned, String>> {
-    if let Some(reason) = too_deep(&plan)? {
-        return Ok(Err(reason));
-    }
+/// Types a plan and makes it exact.
+fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult<Planned> {
+    bounds::check_expressions(&plan)?;
     let plan = framed_by_peers(distinct_once(with_unknown_members(plan)?)?)?;
     let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let exact = typed.transform_up_with_subqueries(|node| {
@@ -143,22 +141,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         .map_data(LogicalPlan::recompute_schema)?
         .map_data(exact_aggregates)
     })?;
-    Ok(Ok(Planned { plan: exact.data, state, classes }))
-}
-
-/// Returns why a plan would take more stack than threads have.
-fn too_deep(plan: &LogicalPlan) -> PlanResult<Option<String>> {
-    let (mut deepest, mut pending) = (0, vec![(plan, 1)]);
-    let mut is_deep = false;
-    while let Some((node, depth)) = pending.pop() {
-        deepest = deepest.max(depth);
-        pending.extend(node.inputs().into_iter().map(|input| (input, depth + 1)));
-        node.apply_expressions(|expr| {
-            is_deep |= sql::depth(expr) > sql::MAX_DEPTH;
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-    }
-    Ok((is_deep || deepest > MAX_PLAN_DEPTH).then(|| "it nests too deep; split it into several queries".to_owned()))
+    Ok(Planned { plan: exact.data, state, classes })
 }
 
 /// Returns a session whose only tables are those of `request`.
@@ -235,6 +218,9 @@ fn parse(request: &Request) -> Result<Statement> {
     let is_brought = |name: &str| request.functions.iter().any(|function| function.name() == name);
     if let Some(reason) = passed_over(query.as_ref(), is_brought) {
         return Err(refused(reason));
+    }
+    if let Some(reason) = bounds::of_text(query) {
+        return Err(refused(&reason));
     }
     let is_long = ast::visit_expressions(query.as_ref(), |expr: &ast::Expr| {
         if sql::is_long_chain(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -70,7 +70,7 @@ impl SharedTable {
     }
 
     fn filter(&self, expr: &Expr) -> Option<Filter> {
-        if sql::depth(expr) > sql::MAX_DEPTH || !is_plain(expr) {
+        if sql::nests_too_deep(expr).is_some() || !is_plain(expr) {
             return None;
         }
         let snapshot = self.dataset.snapshot();

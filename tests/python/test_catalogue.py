@@ -76,6 +76,36 @@ def test_an_object_that_changed_is_seen(folder):
     assert set(ids(opened(folder))) >= set(range(1000, 1005))
 
 
+def test_ten_thousand_files_open_again_without_their_footers(tmp_path, monkeypatch):
+    """What is not read may hold anything: all files but one are spoiled, under the same time and size."""
+    num_files = 10_000
+    folder = tmp_path / "many"
+    data.write_fragments(folder, data.ids_table(1))
+    [first] = folder.iterdir()
+    body = first.read_bytes()
+    paths = [first, *(folder / f"{number}.parquet" for number in range(1, num_files))]
+    for path in paths:
+        path.write_bytes(body)
+        os.utime(path, (1, 1))
+    assert len(opened(folder)) == num_files
+
+    for path in paths:
+        with path.open("r+b") as file:
+            file.write(bytes(len(body)))
+        os.utime(path, (1, 1))
+    assert len(opened(folder)) == num_files
+
+    pq.write_table(data.ids_table(5, first=1000), paths[1234])
+    again = opened(folder)
+    assert len(again) == num_files + 4
+    rows = again.filter("id >= 1000")
+    assert ids(rows) == list(range(1000, 1005))
+
+    monkeypatch.setenv("FOREBAY_CACHE", "0")
+    with pytest.raises(fb.DataError):
+        opened(folder)
+
+
 def test_a_file_written_just_now_is_not_kept(tmp_path):
     """It may change again within the same tick of its time."""
     for first in range(0, 50, 10):

@@ -41,6 +41,35 @@ def opened(folder: Path, sql: str = SQL) -> fb.Dataset:
     return fb.load_dataset(folder, split="train").filter(sql)
 
 
+IN_PLACE = {
+    "a pipe": os.mkfifo,
+    "a folder": os.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_what_is_no_file_is_not_there(cache: Path, folder: Path, kind: str) -> None:
+    os.utime(folder / "x.parquet", (1, 1))
+    assert len(opened(folder)) == 333
+    entries = [path for path in cache.parent.rglob("*") if path.is_file()]
+    assert {path.parent.name for path in entries} == {"footers-1", "selections"}
+    for path in entries:
+        path.unlink()
+        IN_PLACE[kind](path)
+    # In a process of its own: what waits for a pipe cannot be interrupted.
+    program = """
+        import sys
+        import forebay as fb
+        ds = fb.load_dataset(sys.argv[1], split="train").filter(sys.argv[2])
+        print(len(ds), ds.explain()["selection_cached"])
+    """
+    assert run_python(program, folder, SQL).split() == ["333", "0"]
+    kept = kind != "a folder"
+    assert run_python(program, folder, SQL).split() == ["333", str(int(kept))]
+    assert all(path.is_file() and not path.is_symlink() for path in entries) == kept
+
+
 def test_the_second_run_reads_no_predicate_columns(cache: Path, folder: Path) -> None:
     first = opened(folder)
     facts = first.explain()

@@ -526,6 +526,12 @@ def test_a_query_that_does_not_fit_spills_or_says_so(ds: fb.Dataset) -> None:
             pass
 
 
+@pytest.mark.parametrize("memory_limit", [10, (1 << 20) - 1])
+def test_a_query_needs_a_mebibyte(ds: fb.Dataset, memory_limit: int) -> None:
+    with pytest.raises(fb.SettingError, match=rf"memory_limit: expected 1048576 to .*, got {memory_limit}"):
+        ds.query("SELECT count(*) AS n FROM dataset", memory_limit=memory_limit)
+
+
 def test_a_small_query_may_sort_often(ds: fb.Dataset) -> None:
     keys = ("id", "id % 7", "-id", "score, id", "cluster DESC, id")
     numbered = [f"SELECT id FROM dataset QUALIFY row_number() OVER (ORDER BY {key}) < 3" for key in keys * 4]

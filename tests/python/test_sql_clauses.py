@@ -59,6 +59,9 @@ PASSED_OVER = {
     "SELECT * REPLACE (1 AS k, 2 AS K) FROM dataset": "no column `K`",
     "SELECT * EXCLUDE (k) REPLACE (1 AS k) FROM dataset": "no column `k`",
     "SELECT id FROM (SELECT d.* REPLACE (1 AS nope) FROM dataset d)": "no column `nope`",
+    "SELECT id FROM dataset WHERE text SIMILAR TO 't1|t2'": r"`SIMILAR TO` is not known; write `regexp_like\(x, '\^\(",
+    "SELECT id FROM dataset WHERE text NOT SIMILAR TO 't1|t2'": "write `regexp_like",
+    "SELECT id, text SIMILAR TO 't_' AS x FROM dataset": "write `regexp_like",
     "FROM dataset": "write `SELECT",
     "FROM dataset LIMIT 3": "write `SELECT",
     "SELECT count(*) AS n FROM (FROM dataset)": "write `SELECT",
@@ -72,12 +75,105 @@ def test_what_would_be_passed_over_is_refused(ds: fb.Dataset, sql: str) -> None:
             run(sql)
 
 
+def test_patterns_of_the_standard_are_written_as_regular_expressions(ds: fb.Dataset) -> None:
+    for sql in ("text SIMILAR TO 't1|t2'", "id > 3 OR NOT (text NOT SIMILAR TO '%1')"):
+        with pytest.raises(fb.QueryError, match="write `regexp_like"):
+            ds.filter(sql)
+    num_each = NUM_ROWS // 10
+    for sql, num_texts in {
+        "regexp_like(text, '^(t1|2)$')": 1,
+        # These look anywhere in the text, as PostgreSQL's do.
+        "text ~ 't1|2'": 2,
+        "text !~ '1|2'": 8,
+        "text ~* 'T[12]'": 2,
+    }.items():
+        assert len(ds.filter(sql)) == num_texts * num_each, sql
+
+
 def test_filters_and_functions_that_are_brought_along_are_checked_too(ds: fb.Dataset) -> None:
     with pytest.raises(fb.QueryError, match="function of one row"):
         ds.filter("upper(text) FILTER (WHERE k = 1) = 'T1'")
     same = fb.Function(call=lambda values: values, arguments=[pa.int64()], returns=pa.int64())
     with pytest.raises(fb.QueryError, match="function of one row"):
         ds.sql("SELECT same(id) OVER (PARTITION BY k) AS x FROM dataset", functions={"same": same})
+
+
+def nested(before: str, inner: str, after: str, times: int) -> str:
+    return before * times + inner + after * times
+
+
+IN = ("SELECT id FROM dataset WHERE id IN (", "SELECT id FROM dataset", ")")
+CHAIN = "SELECT id FROM dataset WHERE id IN (SELECT id FROM a{})"
+TWICE = "SELECT x.id FROM a{0} x JOIN a{0} y ON x.id = y.id"
+
+
+def tables(first: str, following: str, times: int) -> str:
+    """Common tables of which each names the one before."""
+    named = [f"a0 AS ({first})", *(f"a{i + 1} AS ({following.format(i)})" for i in range(times))]
+    return f"WITH {', '.join(named)} SELECT id FROM a{times}"
+
+
+# Each level, or column, doubles what the engine does.
+DOUBLED = {
+    f"SELECT id, {nested('coalesce(', 'k', ', 1)', 40)} AS x FROM dataset": "write one with all values",
+    f"SELECT id, {nested('1 + nvl(', 'k', ', 1)', 40)} AS x FROM dataset": "write one with all values",
+    f"SELECT id FROM (SELECT id FROM dataset WHERE {nested('coalesce(', 'k', ', 1)', 40)} > 1)": "write one with all",
+    nested(*IN, 40): "subqueries nest more than 16",
+    nested("SELECT id FROM dataset WHERE EXISTS (", IN[1], ")", 40): "subqueries nest more than 16",
+    nested("SELECT (", "SELECT max(id) FROM dataset", ") AS x FROM dataset", 40): "subqueries nest more than 16",
+    tables(IN[1], CHAIN, 40): "subqueries nest more than 16",
+    tables(IN[1], TWICE, 14): "each place that names it",
+    tables(IN[1], TWICE, 60): "each place that names it",
+    nested("WITH a AS (", "SELECT id FROM dataset", ") SELECT id FROM a", 40): "`WITH` nests more than 16",
+    f"SELECT count(*) AS n FROM dataset GROUP BY CUBE ({', '.join(f'k + {i}' for i in range(20))})": "GROUPING SETS",
+    f"SELECT {'id.x.(' * 40} FROM dataset": "within each other at line 1, column",
+    f"SELECT id{'.x[1]' * 40}.x[ FROM dataset": "within each other at line 1, column",
+    f"SELECT id{'.x' * 40}. FROM dataset": "within each other at line 1, column",
+    f"SELECT {'CAST(' * 40} FROM dataset": "within each other at line 1, column",
+}
+
+
+@pytest.mark.parametrize("sql", DOUBLED)
+def test_what_would_take_ever_more_time_is_refused(ds: fb.Dataset, sql: str) -> None:
+    for run in (ds.sql, ds.query):
+        with pytest.raises(fb.QueryError, match=DOUBLED[sql]):
+            run(sql)
+
+
+def test_filters_that_would_take_ever_more_time_are_refused(ds: fb.Dataset) -> None:
+    for sql, says in {
+        f"{nested('coalesce(', 'k', ', 1)', 40)} > 1": "write one with all values",
+        "id.x.(" * 40: "within each other",
+        "CAST(" * 40: "within each other",
+    }.items():
+        with pytest.raises(fb.QueryError, match=says):
+            ds.filter(sql)
+
+
+@pytest.mark.parametrize(
+    ("condition", "num_rows"),
+    [
+        (f"{nested('coalesce(', 'k', ', 1)', 10)} >= 0", NUM_ROWS),
+        (f"{nested('coalesce(k, ', '1', ')', 60)} >= 0", NUM_ROWS),
+        (f"coalesce({', '.join(['k'] * 500)}) >= 0", NUM_ROWS),
+        (f"id < 100 AND {nested('CASE WHEN k > 0 THEN 1 ELSE ', '1', ' END', 60)} = 1", 100),
+        (f"id < 100 AND {nested('CASE WHEN k >= 0 THEN ', '1', ' END', 60)} = 1", 100),
+        (f"id < 100 AND {nested('CASE ', 'k', ' WHEN 9 THEN 1 ELSE 9 END', 60)} > 0", 100),
+        (f"id < 100 AND {nested('abs(', 'k', ')', 100)} >= 0", 100),
+        (f"id < 100 AND {nested('CAST(', 'k', ' AS int)', 15)} >= 0", 100),
+        (f"{' AND '.join(['CAST(k AS int) >= 0'] * 100)} AND {' AND '.join(['dataset.k >= 0'] * 100)}", NUM_ROWS),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_what_nests_as_deep_as_people_write_is_planned(ds: fb.Dataset, condition: str, num_rows: int) -> None:
+    assert len(ds.sql(f"SELECT id FROM dataset WHERE {condition}")) == num_rows
+    if "dataset." not in condition:
+        assert len(ds.filter(condition)) == num_rows
+
+
+def test_subqueries_within_each_other_are_planned(ds: fb.Dataset) -> None:
+    assert len(ds.sql(nested(*IN, 10))) == NUM_ROWS
+    assert pa.table(ds.query(tables("SELECT id FROM dataset WHERE id < 10", TWICE, 6))).num_rows == 10
 
 
 NUMBERED = "SELECT id, p, row_number() OVER (PARTITION BY p, k % 2 ORDER BY k) AS n FROM dataset"
@@ -117,8 +213,30 @@ def test_columns_are_replaced_left_out_and_named_behind_from(ds: fb.Dataset) -> 
     assert pa.table(
         ds.sql(f"SELECT d.* REPLACE (id + 1 AS id, upper(text) AS text) {few.replace('t W', 't d W')}")
     ) == (written)
+    assert pa.table(ds.sql(f"SELECT * REPLACE (id + 1 AS id, k AS k, upper(text) AS text) {few}")) == written
     assert ds.sql(f"SELECT * EXCLUDE (k, p) {few}").column_names == ["id", "text"]
     assert ds.sql("FROM dataset SELECT text, id").column_names == ["text", "id"]
+
+
+PARAMETERS = {
+    "SELECT id, $n FROM dataset": ["id", "$n"],
+    'SELECT id, "$n" + 1 AS x, "$n" FROM (SELECT id, $n FROM dataset)': ["id", "x", "$n"],
+    "SELECT id, $n + id FROM dataset": ["id", "$n + dataset.id"],
+    "SELECT id, abs($n) AS a, -$n FROM dataset ORDER BY $n, id LIMIT $n": ["id", "a", "(- $n)"],
+}
+
+
+@pytest.mark.parametrize("sql", PARAMETERS)
+def test_columns_of_parameters_are_called_as_they_are_written(ds: fb.Dataset, sql: str) -> None:
+    read = [pa.table(run(sql, params={"n": 5})) for run in (ds.sql, ds.query)]
+    assert [table.column_names for table in read] == [PARAMETERS[sql]] * 2
+    if "$n" in PARAMETERS[sql]:
+        assert set(read[0]["$n"].to_pylist()) == {5}
+
+
+def test_a_parameter_may_be_a_key(ds: fb.Dataset) -> None:
+    read = pa.table(ds.query("SELECT $n, k, count(*) AS rows FROM dataset GROUP BY $n, k", params={"n": 5}))
+    assert (read.column_names, read["$n"].to_pylist()) == (["$n", "k", "rows"], [5] * 5)
 
 
 def test_a_variable_is_not_a_parameter(ds: fb.Dataset, tmp_path: Path) -> None:

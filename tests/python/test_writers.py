@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datafusion.dataframe import ParquetWriterOptions
 from equality import as_forebay_has_them, check_equal, check_reads, table_of
 
 import forebay as fb
@@ -103,6 +104,16 @@ def without(refused: re.Pattern[str], *containers: str) -> pa.Table:
     return table_of({name: kind for name, kind in kinds.items() if not refused.search(name)}, 0.2)
 
 
+def check_index(path: Path, *, columns: bool, offsets: bool) -> None:
+    """Checks which parts of the page index the columns of a file have."""
+    metadata = pq.read_metadata(path)
+    for number in range(metadata.num_row_groups):
+        chunks = [metadata.row_group(number).column(leaf) for leaf in range(metadata.num_columns)]
+        assert {chunk.has_offset_index for chunk in chunks} == {offsets}
+        # Some columns have no bounds.
+        assert any(chunk.has_column_index for chunk in chunks) == columns
+
+
 def check_file(path: Path, written: pa.Schema | None = None) -> None:
     """Checks a file of a writer whose types may be its own. All of the file's metadata is that of the schema."""
     read = pq.read_table(path)
@@ -113,11 +124,11 @@ def check_file(path: Path, written: pa.Schema | None = None) -> None:
 
 
 POLARS = list(itertools.product(["uncompressed", "snappy", "gzip", "brotli", "lz4", "zstd"], [False], [True, False]))
-POLARS += [("zstd", True, True)]
+POLARS += [("zstd", True, True), ("zstd", True, False)]
 
 
-@pytest.mark.parametrize(("codec", "use_pyarrow", "statistics"), POLARS)
-def test_files_of_polars(tmp_path, codec, use_pyarrow, statistics):
+@pytest.mark.parametrize(("codec", "use_pyarrow", "has_index"), POLARS)
+def test_files_of_polars(tmp_path, codec, use_pyarrow, has_index):
     path = tmp_path / "a.parquet"
     frame = pl.from_arrow(without(POLARS_REFUSES))
     for container in ("list", "struct") if codec == "zstd" else ():
@@ -127,11 +138,14 @@ def test_files_of_polars(tmp_path, codec, use_pyarrow, statistics):
         path,
         compression=codec,
         compression_level=LEVELS.get(codec),
-        statistics="full" if statistics and not use_pyarrow else statistics,
+        # Polars alone has offsets in every file, and the rest of the index with statistics.
+        statistics="full" if has_index and not use_pyarrow else has_index,
         row_group_size=ROW_GROUP_ROWS,
         data_page_size=256,
         use_pyarrow=use_pyarrow,
+        pyarrow_options={"write_page_index": has_index} if use_pyarrow else None,
     )
+    check_index(path, columns=has_index, offsets=has_index or not use_pyarrow)
     check_file(path, large_dictionaries(pq.read_schema(path)))
 
 
@@ -174,6 +188,7 @@ def test_files_of_duckdb(tmp_path, version, codec):
         for name in other.column_names[1:]:
             table = table.append_column(name, other[name])
     duckdb_writes(table, path, f"PARQUET_VERSION '{version}', COMPRESSION {codec}, {more}")
+    check_index(path, columns=False, offsets=False)  # it writes none
     check_file(path)
 
 
@@ -247,6 +262,7 @@ def test_files_of_parquet_rs(tmp_path, version, codec):
         write_batch_size=16,
         dictionary_enabled=codec != "snappy",
     )
+    check_index(path, columns=True, offsets=True)  # as this binding always has it; see the tests in Rust
     ds = fb.load_dataset(path, split="train")
     check_equal(pa.table(ds), table)
     # Pyarrow decodes no DELTA_BYTE_ARRAY into a dictionary.
@@ -255,13 +271,17 @@ def test_files_of_parquet_rs(tmp_path, version, codec):
     check_equal(pa.table(ds.select_columns(comparable)), pq.read_table(path, columns=comparable))
 
 
-def test_files_of_datafusion(tmp_path):
-    table = without(DATAFUSION_REFUSES)
-    datafusion.SessionContext().from_arrow(table).write_parquet(tmp_path / "a.parquet", compression="zstd")
-    check_equal(pa.table(fb.load_dataset(tmp_path / "a.parquet", split="train")), table)
+@pytest.mark.parametrize("statistics", ["page", "chunk", "none"])
+def test_files_of_datafusion(tmp_path, statistics):
+    path, table = tmp_path / "a.parquet", without(DATAFUSION_REFUSES)
+    options = ParquetWriterOptions(statistics_enabled=statistics, data_page_row_count_limit=16, write_batch_size=16)
+    datafusion.SessionContext().from_arrow(table).write_parquet_with_options(path, options)
+    check_index(path, columns=statistics == "page", offsets=True)
+    check_equal(pa.table(fb.load_dataset(path, split="train")), table)
 
 
-def test_files_of_datasets(tmp_path):
+@pytest.mark.parametrize("has_index", [True, False])
+def test_files_of_datasets(tmp_path, has_index):
     path = tmp_path / "a.parquet"
     rows = [{"id": i, "text": f"row {i}", "label": i % 3, "tokens": list(range(i % 5))} for i in range(160)]
     features = datasets.Features(
@@ -270,7 +290,8 @@ def test_files_of_datasets(tmp_path):
         label=datasets.ClassLabel(names=["a", "b", "c"]),
         tokens=datasets.List(datasets.Value("int32")),
     )
-    datasets.Dataset.from_list(rows, features=features).to_parquet(path, batch_size=50)
+    datasets.Dataset.from_list(rows, features=features).to_parquet(path, batch_size=50, write_page_index=has_index)
+    check_index(path, columns=has_index, offsets=has_index)
     check_file(path)
     assert pa.table(fb.load_dataset(path, split="train")).to_pylist() == rows
 

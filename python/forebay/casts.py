@@ -93,15 +93,53 @@ def _cast(field: Any, wanted: Any, classes: Sequence[str]) -> str:
     """Returns the call that casts a column to the type `wanted`; `classes` are those of its labels."""
     import pyarrow as pa
 
-    column, data_type = _quoted(field.name), f"'{_type_name(field.name, wanted)}'"
+    types = pa.types
     have, becomes = _leaves(field.type, wanted)
-    if pa.types.is_nested(have) != pa.types.is_nested(becomes) and not (pa.types.is_null(have) or _is_text(becomes)):
+    if not _has_cast(have, becomes) or (classes and types.is_temporal(have)):
         raise _refused(field.name, wanted)
-    is_named = bool(classes) and _is_text(have) and pa.types.is_int64(becomes)
-    if not is_named and _may_round(have, becomes):
-        return f"arrow_cast({column}, {data_type})"
-    names = json.dumps(classes, ensure_ascii=False) if is_named else ""
-    return f"cast_column({column}, {data_type}, {_text(field.name)}, {_text(names)})"
+
+    def exactly(value: str, to: Any, names: Sequence[str] = ()) -> str:
+        known = _text(json.dumps(names, ensure_ascii=False)) if names else "''"
+        return f"cast_column({value}, '{_type_name(field.name, to)}', {_text(field.name)}, {known})"
+
+    column = _quoted(field.name)
+    if classes and _is_text(have):
+        return exactly(column, wanted, classes)
+    if classes and not types.is_null(have):
+        if types.is_floating(have) or types.is_decimal(have) or types.is_boolean(have):
+            column = exactly(column, _with_leaf(wanted, pa.int32()))
+        # Of a number each digit counts, whatever the classes are called.
+        return exactly(column, wanted, [str(number) for number in range(len(classes))])
+    if types.is_timestamp(becomes) and becomes.tz is not None and _has_no_zone(have):
+        # The engine would take it for the local time of that zone.
+        have = pa.timestamp(have.unit if types.is_timestamp(have) else "s" if types.is_date32(have) else "ms", "UTC")
+        column = f"arrow_cast({column}, '{_type_name(field.name, _with_leaf(field.type, have))}')"
+    if _may_round(have, becomes):
+        return f"arrow_cast({column}, '{_type_name(field.name, wanted)}')"
+    return exactly(column, wanted)
+
+
+def _has_cast(have: Any, wanted: Any) -> bool:
+    """Whether `datasets` casts one type to another, as pyarrow does; the engine would make bytes of numbers, too."""
+    import pyarrow as pa
+
+    if pa.types.is_nested(have) or pa.types.is_nested(wanted):
+        is_both = pa.types.is_nested(have) and pa.types.is_nested(wanted)
+        return bool(is_both or pa.types.is_null(have) or _is_text(wanted))
+    try:
+        pa.nulls(0, have).cast(wanted)
+    except pa.ArrowNotImplementedError:
+        return False
+    except pa.ArrowInvalid:
+        # Of types that may not hold all values.
+        return True
+    return True
+
+
+def _has_no_zone(data_type: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_date(data_type) or (pa.types.is_timestamp(data_type) and data_type.tz is None))
 
 
 def _text(value: str) -> str:
@@ -131,6 +169,19 @@ def _leaves(have: Any, wanted: Any) -> tuple[Any, Any]:
     if _is_list(have) and _is_list(wanted):
         return _leaves(have.value_type, wanted.value_type)
     return have, wanted
+
+
+def _with_leaf(data_type: Any, leaf: Any) -> Any:
+    """Returns a type that holds `leaf` below the lists that it is."""
+    import pyarrow as pa
+
+    data_type = _plain(data_type)
+    if not _is_list(data_type):
+        return leaf
+    item = _with_leaf(data_type.value_type, leaf)
+    if pa.types.is_fixed_size_list(data_type):
+        return pa.list_(item, data_type.list_size)
+    return pa.large_list(item) if pa.types.is_large_list(data_type) else pa.list_(item)
 
 
 def _is_list(data_type: Any) -> bool:

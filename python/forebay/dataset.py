@@ -282,7 +282,10 @@ class Dataset:
 
         Columns that are not named stay as they are. Values are converted as rows are read, and one that has no equal in
         the new type is an error; only decimals and text become the nearest float, and floats the nearest narrower one
-        or decimal. Text becomes a `ClassLabel` by the names of its classes, or by their numbers.
+        or decimal. Text becomes a `ClassLabel` by the names of its classes, or by their numbers. Other numbers become
+        one where a class has that number, or are -1; `int64` is taken as it is. Dates and timestamps without a zone are
+        taken for UTC where they get one. Text made of other types is that of SQL (`1.0`, `NaN`, `1e30`,
+        `2026-01-31T00:00:00`), where `datasets` has `1`, `nan`, `1e+30`, `2026-01-31 00:00:00.000000`.
 
         Raises:
             ColumnNotFoundError: a feature is of a column that is not there.
@@ -367,8 +370,8 @@ class Dataset:
             SettingError: the dataset is shuffled, and has other first rows in each epoch; or it is repeated.
 
         Example:
-            >>> list(ds.take(2).select_columns("path"))
-            [{'path': 'src/000.py'}, {'path': 'src/001.rs'}]
+            >>> [row["path"] for row in ds.take(2)]
+            ['src/0.rs', 'src/1.rs']
         """
         n = check_count("n", n, least=0)
         return self._between("take", 0, n, "draw some by `selection().sample(n, seed)`, or look at `head(n)`")
@@ -988,8 +991,8 @@ class Dataset:
         """Writes the dataset's objects, and what their footers say, to one object, so that opening it reads no footers.
 
         `load_dataset(uri, split=...)` opens it in one request, on any machine that reaches the objects. They are read
-        only if they are what they were: one that changed is an `ObjectChangedError`. Filters and columns are not
-        saved, and neither are credentials.
+        only if they are what they were: one that changed is an `ObjectChangedError`. Filters, columns, and rows that
+        `take`, `skip`, `select` or a slice of a split chose, are not saved, and neither are credentials.
 
         Args:
             uri: A path or a URI of any store that can be written to; it ends in `.forebay`.

@@ -113,8 +113,8 @@ def load_dataset(
         columns: Columns to keep; by default those that the configuration's card names, else all.
         filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept. By default those
             of the configuration's card.
-        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. By default those of
-            the dataset's card, if it has some.
+        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. Of all columns, they
+            give them their order. By default those of the dataset's card, if it has some.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
             `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
             one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
@@ -172,6 +172,7 @@ def load_dataset(
     for of, dataset in opened.items():
         kept = found.kept.rows_of(dataset) if filters is None else dataset
         given = _of_card(kept, found.info) if features is None else features
+        kept = _in_order_of(given, kept)
         opened[of] = _wanted(kept, found.kept.columns_of(kept) if columns is None else columns, filters, given)
     return DatasetDict(opened) if split is None else next(iter(opened.values()))
 
@@ -205,6 +206,13 @@ def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
     except (ColumnNotFoundError, SettingError):
         return False
     return True
+
+
+def _in_order_of(features: Any, dataset: Dataset) -> Dataset:
+    """Returns a dataset with its columns in the order of features, as in `datasets`, where these are of all of them."""
+    names = list(features) if hasattr(features, "items") else []
+    found = dataset.column_names
+    return dataset.select_columns(names) if names != found and set(names) == set(found) else dataset
 
 
 def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:

@@ -1084,6 +1084,18 @@ SETTINGS = {
     "data files of no split": Case(
         lambda _: fb.load_dataset("parquet", data_files={}), fb.SettingError, ValueError, ("data_files:", "got {}")
     ),
+    "empty data files": Case(
+        lambda folder: fb.load_dataset(folder, data_files=[]),
+        fb.SettingError,
+        ValueError,
+        ("data_files:", "got []", "empty"),
+    ),
+    "a cast to the bytes of numbers": Case(
+        lambda folder: opened(folder, pa.table({"n": [1]})).cast({"n": {"_type": "Value", "dtype": "binary"}}),
+        fb.SettingError,
+        ValueError,
+        ("column `n` cannot be cast to `binary`",),
+    ),
     "parts that are none": Case(
         lambda _: fb.Selection.merge(3), fb.SettingError, ValueError, ("parts: expected selections, got 3",)
     ),

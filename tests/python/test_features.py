@@ -417,8 +417,112 @@ def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:
             ds.cast_column(column, feature)
     with pytest.raises(fb.SettingError, match="column `b` is `Binary` and cannot be cast to `Int64`"):
         ds.cast_column("b", LABEL)
-    with pytest.raises(fb.SettingError, match="features: .*CAST from Float64 to Binary"):
+    with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `binary`"):
         ds.cast_column("x", Value("binary"))
+
+
+@pytest.mark.parametrize("wrap", [lambda it: it, List], ids=["alone", "in lists"])
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        (pa.array([1], pa.int64()), Value("binary")),
+        (pa.array([1], pa.uint8()), Value("large_binary")),
+        (pa.array([1], pa.int64()), Value("date32")),
+        (pa.array([1], pa.date32()), Value("int64")),
+        (pa.array([1], pa.date32()), LABEL),
+        (pa.array([1], pa.int8()), Value("timestamp[s]")),
+        (pa.array([1], pa.uint8()), Value("duration[ms]")),
+        (pa.array([1], pa.timestamp("us")), Value("float64")),
+    ],
+    ids=lambda it: str(getattr(it, "type", it)),
+)
+def test_types_that_datasets_does_not_cast_are_refused(
+    tmp_path: Path, wrap: Any, values: pa.Array, feature: Any
+) -> None:
+    path = file_of(tmp_path, values if wrap is not List else pa.array([values.to_pylist()], pa.list_(values.type)))
+    with pytest.raises(pa.ArrowNotImplementedError):
+        list(feature_data.streamed(path).cast_column("x", wrap(feature)))
+    with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `"):
+        fb.load_dataset(path, split="train").cast_column("x", wrap(feature))
+
+
+@pytest.mark.parametrize("in_lists", [False, True], ids=["alone", "in lists"])
+@pytest.mark.parametrize(
+    "data_type", [pa.int8(), pa.int32(), pa.uint8(), pa.uint64(), pa.dictionary(pa.int8(), pa.int16())]
+)
+def test_numbers_of_other_widths_are_classes_or_an_error(tmp_path: Path, data_type: Any, in_lists: bool) -> None:
+    # Their names are the numbers of others.
+    feature = ClassLabel(names=["1", "0", "7"])
+    feature = List(feature) if in_lists else feature
+    for last, is_class in [(2, True), (3, False), (7, False), (100, False)]:
+        values = pa.array([0, None, last, 1]).cast(getattr(data_type, "value_type", data_type))
+        if pa.types.is_dictionary(data_type):
+            values = values.dictionary_encode()
+        if in_lists:
+            values = pa.ListArray.from_arrays([0, 2, 4], values)
+        path = file_of(tmp_path, values)
+        ds = fb.load_dataset(path, split="train").cast_column("x", feature)
+        if is_class:
+            assert list(ds) == list(feature_data.streamed(path).cast_column("x", feature))
+            continue
+        with pytest.raises(ValueError, match=f"Class label {last} greater than configured num_classes 3"):
+            list(feature_data.streamed(path).cast_column("x", feature))
+        with pytest.raises(fb.QueryError, match=f"no class `{last}` in column `x`; it has `0`, `1`, `2`"):
+            list(ds)
+
+
+def test_classes_of_numbers_are_selected_by_their_names(tmp_path: Path) -> None:
+    ds = fb.load_dataset(file_of(tmp_path, pa.array([0, 1, -1, None, 2], pa.int8())), split="train")
+    cast = ds.cast_column("x", LABEL)
+    assert [row["x"] for row in cast] == [0, 1, -1, None, 2]
+    assert len(cast.filter("x = 'dog'")) == 1
+    assert len(cast.filter("x = 'dog' OR x = 'cat'").shuffle(1)) == 2
+
+
+@pytest.mark.parametrize("values", [pa.array([1.0, 3.0]), pa.array([decimal.Decimal(3)]), pa.array([1.5])])
+def test_other_numbers_are_classes_only_where_they_are_whole_and_known(tmp_path: Path, values: pa.Array) -> None:
+    ds = fb.load_dataset(file_of(tmp_path, values), split="train").cast_column("x", LABEL)
+    with pytest.raises(fb.QueryError, match="no class `3` in column `x`|`1.5` has no equal"):
+        list(ds)
+
+
+SKIPPED = dt.datetime(2024, 3, 31, 2, 30)
+"""An hour that the clocks of Berlin leave out."""
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (pa.array([SKIPPED, None, dt.datetime(1960, 1, 1)], pa.timestamp("us")), "timestamp[us, tz=Europe/Berlin]"),
+        (pa.array([SKIPPED], pa.timestamp("s")), "timestamp[ns, tz=America/New_York]"),
+        (pa.array([SKIPPED], pa.timestamp("ns")), "timestamp[s, tz=+05:30]"),
+        (pa.array([SKIPPED], pa.timestamp("ms")), "timestamp[ms, tz=UTC]"),
+        (pa.array([SKIPPED.date(), None]), "timestamp[us, tz=Europe/Berlin]"),
+        (pa.array([SKIPPED.date()], pa.date64()), "timestamp[s, tz=Europe/Berlin]"),
+        (pa.array([[SKIPPED, None], None, []], pa.list_(pa.timestamp("us"))), "timestamp[us, tz=Europe/Berlin]"),
+        (pa.array([[SKIPPED.date()]], pa.large_list(pa.date32())), "timestamp[us, tz=Europe/Berlin]"),
+    ],
+    ids=lambda it: str(getattr(it, "type", it)),
+)
+def test_times_without_a_zone_are_taken_for_utc_as_in_datasets(tmp_path: Path, values: pa.Array, dtype: str) -> None:
+    path, feature = file_of(tmp_path, values), Value(dtype)
+    if pa.types.is_list(values.type):
+        feature = List(feature)
+    elif pa.types.is_large_list(values.type):
+        feature = datasets.LargeList(feature)
+    theirs = list(feature_data.streamed(path).cast_column("x", feature))
+    cast = fb.load_dataset(path, split="train").cast_column("x", feature)
+    assert repr(list(cast)) == repr(theirs)
+    given = fb.load_dataset(path, split="train", features=Features({"x": feature}))
+    assert repr(list(given)) == repr(theirs)
+
+
+def test_a_filter_on_an_instant_finds_it(tmp_path: Path) -> None:
+    times = pa.array([SKIPPED + dt.timedelta(hours=hour) for hour in range(-24, 24)], pa.timestamp("us"))
+    pq.write_table(pa.table({"x": times}), tmp_path / "x.parquet", row_group_size=4)
+    cast = fb.load_dataset(tmp_path, split="train").cast_column("x", Value("timestamp[us, tz=Europe/Berlin]"))
+    found = list(cast.filter("x = TIMESTAMP '2024-03-31T02:30:00Z'"))
+    assert [row["x"].astimezone(dt.UTC).replace(tzinfo=None) for row in found] == [SKIPPED]
 
 
 def test_a_feature_of_a_card_that_a_column_cannot_have_is_warned_of(tmp_path: Path) -> None:

@@ -115,6 +115,21 @@ def test_it_ends_with_its_block_whatever_happens_there(folder: Path) -> None:
     assert not is_ours(load(folder))
 
 
+def test_a_block_within_another_or_after_a_call_leaves_it_enabled(folder: Path) -> None:
+    with fb.hf.enable():
+        with fb.hf.enable():
+            assert is_ours(load(folder))
+        assert is_ours(load(folder))
+    assert not fb.hf.is_enabled()
+    fb.hf.enable()
+    with fb.hf.enable():
+        pass
+    assert fb.hf.is_enabled()
+    with fb.hf.enable():
+        fb.hf.disable()
+        assert not fb.hf.is_enabled()
+
+
 def test_shuffles_skips_lengths_and_workers_are_those_of_to_hf(folder: Path) -> None:
     fb.hf.enable()
     ds = load(folder)
@@ -132,6 +147,15 @@ def test_what_forebay_cannot_read_is_read_by_datasets_with_a_warning(folder: Pat
         ds = load(folder, on_bad_files="skip")
     assert not is_ours(ds)
     assert [row["id"] for row in ds] == list(range(120))
+
+
+@pytest.mark.parametrize("columns", [["id", "nothing"], "id"], ids=str)
+def test_columns_that_are_none_are_left_to_datasets_which_refuses_them(folder: Path, columns: Any) -> None:
+    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="without Forebay: columns"):
+        ds = load(folder, columns=columns)
+    assert not is_ours(ds)
+    with pytest.raises(ValueError, match="nothing|Expected a list"):
+        list(ds)
 
 
 def test_filters_keep_their_rows_and_are_left_to_datasets_where_that_is_not_sure(tmp_path: Path) -> None:

@@ -110,6 +110,49 @@ def test_features_of_a_local_card_are_those_of_datasets(tmp_path, split, setting
         assert len(one.filter("id = 'dog'")) == 1
 
 
+REORDERED = """---
+configs:
+- config_name: default
+  data_files: "*.parquet"
+{}
+dataset_info:
+  features:
+  - name: square
+    dtype: float32
+  - name: id
+    dtype: int64
+---
+"""
+
+
+@pytest.mark.parametrize("where", ["hub", "folder"])
+@pytest.mark.parametrize("said", ["", "  columns: [id, square]", "  columns: [id]"])
+def test_columns_have_the_order_of_the_cards_features(hub, tmp_path, where, said):
+    import datasets
+
+    card = REORDERED.format(said)
+    if where == "hub":
+        name = f"org/order-{len(said)}"
+        hub.create(name, {"train.parquet": ids_file(0, 2), "README.md": card.encode()})
+    else:
+        name = str(tmp_path)
+        (tmp_path / "train.parquet").write_bytes(ids_file(0, 2))
+        (tmp_path / "README.md").write_text(card)
+    ours = fb.load_dataset(name, split="train")
+    theirs = datasets.load_dataset(name, split="train", streaming=True)
+    assert ours.column_names == theirs.column_names == list(ours.features)
+    assert str(list(ours)) == str(list(theirs))
+
+
+def test_columns_have_the_order_of_features_that_name_them_all(tmp_path):
+    import datasets
+
+    (tmp_path / "train.parquet").write_bytes(ids_file(0, 2))
+    features = datasets.Features({"square": datasets.Value("float64"), "id": datasets.Value("int8")})
+    assert fb.load_dataset(tmp_path, split="train", features=features).column_names == ["square", "id"]
+    assert fb.load_dataset(tmp_path, split="train", features={"square": features["square"]}).column_names[0] == "id"
+
+
 @pytest.mark.parametrize(
     "extra",
     ["  - name: other\n    dtype: string\n", "  - name: square\n    struct:\n    - name: x\n      dtype: string\n"],
@@ -223,7 +266,8 @@ def test_a_slice_of_rows_that_the_card_chooses_is_refused(tmp_path):
     source = put(tmp_path / "kept", kept_files())
     with pytest.raises(fb.SettingError, match=r"the card's filters choose the rows of a split, before `train\[:2\]`"):
         fb.load_dataset(source, split="train[:2]")
-    assert fb.load_dataset(source, split="train[:2]", filters="id > 0").num_rows == 1
+    with pytest.raises(fb.SettingError, match=r"`filters` choose the rows of a split, before `train\[:2\]`"):
+        fb.load_dataset(source, split="train[:2]", filters="id > 0")
     assert fb.load_dataset(source, "all", split="train[:2]").num_rows == 2
 
 
@@ -290,14 +334,19 @@ def test_files_that_are_missing_or_no_parquet_are_named(hub):
         fb.NotFoundError, match=r"no such file or folder: `hf://datasets/org/liar/trian.*did you mean `train.parquet`"
     ):
         fb.load_dataset("hf://datasets/org/liar/trian.parquet")
+    hub.create("org/notes", {"note.md": b"x", "a/other.md": b"x"})
+    with pytest.raises(fb.NotFoundError, match="no data files in `datasets/org/notes@"):
+        fb.load_dataset("org/notes")
 
 
 def test_a_split_without_files_is_an_error(hub):
     splits = "[{split: train, path: x.parquet}, {split: dev, path: dev/*}]"
     card = f"---\nconfigs:\n- config_name: a\n  data_files: {splits}\n---\n"
     hub.create("org/empty", {"README.md": card.encode(), "x.parquet": ids_file(0, 4)})
-    with pytest.raises(fb.NotFoundError, match="the split `dev` of `datasets/org/empty@.*has no files"):
+    with pytest.raises(fb.SettingError, match="the split `dev` of `datasets/org/empty@.*has no files"):
         fb.load_dataset("org/empty")
+    hub.create("org/mixed", {"train/notes.docx": b"x", "test/a.parquet": ids_file(0, 4)})
+    assert {name: len(split) for name, split in fb.load_dataset("hf://datasets/org/mixed/**").items()} == {"test": 4}
 
 
 def test_a_local_folder_has_configs_and_wins_over_the_hub(hub, tmp_path, monkeypatch):
@@ -333,6 +382,11 @@ def test_arguments_that_cannot_go_together_are_refused(hub, tmp_path):
         (lambda: fb.load_dataset("s3://bucket/x/", "config"), "has no configs"),
         (lambda: fb.load_dataset("org/cards", data_dir="../x"), "expected a folder of the dataset"),
         (lambda: fb.load_dataset("org/cards", data_files=3), "data_files: expected a path"),
+        (lambda: fb.load_dataset("org/cards", data_files=[]), "data_files: got [], which is empty"),
+        (lambda: fb.load_dataset("org/cards", data_files=""), "data_files: got '', which is empty"),
+        (lambda: fb.load_dataset(tmp_path, data_files=()), "data_files: got (), which is empty"),
+        (lambda: fb.load_dataset("org/cards", data_files={"train": [], "a": "en/*"}), "split `train`"),
+        (lambda: fb.load_dataset("org/cards", data_files={1: "de/*", "1": "en/*"}), "the split `1` is there twice"),
         (lambda: fb.load_dataset("org/cards", data_files="**.parquet"), "not the whole name of a folder"),
         (lambda: fb.load_dataset("org/cards", token=3), "token: expected text"),
         (lambda: fb.load_dataset("org/cards", storage_options={"hf_patience": "long"}), "hf_patience"),

@@ -244,6 +244,41 @@ def test_every_kind_of_revision_is_found(hub, revision):
     assert ours(repo, revision=found.commit) == by_name
 
 
+@pytest.mark.parametrize("revision", ["main", "refs/pr/3", "v1"])
+def test_uris_and_urls_of_the_revision_are_its_own_files(hub, revision):
+    paths = ["data/train 1.parquet", "data/train.parquet", "data/test.parquet"]
+    repo = make(hub, paths)
+    commits = {"main": repo.sha}
+    for ref in ("refs/pr/3", "refs/tags/v1"):
+        commits[ref.removeprefix("refs/tags/")] = repo.commit(dict.fromkeys([*paths, ref], BODY), ref=ref)
+    at = None if revision == "main" else revision
+    tree, quoted = f"hf://datasets/{repo.id}@", revision.replace("/", "%2F")
+    url = f"{hub.url}/datasets/{repo.id}/resolve"
+    for pattern in (
+        f"{tree}{quoted}/data/t*",
+        {"train": f"{url}/{quoted}/data/train.parquet", "test": f"{url}/{quoted}/data/test.parquet"},
+    ):
+        assert check_same(repo, data_files=pattern, revision=at) is not None
+    commit = commits[revision]
+    assert ours(repo, data_files=f"{tree}{commit}/data/train.*", revision=at) == [("train", ["data/train.parquet"])]
+    for url_of_file in (
+        f"{url}/{commit}/data/train%201.parquet",
+        f"{url}/{quoted}/data/train%201.parquet?download=true",
+    ):
+        assert ours(repo, data_files=url_of_file, revision=at) == [("train", ["data/train 1.parquet"])]
+    other = "v1" if revision == "main" else "main"
+    for pattern in (f"{tree}{other}/data/*", f"{url}/{other}/data/test.parquet", "hf://datasets/org/other@main/*"):
+        with pytest.raises(fb.SettingError, match=r"is not in `datasets/org/.*takes files from anywhere"):
+            fb.load_dataset(repo.id, data_files=pattern, revision=at)
+
+
+def test_splits_may_be_named_by_what_datasets_has_for_them(hub):
+    repo = make(hub, ["a.parquet", "b.parquet"])
+    named = {datasets.Split.TRAIN: "a.parquet", 2024: ["b.parquet"]}
+    for data_files in (named, [{"split": name, "path": path} for name, path in named.items()]):
+        assert check_same(repo, data_files=data_files) == [("train", ["a.parquet"]), ("2024", ["b.parquet"])]
+
+
 @pytest.mark.parametrize("why", ["it has more than are believed", "it comes without sizes"])
 def test_files_are_listed_where_a_commit_is_not_believed_to_name_them(hub, monkeypatch, why):
     repo = make(hub, [f"train/{number:02}.parquet" for number in range(7)])

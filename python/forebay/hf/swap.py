@@ -19,7 +19,10 @@ METHODS = ("_get_examples_iterable_for_split", "_as_streaming_dataset_single")
 
 
 class Enabled:
-    """What `enable` returns: in a `with`, it lasts for the block."""
+    """What `enable` returns: in a `with`, it lasts for the block, unless it was enabled before."""
+
+    def __init__(self, was_enabled: bool) -> None:
+        self._was_enabled = was_enabled
 
     def __enter__(self) -> Enabled:
         return self
@@ -27,7 +30,8 @@ class Enabled:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        disable()
+        if not self._was_enabled:
+            disable()
 
 
 def enable() -> Enabled:
@@ -48,11 +52,11 @@ def enable() -> Enabled:
         1000
     """
     import_datasets("`forebay.hf.enable`")
-    parquet = _parquet()
+    parquet, was_enabled = _parquet(), is_enabled()
     for name, make in zip(METHODS, (_examples_of, _single_of), strict=True):
         if name not in vars(parquet):
             setattr(parquet, name, make(getattr(parquet, name)))
-    return Enabled()
+    return Enabled(was_enabled)
 
 
 def disable() -> None:

@@ -44,7 +44,7 @@ MAPS = {
 INSTEAD = {
     "filter": "then filter in SQL: `fb.from_hf(ds).filter(\"lang = 'de'\")`",
     "shuffle": "then shuffle it: `fb.from_hf(ds).shuffle(seed)`",
-    "take": "then select rows: `fb.from_hf(ds).select(range(n))`",
+    "take": "then take rows: `fb.from_hf(ds).take(n)`",
     "skip": "then skip rows: `fb.from_hf(ds).skip(n)`",
     "rename_columns": "then rename them: `fb.from_hf(ds).rename_columns({'id': 'number'})`",
     "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
@@ -110,7 +110,7 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
         rows = _below(rows)
     if isinstance(rows, ForebayExamplesIterable):
         if not rows.part.is_whole:
-            raise _refusal("take" if rows.part.is_fixed else "shard")
+            raise _refusal("take" if rows.part.last is not None else "skip" if rows.part.first > 0 else "shard")
         taken = rows.source.dataset
     else:
         taken = open_files(_builder_of(rows), rows.kwargs, storage_options)
@@ -187,9 +187,20 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
     if config.filters is not None:
         taken = _filter(taken, config.filters)
     if config.columns is not None:
-        # `datasets` keeps the order of the files.
-        taken = taken.select_columns([name for name in taken.column_names if name in config.columns])
+        taken = taken.select_columns(_columns(taken.column_names, config.columns))
     return taken
+
+
+def _columns(found: list[str], columns: Any) -> list[str]:
+    """Returns the names of the columns that `datasets` keeps, in the order of the files."""
+    if not isinstance(columns, list):
+        raise SettingError(f"columns: expected a list of names, got {columns!r}")
+    for name in columns:
+        if name not in found:
+            raise SettingError(f"columns: no column {name!r} in the files; they have {', '.join(found)}")
+        if columns.count(name) > 1:
+            raise SettingError(f"columns: {name!r} is named twice")
+    return [name for name in found if name in columns]
 
 
 def _filter(taken: Dataset, filters: Any) -> Dataset:

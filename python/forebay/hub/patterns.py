@@ -60,6 +60,8 @@ class Listing:
 
     root: str
     paths: list[str]
+    prefixes: tuple[str, ...] = ()
+    """How URIs and URLs of the files begin."""
     folders: frozenset[str] = field(init=False)
     _marks: list[tuple[int, int]] = field(init=False, repr=False)
 
@@ -186,31 +188,33 @@ def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
     if isinstance(data_files, str):
         return {"train": [data_files]}
     if isinstance(data_files, Mapping) and data_files:
-        return {_split(name, where): _list(patterns, where) for name, patterns in data_files.items()}
+        return _by_split(data_files.items(), where)
     # An array without a dimension only says that it can be iterated.
     is_scalar = getattr(data_files, "shape", None) == ()
     if isinstance(data_files, Iterable) and not isinstance(data_files, Mapping) and not is_scalar:
         items = list(data_files)
         if not any(isinstance(item, Mapping) for item in items):
             return {"train": _list(items, where)}
-        found: Patterns = {}
         for item in items:
             if not isinstance(item, Mapping) or set(item) != {"split", "path"}:
                 raise SettingError(f"{where}: expected items of `split` and `path`, got {item!r}")
-            split = _split(item["split"], where)
-            if split in found:
-                raise SettingError(f"{where}: the split `{split}` is there twice")
-            found[split] = _list(item["path"], where)
-        return found
+        return _by_split(((item["split"], item["path"]) for item in items), where)
     raise SettingError(
         f"{where}: expected a path, a pattern, a list of them, or those of each split; got {data_files!r}"
     )
 
 
-def _split(name: Any, where: str) -> str:
-    if not isinstance(name, str) or not SPLIT_NAME.match(name):
-        raise SettingError(f"{where}: {name!r} is no name of a split: letters, digits and `_`, with dots between")
-    return name
+def _by_split(named: Iterable[tuple[Any, Any]], where: str) -> Patterns:
+    found: Patterns = {}
+    for name, patterns in named:
+        # A number, or a `NamedSplit` of `datasets`.
+        split = str(name)
+        if not SPLIT_NAME.match(split):
+            raise SettingError(f"{where}: {name!r} is no name of a split: letters, digits and `_`, with dots between")
+        if split in found:
+            raise SettingError(f"{where}: the split `{split}` is there twice")
+        found[split] = _list(patterns, where)
+    return found
 
 
 def _list(patterns: Any, where: str) -> list[str]:

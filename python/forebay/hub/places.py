@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 PARQUET_BRANCH = "refs/convert/parquet"
 """The branch that holds a dataset as Parquet, made by the Hub."""
 
+DEFAULT_REVISION = "main"
+"""The branch that is meant where no revision is named."""
+
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
 _SPECIAL = re.compile(r"(refs/(?:convert|pr)/[^/]+)(?:/(.*))?", re.DOTALL)
 

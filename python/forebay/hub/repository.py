@@ -17,7 +17,8 @@ from forebay.exceptions import DataError, HubUnreachableError, StoreError
 from forebay.hub import card
 from forebay.hub.client import Client, optional, quoted, text_of
 from forebay.hub.patterns import Listing
-from forebay.hub.places import local
+from forebay.hub.places import DEFAULT_REVISION, local
+from forebay.hub.settings import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,12 +49,25 @@ class Repository:
     """Returns the text of a file by its path; `None` if it is not there."""
     why_copied: str | None = None
     """Why only what was downloaded can be read, if that is so."""
+    endpoint: str = DEFAULT_ENDPOINT
+    """Of the Hub, to know its URLs by."""
 
     @property
     def listing(self) -> Listing:
         """The names of the files, by which splits are found."""
         at = f"@{self.commit}" if self.commit else ""
-        return Listing(f"{self.place.kind}/{self.place.id}{at}", sorted(self.files))
+        return Listing(f"{self.place.kind}/{self.place.id}{at}", sorted(self.files), self._prefixes)
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        """How files of the revision that was opened may be named, and of its commit."""
+        whole = f"{self.place.kind}/{self.place.id}"
+        if self.commit is None:
+            return (f"hf://{whole}/",)
+        revision = self.place.revision or DEFAULT_REVISION
+        names = {revision, quote(revision, safe=""), self.commit}
+        uris = [f"hf://{whole}@{name}/" for name in names] + [f"hf://{whole}/"] * (revision == DEFAULT_REVISION)
+        return (*uris, *(f"{self.endpoint}/{whole}/resolve/{name}/" for name in names))
 
     def card(self, folder: str = "") -> card.Card:
         """Reads the card in a folder."""
@@ -94,12 +108,12 @@ def look_up(place: Place, client: Client) -> Repository:
 
 
 def _of_hub(place: Place, client: Client) -> Repository:
-    revision = quote(place.revision or "main", safe="")
+    revision = quote(place.revision or DEFAULT_REVISION, safe="")
     # With the files and their sizes, as `HfApi.dataset_info(files_metadata=True)` asks for them.
     info = client.get(f"/api/datasets/{place.id}/revision/{revision}?blobs=true", place.id).json()
     commit = info.get("sha") if isinstance(info, dict) else None
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or 'main'}`")
+        raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or DEFAULT_REVISION}`")
     entries: Iterable[Any] | None = _siblings(info)
     if entries is None:
         entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
@@ -183,7 +197,7 @@ class _Copy:
         Raises:
             HubUnreachableError: there is none, and the Hub is not to be asked.
         """
-        revision = place.revision or "main"
+        revision = place.revision or DEFAULT_REVISION
         found = cls(settings.cache, place.id, revision)
         ref = local(str(found.folder / "refs" / revision))
         if not _COMMIT.fullmatch(revision) and ref is not None and ref.is_file():

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, SettingError
 from forebay.hub import globs, patterns
 from forebay.hub.card import Card
-from forebay.hub.formats import kind_of, only_parquet
+from forebay.hub.formats import holds_data, kind_of, only_parquet
 from forebay.hub.kept import Kept
 from forebay.hub.patterns import Listing
 from forebay.hub.repository import File, Repository, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from forebay.hub.client import Client
     from forebay.hub.places import Place
@@ -29,6 +31,10 @@ class Wanted:
     name: str | None = None
     data_files: Any = None
     data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data_files, Sequence | Mapping | Set) and not self.data_files:
+            raise SettingError(f"data_files: got {self.data_files!r}, which is empty; leave it out for all files")
 
     @property
     def is_default(self) -> bool:
@@ -105,7 +111,7 @@ def _repository(place: Place, client: Client) -> Repository:
     if key not in client.known:
         client.known[key] = look_up(place, client)
     known: Repository = client.known[key]
-    return replace(known, place=place)
+    return replace(known, place=place, endpoint=client.settings.endpoint)
 
 
 def _resolution(repository: Repository, chosen: Chosen) -> Resolution:
@@ -128,7 +134,7 @@ def _choose(repository: Repository, wanted: Wanted) -> Chosen:
     if paths is not None:
         if wanted.data_files is not None or wanted.data_dir is not None:
             raise SettingError(f"data_files: `{place}` names files already; pass the name of the dataset as the path")
-        named = Listing(listing.root, paths)
+        named = Listing(listing.root, [path for path in paths if holds_data(path)] or paths)
         try:
             return choose(named, Card(), Wanted(wanted.name))
         except NotFoundError:
@@ -192,13 +198,13 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
         found = patterns.sanitized(first["data_files"])
     else:
         found = patterns.infer(listing, folder)
-    files = _resolved(listing, found, folder, root)
+    files = _resolved(listing, found, folder)
     _check_parquet(listing, files)
     files = {split: _only_parquet(listing, paths) for split, paths in files.items()}
     config = _config(card, wanted, listing.root)
     if wanted.data_files is not None and wanted.data_dir is None:
         # What a user names is taken as it is.
-        files = _resolved(listing, found, folder, root, only_data=False)
+        files = _resolved(listing, found, folder, only_data=False)
     elif wanted.data_files is None and wanted.data_dir is None and config in card.configs:
         files = _of_config(listing, card.configs[config], config, root)
     if not any(files.values()):
@@ -211,17 +217,16 @@ def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str
     try:
         own = said.get("data_files")
         found = patterns.infer(listing, folder) if own is None else patterns.sanitized(own)
-        return _resolved(listing, found, folder, root)
+        return _resolved(listing, found, folder)
     except NotFoundError as error:
         raise NotFoundError(f"the config `{config}` of the card: {error}") from error
 
 
 def _resolved(
-    listing: Listing, found: patterns.Patterns, folder: str, root: str, *, only_data: bool = True
+    listing: Listing, found: patterns.Patterns, folder: str, *, only_data: bool = True
 ) -> dict[str, list[str]]:
-    own = [_relative(pattern, listing.root) for split in found.values() for pattern in split]
-    relative = dict(zip((pattern for split in found.values() for pattern in split), own, strict=True))
-    below = {pattern: root if pattern != relative[pattern] else folder for pattern in relative}
+    relative = {pattern: _relative(pattern, listing) for split in found.values() for pattern in split}
+    below = {pattern: folder if pattern == own else "" for pattern, own in relative.items()}
     return {
         split: [
             path
@@ -232,17 +237,21 @@ def _resolved(
     }
 
 
-def _relative(pattern: str, root: str) -> str:
+def _relative(pattern: str, listing: Listing) -> str:
     """Returns a pattern below the root of what was listed.
 
     Raises:
         SettingError: it leads out of it.
     """
-    own = f"hf://{root}/"
-    if pattern.startswith(own):
-        return pattern[len(own) :]
+    for prefix in listing.prefixes:
+        if pattern.startswith(prefix):
+            own = pattern.removeprefix(prefix)
+            return own if prefix.startswith("hf:") else unquote(own.partition("?")[0])
     if "://" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
-        raise SettingError(f"data_files: `{pattern}` is not in `{root}`; expected a path or a pattern below it")
+        hint = "; `load_dataset('parquet', data_files=...)` takes files from anywhere" if "://" in pattern else ""
+        raise SettingError(
+            f"data_files: `{pattern}` is not in `{listing.root}`; expected a path or a pattern below it{hint}"
+        )
     return pattern
 
 
@@ -287,16 +296,18 @@ def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
 
     Raises:
         NotFoundError: there is none.
+        SettingError: a split has none.
         DataError: they are of another kind, or of several.
     """
     kinds = {split: kind_of(paths) for split, paths in files.items()}
     if set(kinds.values()) == {"parquet"}:
         return
-    if all(kind is None for kind in kinds.values()):
+    # Notes are a kind, too, and no data.
+    if not any(kind_of(path for path in paths if not path.endswith(".md")) for paths in files.values()):
         raise NotFoundError(f"no data files in `{listing.root}`")
     if set(kinds.values()) == {"parquet", None}:
         empty = next(split for split, kind in kinds.items() if kind is None)
-        raise NotFoundError(f"the split `{empty}` of `{listing.root}` has no files: no pattern of it fits any")
+        raise SettingError(f"the split `{empty}` of `{listing.root}` has no files: no pattern of it fits any")
     shown = ", ".join(f"`{split}` is {kind or 'nothing'}" for split, kind in kinds.items())
     export = "; `@~parquet` behind the name is the Hub's own copy as Parquet, where it has one"
     hint = export if listing.root.startswith("datasets/") else ""

@@ -217,8 +217,8 @@ mod tests {
             prop_assert_eq!(&again, &batch);
             // What is missing, or too much, is refused.
             for change in [
-                |parts: &mut Parts| drop(parts.buffers.pop()),
-                |parts: &mut Parts| drop(parts.arrays.pop()),
+                |parts: &mut Parts| parts.buffers.truncate(parts.buffers.len() - 1),
+                |parts: &mut Parts| parts.arrays.truncate(parts.arrays.len() - 1),
                 |parts: &mut Parts| parts.arrays.push((1, false)),
                 |parts: &mut Parts| parts.arrays[0].0 += 1000,
                 |parts: &mut Parts| parts.buffers.push(Buffer::default()),

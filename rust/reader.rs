@@ -28,6 +28,10 @@ pub(crate) use self::parts::{Part, PartRead, TooLarge};
 /// The bytes of a hash that a state holds of an order.
 const DIGEST_BYTES: usize = 16;
 
+/// What is read at once takes no more, where pages allow, however much memory there is: offsets of text have 32 bits, and what
+/// it takes decoded may be more than it seems.
+const MOST_READ_BYTES: u64 = 1 << 30;
+
 /// The order that is asked for; [`EpochReader`] resolves what is left open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderSettings {
@@ -385,7 +389,7 @@ impl EpochReader {
         let snapshot = self.dataset.snapshot();
         let fragment = snapshot.fragment(*row_group);
         let layout = &self.layouts[row_group.fragment as usize];
-        let bounds = (self.memory_limit / config::READS_IN_MEMORY, self.memory_limit / config::LEAST_READS_IN_MEMORY);
+        let bounds = bounds_of_reads(self.memory_limit);
         let (gap_bytes, is_shuffled) = (snapshot.gap_bytes(fragment), self.settings != OrderSettings::Sequential);
         fragment.cut_by_cost(layout, row_group.index, rows, gap_bytes, bounds, is_shuffled)
     }
@@ -405,8 +409,18 @@ impl EpochReader {
     }
 
     pub(crate) fn gather_error(error: &ArrowError) -> Error {
-        Error::Setting { name: "batch_size", reason: error.to_string() }
+        let reason = match error {
+            ArrowError::ComputeError(reason) => reason.clone(),
+            error => error.to_string(),
+        };
+        Error::Setting { name: "batch_size", reason }
     }
+}
+
+/// Returns the bytes that are read at once within a memory limit, and how many rather than fetch too much twice.
+fn bounds_of_reads(memory_limit: u64) -> (u64, u64) {
+    let target = (memory_limit / config::READS_IN_MEMORY).min(MOST_READ_BYTES);
+    (target, memory_limit / config::LEAST_READS_IN_MEMORY)
 }
 
 /// Returns the number of kept rows before each span.
@@ -462,4 +476,17 @@ fn resolve(settings: &OrderSettings, dataset: &Dataset, spans: &[Span]) -> Resul
         num_lanes: num_lanes.unwrap_or(derived.num_lanes),
         window_rows: window_rows.unwrap_or(derived.window_rows),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_of_32_bits_are_enough_for_what_is_read_at_once_however_much_memory_there_is() {
+        for memory_limit in [1 << 20, 16 << 30, 41 << 30, u64::MAX] {
+            assert!(bounds_of_reads(memory_limit).0 <= i32::MAX.unsigned_abs().into());
+        }
+        assert_eq!(bounds_of_reads(2 << 30), (128 << 20, 512 << 20));
+    }
 }

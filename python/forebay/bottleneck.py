@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 WORTH_MENTIONING = 0.02
 """A loop that has waited for less than this part of its time is not held up."""
 
+READ_TOO_OFTEN = 2
+"""Rows that have been read so many times, on average, are what the threads were at, whatever the loop waited for."""
+
 MIB = 1 << 20
 
 
@@ -28,6 +31,9 @@ def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
     how_long = f"the loop waited for {waited / elapsed:.0%} of {elapsed:.1f} s"
     if for_functions > part:
         return f"{_functions(for_functions)}; {how_long}"
+    num_times = 1 + stats["rows_evicted"] / max(stats["rows"], 1)
+    if cause != "memory" and num_times >= READ_TOO_OFTEN:
+        return f"{_reading_again(num_times, stats, memory_limit)}; {how_long}"
     return f"{_WORDS[cause](part, stats, memory_limit)}; {how_long}"
 
 
@@ -50,6 +56,13 @@ def _memory(part: float, stats: Mapping[str, float], memory_limit: int) -> str:
     return (
         f"memory: {part:.0%} of waiting was for room within {memory_limit / MIB:,.0f} MiB{again}; raise memory_limit "
         "or lower shuffle_bytes"
+    )
+
+
+def _reading_again(num_times: float, stats: Mapping[str, float], memory_limit: int) -> str:
+    return (
+        f"memory: rows were read {num_times:,.1f} times, {stats['rows_evicted']:,.0f} of them again for lack of room "
+        f"within {memory_limit / MIB:,.0f} MiB; raise memory_limit or lower shuffle_bytes"
     )
 
 

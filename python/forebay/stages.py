@@ -119,6 +119,7 @@ class Read:
         self._taken: deque[tuple[_lib.Batch, int]] = deque()
         self._items: deque[Item] = deque()
         self._error: Exception | None = None
+        self._is_left = False
         self._of_parent: Any = None
         _reads.add(self)
 
@@ -172,10 +173,13 @@ class Read:
         stats["batches"] -= num_ready
         stats["batches_ready"] += num_ready
         stats["rows"] -= sum(item.num_rows for item in items) + sum(len(batch) for batch, _ in taken)
+        if self._is_left:
+            stats["memory_bytes"] = 0
         return stats
 
     def close(self) -> None:
-        """Leaves the stream to whoever began it."""
+        """Leaves the stream to whoever began it, and ends it now: what it holds is given back."""
+        self._is_left = True
 
 
 _reads: weakref.WeakSet[Read] = weakref.WeakSet()

@@ -91,7 +91,7 @@ fn kept_bytes() -> usize {
     let share = limit / KEPT_SHARE;
     match STREAMS.load(Ordering::Relaxed) {
         0 => share,
-        _ => limit.saturating_sub(USED.load(Ordering::Relaxed)).saturating_add(share),
+        _ => limit.saturating_add(share).saturating_sub(USED.load(Ordering::Relaxed)),
     }
 }
 
@@ -271,12 +271,17 @@ fn reuse(len: usize) -> Option<*mut u8> {
 
 /// Returns a block of `len` bytes, and whether it is all zeros.
 fn acquire(len: usize) -> (*mut u8, bool) {
+    USED.fetch_add(len, Ordering::Relaxed);
     let (block, is_zero) = match reuse(len) {
         Some(block) => (block, false),
-        None => (map(len), true),
+        None => {
+            // It takes the place of blocks that were kept.
+            shrink();
+            (map(len), true)
+        }
     };
-    if !block.is_null() {
-        USED.fetch_add(len, Ordering::Relaxed);
+    if block.is_null() {
+        USED.fetch_sub(len, Ordering::Relaxed);
     }
     (block, is_zero)
 }

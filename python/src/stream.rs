@@ -31,7 +31,7 @@ pub(crate) struct PyStream {
     schema: SchemaRef,
 }
 
-/// What a stream that was handed over has left out and done, once it has ended.
+/// What a stream has left out and done, once it was closed, or has ended where it was handed over.
 struct Ended {
     holes: Vec<Hole>,
     stats: StreamStats,
@@ -40,8 +40,8 @@ struct Ended {
 /// A stream and what it takes to end it.
 struct Running {
     stream: Option<BatchStream>,
-    /// Where to leave word of it at its end, if it was handed over.
-    ended: Option<Arc<OnceLock<Ended>>>,
+    /// Where to leave word of it at its end.
+    ended: Arc<OnceLock<Ended>>,
     /// Whether its threads may be waiting for the GIL, in a function of a query.
     calls_python: bool,
     /// Dropped last: what the stream held is kept until then, and a little longer.
@@ -65,7 +65,7 @@ impl Poll for Running {
     }
 
     fn conclude(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.ended.as_ref().and_then(|ended| ended.get()).filter(|ended| !ended.holes.is_empty());
+        let ended = self.ended.get().filter(|ended| !ended.holes.is_empty());
         let Some(Ended { holes, stats }) = ended else { return Ok(()) };
         let loader = py.import("forebay.loader")?;
         loader.call_method1("warn_of_holes", (as_dicts(py, holes)?, stats.num_skipped_rows)).map(drop)
@@ -81,27 +81,28 @@ impl Drop for Running {
 impl Running {
     /// Ends what is left of the stream.
     fn end(&mut self) {
-        let stream = self.stream.take();
-        if let (Some(ended), Some(stream)) = (&self.ended, &stream) {
-            ended.get_or_init(|| Ended { holes: stream.holes(), stats: stream.stats() });
-        }
+        let Some(mut stream) = self.stream.take() else { return };
         // Only then: a thread of another library may end the stream while the GIL's holder waits for that thread.
         if self.calls_python {
-            attached(|py| py.detach(|| drop(stream)));
+            attached(|py| py.detach(|| stream.close()));
+        } else {
+            stream.close();
         }
+        self.ended.get_or_init(|| Ended { holes: stream.holes(), stats: stream.stats() });
     }
 }
 
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, schema: SchemaRef, calls_python: bool, options: StreamOptions) -> Self {
+        let ended = Arc::default();
         let running = Running {
             stream: Some(stream),
-            ended: None,
+            ended: Arc::clone(&ended),
             calls_python,
             #[cfg(target_os = "linux")]
             _memory: Kept::begin(options.memory_limit),
         };
-        Self { running: OfProcess::new(Mutex::new(Some(running))), ended: Arc::default(), schema }
+        Self { running: OfProcess::new(Mutex::new(Some(running))), ended, schema }
     }
 
     /// Waits for the next batch, without the GIL; `None` at the end.
@@ -132,7 +133,7 @@ impl PyStream {
             .ok_or_else(|| closed("it was closed before"))
     }
 
-    /// As [`with`](Self::with), or what was left of the stream where it was handed over and has ended.
+    /// As [`with`](Self::with), or what was left of the stream where it has [`Ended`].
     fn told<T: Send>(
         &self,
         py: Python<'_>,
@@ -249,8 +250,7 @@ impl PyStream {
         let conversion = conversion(&self.schema, requested_schema.as_ref())?;
         let running = self.running.get().ok_or_else(|| closed(OF_ANOTHER_PROCESS))?;
         let taken = py.detach(|| lock(running).take());
-        let mut stream = taken.ok_or_else(|| closed("it was closed or consumed before"))?;
-        stream.ended = Some(Arc::clone(&self.ended));
+        let stream = taken.ok_or_else(|| closed("it was closed or consumed before"))?;
         arrow_stream(py, &self.schema, conversion, stream)
     }
 }

@@ -131,7 +131,8 @@ impl WantedRows {
         for &root in roots {
             for leaf in fragment.leaves(root) {
                 let fetched = fetched.ranges.iter().zip(&fetched.bodies);
-                let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, self.memory_bytes);
+                let is_in_part = *self.set != RowSet::All;
+                let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, is_in_part, self.memory_bytes);
                 let claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
                 unpacked_bytes = unpacked_bytes.saturating_add(claims.unpacked_bytes());
                 if unpacked_bytes > self.memory_bytes {
@@ -185,9 +186,7 @@ impl ParquetColumns {
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
         let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
         rows.check_pages(&roots, &fetched, |root, claims| {
-            if claims.is_of_lists() && *rows.set != RowSet::All {
-                claims.check_levels().map_err(|said| rows.column_error(root, damaged(&said)))?;
-            }
+            claims.check_levels().map_err(|said| rows.column_error(root, damaged(&said)))?;
             // As a dictionary it stays as small as it is.
             if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
                 return Ok(());

@@ -3,22 +3,29 @@
 //! The `parquet` crate takes memory for what a header claims, and time for lists that have no bytes. So the headers of all
 //! pages that were fetched are read first, one after another, which costs less than a microsecond for each. What is refused
 //! here no writer writes.
+//!
+//! Headers lie outside of what checksums cover. So where rows are passed over, as many as a header or the page index claims,
+//! these have to agree.
 
 use std::ops::Range;
 
 use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
 
 use super::body::Body;
 use super::codec::{self, Scratch};
-use super::delta;
-use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths};
+use super::header::{DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Fields, INDEX_PAGE, Lengths, Second};
 use super::hybrid::Hybrid;
 use super::row_texts::{Numbers, RowTexts};
+use super::{Fit, Misfit, delta, levels};
 use crate::dataset::Fragment;
 
 /// What a text takes beside its bytes while it is decoded from lengths: two of them.
 const LENGTH_BYTES: u64 = 8;
+
+/// What the levels of a page hardly ever take more than, beside four bits for each value.
+const FEW_BYTES: usize = 1024;
 
 const MALFORMED: &str = "the header of a page is malformed";
 const STRANGE: &str = "a page claims a strange number of values or bytes";
@@ -27,8 +34,14 @@ const STRANGE: &str = "a page claims a strange number of values or bytes";
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
     column: &'a ColumnChunkMetaData,
-    /// Parts of it, each of whole pages.
-    parts: Vec<&'a [u8]>,
+    /// Its pages as the index has them, if there is one.
+    listed: &'a [PageLocation],
+    /// The rows of the row group.
+    num_rows: i64,
+    /// Some of them are passed over.
+    is_in_part: bool,
+    /// Parts of it, each of whole pages, and where they begin.
+    parts: Vec<(u64, &'a [u8])>,
     /// What they may take.
     memory_bytes: u64,
     num_values: u64,
@@ -49,7 +62,8 @@ struct Dictionary<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Reads the headers of a leaf column's pages. `fetched` are parts of the object, each of whole pages.
+    /// Reads the headers of a leaf column's pages. `fetched` are parts of the object, each of whole pages, of whose rows all are
+    /// wanted or some.
     ///
     /// # Errors
     ///
@@ -59,6 +73,7 @@ impl<'a> Claims<'a> {
         row_group: u32,
         leaf: usize,
         fetched: impl Iterator<Item = (&'a Range<u64>, &'a Body)>,
+        is_in_part: bool,
         memory_bytes: u64,
     ) -> Result<Self, String> {
         let column = fragment.row_group(row_group).column(leaf);
@@ -66,6 +81,9 @@ impl<'a> Claims<'a> {
         let chunk = fragment.chunk_range(row_group, leaf);
         let mut claims = Self {
             column,
+            listed,
+            num_rows: fragment.row_group(row_group).num_rows(),
+            is_in_part,
             parts: Vec::new(),
             memory_bytes,
             num_values: 0,
@@ -81,19 +99,20 @@ impl<'a> Claims<'a> {
             match body {
                 Body::Here(bytes) => {
                     let mut rest = &bytes[..];
-                    claims.parts.push(rest);
+                    claims.parts.push((range.start, rest));
                     while !rest.is_empty() {
-                        starts.push(range.end - rest.len() as u64);
-                        rest = claims.add_first(rest)?;
+                        let start = range.end - rest.len() as u64;
+                        starts.push(start);
+                        rest = claims.add_first(rest, start)?;
                     }
                 }
                 Body::InFile(pages) => {
                     let mut start = range.start;
                     for page in (0..).map_while(|place| pages.page(place)) {
                         starts.push(start);
-                        start = page.range.end;
                         let (fields, _) = Fields::parse(&page.header).ok_or(MALFORMED)?;
-                        claims.add(&fields, &[])?;
+                        claims.add(&fields, &[], start)?;
+                        start = page.range.end;
                     }
                 }
             }
@@ -111,20 +130,23 @@ impl<'a> Claims<'a> {
         Ok(claims)
     }
 
-    /// Takes the page that `bytes` begin with; returns what follows it.
-    fn add_first(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], String> {
+    /// Takes the page that `bytes` begin with, at the byte `start` of the object; returns what follows it.
+    fn add_first(&mut self, bytes: &'a [u8], start: u64) -> Result<&'a [u8], String> {
         let (fields, header_bytes) = Fields::parse(bytes).ok_or(MALFORMED)?;
         let stored_bytes = fields.stored_bytes().ok_or(STRANGE)?;
         let body = &bytes[header_bytes..];
         let (stored, rest) = body
             .split_at_checked(stored_bytes)
             .ok_or_else(|| format!("a page claims {stored_bytes} bytes of {}", body.len()))?;
-        self.add(&fields, stored)?;
+        self.add(&fields, stored, start)?;
         Ok(rest)
     }
 
     /// Takes a page; `stored` are its bytes, or none of those of a page in a file, which have nothing to look at.
-    fn add(&mut self, fields: &Fields, stored: &'a [u8]) -> Result<(), String> {
+    fn add(&mut self, fields: &Fields, stored: &'a [u8], start: u64) -> Result<(), String> {
+        if !fields.is_of_one_version() {
+            return Err(MALFORMED.to_owned());
+        }
         let claimed = fields.stored_bytes().zip(fields.unpacked_bytes()).zip(fields.num_values());
         let ((stored_bytes, unpacked_bytes), num_values) = claimed.ok_or(STRANGE)?;
         // What is not compressed stays where it was fetched.
@@ -139,6 +161,7 @@ impl<'a> Claims<'a> {
                 if self.num_values > self.all_values() {
                     return Err(self.miscounted());
                 }
+                self.check_claim(fields, stored, num_values, start)?;
                 let mut page_bytes = if is_compressed { unpacked_bytes as u64 } else { 0 };
                 if let Some(lengths) = fields.lengths() {
                     page_bytes = page_bytes.saturating_add(num_values as u64 * LENGTH_BYTES);
@@ -161,6 +184,39 @@ impl<'a> Claims<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Refuses levels that the column has not, and other rows than values where each row is one. How many rows of lists there are
+    /// is for levels to say: old writers claim as many as values.
+    fn check_claim(&self, fields: &Fields, stored: &[u8], num_values: usize, start: u64) -> Result<(), String> {
+        if fields.page_type() == Some(DATA_PAGE_V2) {
+            let Second { num_rows, level_bytes: [rep_bytes, def_bytes], .. } = fields.second().ok_or(STRANGE)?;
+            let parts =
+                stored.split_at_checked(rep_bytes).and_then(|(reps, rest)| Some([reps, rest.get(..def_bytes)?]));
+            let are_sound = |parts: [&[u8]; 2]| {
+                let mut parts = parts.into_iter().zip(highest_levels(self.column));
+                parts.all(|(part, max)| max > 0 || levels::are_none(part, num_values))
+            };
+            if !stored.is_empty() && !parts.is_some_and(are_sound) {
+                return Err("a page claims levels that it has not".to_owned());
+            }
+            if !self.is_of_lists() && num_rows != num_values {
+                return Err(format!("a page claims {num_values} values and {num_rows} rows"));
+            }
+        }
+        if self.is_of_lists() { Ok(()) } else { self.check_rows(num_values, start) }
+    }
+
+    /// Refuses other rows of the page at the byte `start` than the index says, where some are passed over.
+    fn check_rows(&self, num_rows: usize, start: u64) -> Result<(), String> {
+        let place = self.listed.binary_search_by_key(&i64::try_from(start).ok(), |page| Some(page.offset));
+        let Some(place) = place.ok().filter(|_| self.is_in_part) else { return Ok(()) };
+        let end = self.listed.get(place + 1).map_or(self.num_rows, |next| next.first_row_index);
+        let listed = end.saturating_sub(self.listed[place].first_row_index);
+        match i64::try_from(num_rows) {
+            Ok(num_rows) if num_rows == listed => Ok(()),
+            _ => Err(format!("a page has {num_rows} rows, and {listed} in the index")),
+        }
     }
 
     /// Looks at the lengths that a data page begins with. Whether it unpacks is seen by who decodes it.
@@ -238,7 +294,7 @@ impl<'a> Claims<'a> {
     fn largest_row(&self, longest: u64) -> u64 {
         let lengths = self.dictionary.as_ref().map(|dictionary| dictionary.lengths(self.column.compression()));
         let (mut texts, mut scratch) = (RowTexts::default(), Scratch::default());
-        for (fields, stored) in self.data_pages() {
+        for (_, fields, stored) in self.data_pages() {
             let (num_values, lengths) = (fields.num_values().unwrap_or(0), lengths.as_deref().unwrap_or_default());
             if add_texts(&mut texts, self.column, &mut scratch, &fields, stored, num_values, lengths).is_none() {
                 texts.add_text(longest.saturating_mul(num_values as u64));
@@ -247,8 +303,10 @@ impl<'a> Claims<'a> {
         texts.most_bytes()
     }
 
-    /// Refuses pages of lists that have fewer levels than values: where it passes over rows, the `parquet` crate waits for the
-    /// missing ones for ever.
+    /// Refuses pages whose levels are not as many as they claim, or higher than the column's, and what contradicts them: other rows
+    /// than are claimed, where some are passed over, and values that are stored byte by byte and are more or fewer.
+    ///
+    /// The `parquet` crate waits for missing ones for ever, and takes other values for what is too high.
     ///
     /// # Errors
     ///
@@ -256,33 +314,104 @@ impl<'a> Claims<'a> {
     pub(crate) fn check_levels(&self) -> Result<(), String> {
         let mut scratch = Scratch::default();
         let max = highest_levels(self.column);
-        for (fields, stored) in self.data_pages().filter(|(fields, _)| !fields.has_old_levels(max)) {
-            let (num_values, unpacked_bytes) = (fields.num_values().unwrap_or(0), fields.unpacked_bytes().unwrap_or(0));
+        let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
+        let mut pages = self.data_pages().peekable();
+        while let Some((start, fields, stored)) = pages.next() {
+            let is_split = fields.is_split_by_bytes();
+            // Of one level a row, to unpack them would cost half of the decoding again, and a wrong one moves no other row.
+            let is_dear = is_compressed && fields.second().is_none() && !self.is_of_lists();
+            if !is_split && (max == [0, 0] || is_dear) {
+                continue;
+            }
             // What cannot be unpacked is for the decoder to say.
-            let Some((levels, _)) = open(self.column, &mut scratch, &fields, stored, unpacked_bytes) else { continue };
-            for (levels, max) in levels.into_iter().zip(max).filter(|(_, max)| *max > 0) {
-                let width = (i16::BITS - max.leading_zeros()) as usize;
-                let all = Hybrid::new(0, width).and_then(|mut hybrid| hybrid.skip(levels, num_values));
-                all.map_err(|_| format!("a page has fewer levels than the {num_values} values that it claims"))?;
+            let Some((levels, value_bytes)) = self.levels(&mut scratch, &fields, stored) else { continue };
+            let num_levels = fields.num_values().unwrap_or(0);
+            let are_old = fields.are_levels_old();
+            let count = |kind: usize, wanted: i16| {
+                let count = count_levels(levels[kind], are_old[kind], num_levels, max[kind], wanted);
+                count.map_err(|said| match said {
+                    Misfit::TOO_HIGH => said.to_string(),
+                    _ => format!("a page has fewer levels than the {num_levels} values that it claims"),
+                })
+            };
+            let (num_rows, num_present) = (count(0, 0)?, count(1, max[1])?);
+            if self.is_of_lists() {
+                // After the last page there are no rows that would be taken for others.
+                let claim = fields.second().filter(|_| self.is_in_part && pages.peek().is_some());
+                if let Some(Second { num_rows: claimed, .. }) = claim.filter(|claim| claim.num_rows != num_rows) {
+                    return Err(format!("a page claims {claimed} rows and has {num_rows}"));
+                }
+                self.check_rows(num_rows, start)?;
+            }
+            if is_split && num_present.checked_mul(least_bytes(self.column)) != Some(value_bytes) {
+                return Err(format!("a page has {num_present} values in {value_bytes} bytes"));
             }
         }
         Ok(())
     }
 
-    /// Returns the data pages that are here, with what is stored of each.
-    fn data_pages(&self) -> impl Iterator<Item = (Fields, &'a [u8])> {
-        let pages = self.parts.iter().flat_map(|part| {
+    /// Returns the levels of a data page, and the bytes that its values take; takes no more out of its compression than it must.
+    fn levels<'p>(
+        &self,
+        scratch: &'p mut Scratch,
+        fields: &Fields,
+        stored: &'p [u8],
+    ) -> Option<([&'p [u8]; 2], usize)> {
+        let (compression, max) = (self.column.compression(), highest_levels(self.column));
+        let is_compressed = compression != Compression::UNCOMPRESSED;
+        if let Some(Second { level_bytes: [rep_bytes, def_bytes], is_compressed: is_packed, .. }) = fields.second() {
+            let (reps, rest) = stored.split_at_checked(rep_bytes)?;
+            let (defs, values) = rest.split_at_checked(def_bytes)?;
+            let value_bytes = match is_compressed && is_packed {
+                true => fields.unpacked_bytes()?.checked_sub(rep_bytes + def_bytes)?,
+                false => values.len(),
+            };
+            return Some(([reps, defs], value_bytes));
+        }
+        let all_bytes = if is_compressed { fields.unpacked_bytes()? } else { stored.len() };
+        if max == [0, 0] {
+            return Some(([&[], &[]], all_bytes));
+        }
+        let usual_bytes = fields.num_values()? / 2 + FEW_BYTES;
+        let bytes = if is_compressed {
+            let first = scratch.unpack_first(compression, stored, all_bytes, usual_bytes)?;
+            if fields.split(&[], first, max).is_none() {
+                scratch.unpack_any(compression, stored, all_bytes)?;
+            }
+            scratch.page()
+        } else {
+            stored
+        };
+        let (levels, values) = fields.split(&[], bytes, max)?;
+        Some((levels, all_bytes.checked_sub(bytes.len() - values.len())?))
+    }
+
+    /// Returns the data pages that are here, with what is stored of each, and where they begin.
+    fn data_pages(&self) -> impl Iterator<Item = (u64, Fields, &'a [u8])> {
+        let pages = self.parts.iter().flat_map(|(start, part)| {
             let mut rest = *part;
             // All was read before.
             std::iter::from_fn(move || {
                 let (fields, header_bytes) = Fields::parse(rest).filter(|_| !rest.is_empty())?;
+                let page = start + (part.len() - rest.len()) as u64;
                 let (stored, after) = rest[header_bytes..].split_at_checked(fields.stored_bytes()?)?;
                 rest = after;
-                Some((fields, stored))
+                Some((page, fields, stored))
             })
         });
-        pages.filter(|(fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
+        pages.filter(|(_, fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
     }
+}
+
+/// Returns how many of a page's levels, up to `max`, are `wanted`.
+fn count_levels(bytes: &[u8], are_old: bool, num_levels: usize, max: i16, wanted: i16) -> Fit<usize> {
+    let width = (i16::BITS - max.leading_zeros()) as usize;
+    let stored = match (max, are_old) {
+        (0, _) => return Ok(num_levels),
+        (_, true) => Hybrid::of_packed(bytes.len(), width)?,
+        (_, false) => Hybrid::new(0, width)?,
+    };
+    levels::count(bytes, stored, num_levels, max.unsigned_abs().into(), wanted.unsigned_abs().into())
 }
 
 /// Adds the texts of a data page that are stored elsewhere: in a dictionary whose texts have `lengths`, or before.

@@ -101,6 +101,29 @@ impl Scratch {
         Some(&self.page)
     }
 
+    /// Unpacks at least the first `num_bytes` of `stored`, which should be of `all_bytes`; `None` where it cannot be.
+    pub(super) fn unpack_first<'s>(
+        &'s mut self,
+        compression: Compression,
+        stored: &'s [u8],
+        all_bytes: usize,
+        num_bytes: usize,
+    ) -> Option<&'s [u8]> {
+        match compression {
+            Compression::GZIP(_) | Compression::BROTLI(_) => {
+                self.unpack_any(compression, stored, num_bytes.min(all_bytes))
+            }
+            // A few blocks of it, into memory that is taken each time.
+            Compression::ZSTD(_) if num_bytes < all_bytes / 2 => {
+                self.page.clear();
+                let decoder = zstd::stream::read::Decoder::with_buffer(stored).ok()?;
+                decoder.take(num_bytes as u64).read_to_end(&mut self.page).ok()?;
+                Some(&self.page)
+            }
+            _ => self.unpack_any(compression, stored, all_bytes),
+        }
+    }
+
     /// Unpacks `stored`, which must be of exactly `num_bytes`.
     pub(super) fn unpack(&mut self, codec: Codec, stored: &[u8], num_bytes: usize) -> Fit<()> {
         const CORRUPT: Misfit = Misfit("a page cannot be taken out of its compression");

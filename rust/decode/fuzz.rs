@@ -3,7 +3,7 @@
 use super::Fit;
 use super::header::PageHeader;
 use super::hybrid::{Hybrid, Run, unpack};
-use super::levels::{are_all, expand, row_starts, validity, width_of};
+use super::levels::{are_all, count, expand, row_starts, validity, width_of};
 use crate::fuzz::Numbers;
 
 /// Reads bytes as numbers of some width, in large steps and in small ones, and as levels in all the ways that there are:
@@ -24,6 +24,11 @@ pub fn levels(data: &[u8]) {
     if let (Ok(()), Ok(are_all)) = (expanded, are_all(bytes, num_levels, max)) {
         // Levels of three bits are never looked through.
         assert!(!are_all || all.iter().all(|&level| level == max), "{all:?}");
+    }
+    let hybrid = Hybrid::new(0, width_of(max));
+    match (expanded, hybrid.and_then(|hybrid| count(bytes, hybrid, num_levels, max.into(), 0))) {
+        (Ok(()), zeros) => assert_eq!(zeros, Ok(all.iter().filter(|level| **level == 0).count())),
+        (Err(_), zeros) => assert!(zeros.is_err(), "{zeros:?}"),
     }
     let (mut starts, mut ones) = (Vec::new(), Vec::new());
     let found = (row_starts(bytes, num_levels, &mut starts), expand(bytes, num_levels, 1, &mut ones));

@@ -24,7 +24,8 @@ const DELTA_LENGTH_BYTE_ARRAY: i64 = 6;
 const DELTA_BYTE_ARRAY: i64 = 7;
 const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
-const LAST_ENCODING: i64 = 9;
+const BYTE_STREAM_SPLIT: i64 = 9;
+const LAST_ENCODING: i64 = BYTE_STREAM_SPLIT;
 
 /// How the values of a page are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +94,15 @@ pub(super) enum Lengths {
     OfTexts,
     /// What each text has in common with the one before, and then what it has not.
     OfPrefixesAndTexts,
+}
+
+/// What a data page of the second version claims beside what others do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Second {
+    pub(super) num_rows: usize,
+    /// Those of repetition and definition levels, which are never compressed.
+    pub(super) level_bytes: [usize; 2],
+    pub(super) is_compressed: bool,
 }
 
 /// Fields of a struct by their numbers; `None` what it lacks.
@@ -178,11 +188,39 @@ impl Fields {
         matches!(self.encoding(), Some(PLAIN_DICTIONARY | RLE_DICTIONARY))
     }
 
+    /// Returns whether a data page's values are stored byte by byte: the first bytes of all, then the second ones.
+    pub(super) fn is_split_by_bytes(&self) -> bool {
+        self.encoding() == Some(BYTE_STREAM_SPLIT)
+    }
+
+    /// Returns which levels of a data page, if it has such, are stored in the old way: repetition and definition levels.
+    pub(super) fn are_levels_old(&self) -> [bool; 2] {
+        match self.parts[5] {
+            Some([_, _, _, def_levels, rep_levels, ..]) if self.page_type() == Some(DATA_PAGE) => {
+                [rep_levels, def_levels].map(|encoding| encoding == Some(BIT_PACKED))
+            }
+            _ => [false; 2],
+        }
+    }
+
     /// Returns whether levels of a data page, whose highest are `max`, are stored in the old way.
     pub(super) fn has_old_levels(&self, max: [i16; 2]) -> bool {
-        let Some([_, _, _, def_levels, rep_levels, ..]) = self.parts[5] else { return false };
-        let is_old = |(max, encoding)| max > 0 && encoding == Some(BIT_PACKED);
-        self.page_type() == Some(DATA_PAGE) && max.into_iter().zip([rep_levels, def_levels]).any(is_old)
+        self.are_levels_old().into_iter().zip(max).any(|(is_old, max)| is_old && max > 0)
+    }
+
+    /// Returns what a data page of the second version claims; `None` of other pages, which must not claim it.
+    pub(super) fn second(&self) -> Option<Second> {
+        let [_, _, _, num_rows, _, def_bytes, rep_bytes, is_compressed, _] = self.parts[8]?;
+        Some(Second {
+            num_rows: length(num_rows).ok()?,
+            level_bytes: [length(rep_bytes).ok()?, length(def_bytes).ok()?],
+            is_compressed: is_compressed != Some(0),
+        })
+    }
+
+    /// Returns whether there is a claim of the second version's where it belongs, and nowhere else.
+    pub(super) fn is_of_one_version(&self) -> bool {
+        self.parts[8].is_some() == (self.page_type() == Some(DATA_PAGE_V2))
     }
 
     /// Splits a data page into its levels, of which `max` are the highest, and its values: what is `plain` as

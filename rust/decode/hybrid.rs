@@ -30,6 +30,12 @@ impl Hybrid {
         Ok(Self { at, width, run: Run::Same { value: 0, len: 0 } })
     }
 
+    /// Returns the beginning of numbers of `width` bits that are nothing but packed, in `num_bytes`.
+    pub(super) fn of_packed(num_bytes: usize, width: usize) -> Fit<Self> {
+        let len = num_bytes.saturating_mul(8).checked_div(width).unwrap_or(0);
+        Ok(Self { run: Run::Packed { start: 0, first: 0, len }, ..Self::new(num_bytes, width)? })
+    }
+
     pub(super) fn width(&self) -> usize {
         self.width
     }

@@ -140,6 +140,40 @@ pub(super) fn expand(bytes: &[u8], num_levels: usize, max: u8, all: &mut Vec<u8>
     Ok(())
 }
 
+/// Returns whether `bytes` hold no levels or, as some writers store them of columns that have none, a run of nothing.
+pub(super) fn are_none(bytes: &[u8], num_levels: usize) -> bool {
+    let is_run = |mut levels: Hybrid| {
+        let all = levels.next(bytes, num_levels.saturating_add(1));
+        all == Ok(Run::Same { value: 0, len: num_levels }) && levels.next(bytes, 1).is_err()
+    };
+    bytes.is_empty() || num_levels == 0 || Hybrid::new(0, 0).is_ok_and(is_run)
+}
+
+/// Returns how many of the next levels, which are at most `max`, are `wanted`.
+pub(super) fn count(bytes: &[u8], mut levels: Hybrid, num_levels: usize, max: u32, wanted: u32) -> Fit<usize> {
+    let mut block = [0; 256];
+    let (mut done, mut found) = (0, 0);
+    while done < num_levels {
+        done += match levels.next(bytes, (num_levels - done).min(block.len()))? {
+            Run::Same { value, .. } if value > max => return Err(Misfit::TOO_HIGH),
+            Run::Same { value, len } => {
+                found += if value == wanted { len } else { 0 };
+                len
+            }
+            Run::Packed { start, first, len } => {
+                let block = &mut block[..len];
+                unpack(&bytes[start..], levels.width(), first, block);
+                if block.iter().any(|&level| level > max) {
+                    return Err(Misfit::TOO_HIGH);
+                }
+                found += block.iter().filter(|&&level| level == wanted).count();
+                len
+            }
+        };
+    }
+    Ok(found)
+}
+
 /// Returns the number of set bits among those from `start` on.
 pub(super) fn count_ones(bits: &BooleanBuffer, start: usize, len: usize) -> usize {
     bits.slice(start, len).count_set_bits()
@@ -181,12 +215,29 @@ mod tests {
     }
 
     #[test]
+    fn levels_that_are_only_packed_are_as_many_as_their_bytes_hold() {
+        let levels = Hybrid::of_packed(2, 2).unwrap();
+        assert_eq!(count(&[0b10_01_00_10, 0b00_00_01_10], levels, 8, 2, 2), Ok(3));
+        assert_eq!(count(&[0b10_01_00_11, 0], levels, 8, 2, 2), Err(Misfit::TOO_HIGH));
+        assert!(count(&[0, 0], levels, 9, 2, 2).is_err());
+    }
+
+    #[test]
+    fn levels_of_a_column_without_any_are_none_or_one_run() {
+        assert!(are_none(&[], 68) && are_none(&[0x88, 1], 68) && are_none(&[2], 1));
+        for others in [&[0x88, 1, 5][..], &[0x8a, 1], &[0x86, 1], &[0x88], &[0x89, 1], &[0, 0]] {
+            assert!(!are_none(others, 68), "{others:?}");
+        }
+    }
+
+    #[test]
     fn levels_higher_than_their_column_are_told_from_missing_ones() {
         for high in [2, 142] {
             let bytes = [20, 0, 2, high];
             assert_eq!(row_starts(&bytes, 11, &mut Vec::new()), Err(Misfit::TOO_HIGH));
             assert_eq!(validity(&bytes, 11), Err(Misfit::TOO_HIGH));
             assert_eq!(expand(&bytes, 11, 1, &mut Vec::new()), Err(Misfit::TOO_HIGH));
+            assert_eq!(count(&bytes, Hybrid::new(0, 1).unwrap(), 11, 1, 0), Err(Misfit::TOO_HIGH));
             assert!(validity(&bytes, 10).is_ok());
         }
     }
@@ -215,6 +266,14 @@ mod tests {
             let mut all = Vec::new();
             expand(&bytes, levels.len(), max, &mut all).unwrap();
             prop_assert_eq!(are_all(&bytes, levels.len(), max).unwrap(), levels.iter().all(|&level| level == max));
+            let of = |wanted: u8| levels.iter().filter(|&&level| level == wanted).count();
+            let hybrid = Hybrid::new(0, width_of(max)).unwrap();
+            for wanted in 0..=max {
+                prop_assert_eq!(count(&bytes, hybrid, levels.len(), max.into(), wanted.into()), Ok(of(wanted)));
+            }
+            let highest = levels.iter().copied().max().unwrap();
+            let lower = count(&bytes, hybrid, levels.len(), u32::from(highest) - u32::from(highest > 0), 0);
+            prop_assert_eq!(lower.is_err(), highest > 0);
             prop_assert_eq!(all, levels);
         }
 
@@ -222,6 +281,9 @@ mod tests {
         fn noise_is_never_a_crash(noise in prop::collection::vec(any::<u8>(), 0..60), num_levels in 0_usize..2000) {
             let _ = row_starts(&noise, num_levels, &mut Vec::new());
             drop(validity(&noise, num_levels));
+            for levels in [Hybrid::new(0, 3), Hybrid::of_packed(noise.len(), 3)] {
+                let _ = count(&noise, levels.unwrap(), num_levels, 5, 0);
+            }
             for max in 1..=3 {
                 let _ = are_all(&noise, num_levels, max);
                 let _ = expand(&noise, num_levels, max, &mut Vec::new());

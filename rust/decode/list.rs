@@ -13,6 +13,7 @@ use arrow_schema::{DataType, FieldRef};
 use super::bits::Bits;
 use super::codec::Scratch;
 use super::header::Kind;
+use super::hybrid::Hybrid;
 use super::pages::{Page, Pages};
 use super::rows::Rows;
 use super::values::{Items, Leaf};
@@ -107,7 +108,8 @@ impl List {
         if let (Kind::V2 { num_rows, .. }, false) = (page.header.kind, self.is_open) {
             let end = u32::try_from(num_rows).ok().and_then(|num| self.first_row.checked_add(num));
             let end = end.ok_or(Misfit::MISSING)?;
-            if wanted.is_none_or(|wanted| wanted >= end) {
+            // Old writers claim other rows.
+            if wanted.is_none_or(|wanted| wanted >= end) && has_rows(&page, num_rows) {
                 self.first_row = end;
                 return Ok(true);
             }
@@ -253,6 +255,12 @@ impl List {
         };
         array.map_err(|_| REFUSED)
     }
+}
+
+/// Returns whether so many rows begin in a page, as far as that is seen without opening it.
+fn has_rows(page: &Page, num_rows: usize) -> bool {
+    let count = |reps| levels::count(reps, Hybrid::new(0, 1)?, page.header.num_values, 1, 0);
+    page.plain_reps().is_some_and(|reps| count(reps) == Ok(num_rows))
 }
 
 fn count(levels: &[u8], is_one: impl Fn(u8) -> bool) -> usize {

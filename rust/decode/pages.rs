@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use super::body::{Body, FilePages};
 use super::codec::{Codec, Scratch};
 use super::header::{Kind, PageHeader};
-use super::{Fit, Misfit};
+use super::{Fit, Misfit, levels};
 
 /// Bytes of a chunk that were fetched in one piece: some pages.
 #[derive(Debug)]
@@ -23,6 +23,16 @@ pub(super) struct Page {
     pub(super) header: PageHeader,
     pub(super) rows: Option<Range<u32>>,
     body: PageBody,
+}
+
+impl Page {
+    /// Returns the repetition levels of a page that is here, if they are not compressed.
+    pub(super) fn plain_reps(&self) -> Option<&[u8]> {
+        match (&self.body, self.header.kind) {
+            (PageBody::Here(bytes), Kind::V2 { rep_bytes, .. }) => bytes.get(..rep_bytes),
+            _ => None,
+        }
+    }
 }
 
 /// What follows the header of a page.
@@ -165,7 +175,12 @@ impl Pages {
             return Err(Misfit("the checksum of a page is wrong"));
         }
         if let Kind::V2 { rep_bytes, def_bytes, is_compressed, .. } = header.kind {
-            return self.open_v2(&header, rep_bytes, def_bytes, is_compressed);
+            self.open_v2(&header, rep_bytes, def_bytes, is_compressed)?;
+            let is_sound = |has: bool, stored: &[u8]| has || levels::are_none(stored, header.num_values);
+            return match is_sound(has_reps, self.reps()) && is_sound(has_defs, self.defs()) {
+                true => Ok(()),
+                false => Err(Misfit("a page claims levels that it has not")),
+            };
         }
         let is_unpacked = self.unpack(0, header.unpacked_bytes)?;
         let bytes = self.get(&Section { is_unpacked, range: 0..usize::MAX });

@@ -1,5 +1,7 @@
 //! Compares what is decoded here with what the `parquet` crate makes of the same files.
 
+mod encodings;
+
 use std::sync::Arc;
 
 use arrow_array::builder::{

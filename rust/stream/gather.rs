@@ -60,8 +60,11 @@ pub(super) fn gather_columns(
     gather: impl Fn(usize) -> Result<ArrayData, ArrowError>,
 ) -> Result<RecordBatch, ArrowError> {
     let columns = schema.fields().iter().enumerate().map(|(column, field)| {
-        let named = |error| ArrowError::ComputeError(format!("column `{}`: {error}", field.name()));
-        gather(column).map(make_array).map_err(named)
+        let named = |error| match error {
+            ArrowError::ComputeError(reason) => format!("column `{}`: {reason}", field.name()),
+            error => format!("column `{}`: {error}", field.name()),
+        };
+        gather(column).map(make_array).map_err(|error| ArrowError::ComputeError(named(error)))
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(num_rows));
@@ -343,10 +346,19 @@ mod tests {
         StringArray, StructArray,
     };
     use arrow_buffer::OffsetBuffer;
-    use arrow_schema::{Field, Fields};
+    use arrow_schema::{Field, Fields, Schema};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::EpochReader;
+
+    #[test]
+    fn the_error_of_a_batch_that_cannot_be_gathered_begins_with_the_column() {
+        let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("s", DataType::Utf8, true)]));
+        let refused = gather_columns(&schema, 1, |_| Err(ArrowError::ComputeError("2 bytes do not fit".into())));
+        let error = EpochReader::gather_error(&refused.unwrap_err());
+        assert_eq!(error.describe(), "batch_size: column `s`: 2 bytes do not fit");
+    }
 
     /// A number for each row, and whether it is NULL; everything else is made of these.
     type Seeds = Vec<Option<i32>>;

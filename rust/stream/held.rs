@@ -87,6 +87,14 @@ impl Held {
         self.0.gathered_bytes
     }
 
+    /// Returns whether consecutive rows can be a [`view`]: they are stored as they were decoded.
+    ///
+    /// Dictionaries are left to [`gather`], which drops the values that no row has.
+    pub(super) fn can_be_seen(&self) -> bool {
+        let columns = self.0.shelves.first().filter(|_| self.0.places.is_none()).and_then(Shelf::columns);
+        columns.is_some_and(|columns| !columns.iter().any(|column| has_dictionary(column.data_type())))
+    }
+
     /// Returns the rows that have not left yet, held for another reader: whatever leaves here is still there.
     pub(super) fn for_another(&self) -> Self {
         let Stored { num_rows, places, shelves, left_bytes, gathered_bytes } = &*self.0;
@@ -244,11 +252,9 @@ pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -
     Ok(batch)
 }
 
-/// Returns `rows` of `source` as a view, where they are stored as they were decoded: nothing is copied.
-///
-/// Dictionaries are left to [`gather`], which drops the values that no row has.
+/// Returns `rows` of `source` as a view, where they [can be seen](Held::can_be_seen): nothing is copied.
 pub(super) fn view(schema: &SchemaRef, source: &Held, rows: Range<u32>) -> Option<RecordBatch> {
-    if source.0.places.is_some() || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
+    if !source.can_be_seen() {
         return None;
     }
     let (first, len) = (rows.start as usize, rows.len());

@@ -313,6 +313,7 @@ impl Running {
             // A panic has been reported to the consumer already.
             drop(thread.join());
         }
+        self.shared.give_up();
     }
 }
 

@@ -6,8 +6,9 @@
 //! gathered when its parts are there; a part is dropped when the order has left it.
 //!
 //! **What is counted.** A part, from the request until it is decoded, with all that fetching and decoding
-//! take by the footer; then with the memory of its arrays. A batch, from before it is gathered until the
-//! consumer comes back for the next one. The rows of planned batches. Fetches leave room for the next batch.
+//! take by the footer; then with the memory of its arrays. A batch, from before it is gathered, unless it is a view of a
+//! part, until the consumer has the next one; of several that it takes at once only the last, when it comes for more. The
+//! rows of planned batches. Fetches leave room for the next batch.
 //!
 //! **How far ahead bytes are fetched.** As far as keeps the decoders busy: bytes that wait to be decoded are memory that the
 //! system has to give anew, and that the next bytes could have had. So those asked for and not yet being decoded are at
@@ -120,14 +121,16 @@ pub(super) struct Scheduler {
     ready_bytes: u64,
     /// Of the batches that the consumer has.
     delivered_bytes: u64,
+    /// Of the last of them.
+    last_bytes: u64,
     /// 0 while the window fits.
     block: u32,
     /// Batches of a block at most.
     max_block_len: usize,
     largest_part: u64,
     row_bytes: RowBytes,
-    /// What a gathered row takes beyond what was decoded of it.
-    finished_row_bytes: u64,
+    /// What a gathered row takes beyond what was decoded of it, if something is made of batches.
+    finished_row_bytes: Option<u64>,
     num_evicted_rows: u64,
     holes: Holes,
 }
@@ -178,18 +181,19 @@ impl Scheduler {
             num_ready: 0,
             ready_bytes: 0,
             delivered_bytes: 0,
+            last_bytes: 0,
             block: 0,
             max_block_len: usize::MAX,
             largest_part: 0,
             row_bytes: RowBytes::new(row_bytes),
-            finished_row_bytes: 0,
+            finished_row_bytes: None,
             num_evicted_rows: 0,
             holes,
         }
     }
 
-    /// Has a gathered row take `bytes` beyond what was decoded of it, because something is made of it.
-    pub(super) fn with_finished_row_bytes(mut self, bytes: u64) -> Self {
+    /// Has a gathered row take `bytes` beyond what was decoded of it, if something is made of batches.
+    pub(super) fn with_finished_row_bytes(mut self, bytes: Option<u64>) -> Self {
         self.finished_row_bytes = bytes;
         self
     }
@@ -264,6 +268,7 @@ impl Scheduler {
             && let Some(PlannedBatch { progress: Progress::Ready(batch, bytes), slice, .. }) = self.batches.pop_front()
         {
             taken_bytes += bytes;
+            self.last_bytes = bytes;
             taken.push((batch, slice));
         }
         self.num_delivered += taken.len() as u64;
@@ -274,6 +279,26 @@ impl Scheduler {
             self.budget.release(std::mem::replace(&mut self.delivered_bytes, taken_bytes));
         }
         taken
+    }
+
+    /// Notes that the consumer comes for more than is there: of what it took it may still have the last batch, which is its
+    /// own once there is nothing more. Returns whether this leaves more room.
+    pub(super) fn asked(&mut self) -> bool {
+        let left = if self.is_done() { 0 } else { self.last_bytes };
+        let released = self.delivered_bytes.saturating_sub(left);
+        self.delivered_bytes -= released;
+        self.budget.release(released);
+        released > 0
+    }
+
+    /// Gives up all that is held, of a stream that has ended.
+    pub(super) fn give_up(&mut self) {
+        self.batches.clear();
+        self.residents.clear();
+        self.queue.clear();
+        self.to_decode.clear();
+        (self.num_ready, self.ready_bytes, self.delivered_bytes) = (0, 0, 0);
+        self.budget.release(self.budget.used());
     }
 
     /// Returns whether every batch has been delivered.
@@ -439,16 +464,20 @@ impl Scheduler {
 
     /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
     ///
-    /// A view is counted as what it shows, though it holds the part until the consumer is done with it.
+    /// A view is counted as what it shows, once its part may have been dropped, though it holds the part until the consumer is
+    /// done with it.
     pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
         self.num_under_way -= 1;
-        let Some(planned) = self.batches.get_mut(index_of(number, self.num_delivered)) else { return };
+        let index = index_of(number, self.num_delivered);
+        let Some(planned) = self.batches.get(index) else { return };
         let Progress::Gathering(reserved, num_rows) = planned.progress else { return };
-        let bytes = if is_view { reserved } else { memory_bytes(&batch) };
+        let bytes = if is_view { self.copied_bytes(planned) } else { memory_bytes(&batch) };
+        let copied = if is_view { 0 } else { bytes };
         self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
-        self.budget.reserve(bytes);
+        self.budget.reserve(copied);
         self.num_ready += 1;
         self.ready_bytes += bytes;
+        let planned = &mut self.batches[index];
         planned.progress = Progress::Ready(batch, bytes);
         for key in std::mem::take(&mut planned.pieces) {
             if let Some(resident) = self.residents.get_mut(&key) {
@@ -462,6 +491,7 @@ impl Scheduler {
             }
             self.drop_if_unwanted(key);
         }
+        self.budget.reserve(bytes - copied);
     }
 
     fn hold(&mut self, key: PieceKey, held: Held, keep: Option<Arc<[u32]>>) {
@@ -570,8 +600,7 @@ impl Scheduler {
     }
 
     fn too_large(&self, piece: PieceId, bytes: u64) -> TooLarge {
-        let held = self.budget.used().saturating_sub(self.delivered_bytes);
-        let needed_bytes = held.saturating_add(bytes);
+        let needed_bytes = self.budget.used().saturating_add(bytes);
         let batch_rows = self.batches.front().map_or(0, |batch| batch.slice.len);
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }
@@ -625,16 +654,30 @@ impl Scheduler {
         Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
     }
 
-    /// Estimates the memory of a batch whose parts are there.
+    /// Estimates the memory that gathering a batch takes whose parts are there.
     fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
         let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
-        let finished = self.finished_row_bytes.saturating_mul(rows.len() as u64);
+        let Some(row_bytes) = self.finished_row_bytes else {
+            return if self.is_view(batch, rows) { 0 } else { self.copied_bytes(batch) };
+        };
+        self.copied_bytes(batch).saturating_add(row_bytes.saturating_mul(rows.len() as u64))
+    }
+
+    /// Returns whether a batch of `rows`, of which nothing is made, is part of what was decoded.
+    fn is_view(&self, batch: &PlannedBatch, rows: &PlannedRows) -> bool {
+        let (PlannedRows::Runs(runs), [key]) = (rows, &*batch.pieces) else { return false };
+        let is_as_decoded = |part: &Resident| matches!(&part.stage, Stage::Ready(held, None) if held.can_be_seen());
+        runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded)
+    }
+
+    /// Estimates the memory of the rows of a batch whose parts are there.
+    fn copied_bytes(&self, batch: &PlannedBatch) -> u64 {
         let of_part = |(key, &count): (&PieceKey, &u32)| {
             let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
             let bytes = u128::from(source.gathered_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        batch.pieces.iter().zip(&batch.row_counts).map(of_part).fold(finished, u64::saturating_add)
+        batch.pieces.iter().zip(&batch.row_counts).map(of_part).fold(0, u64::saturating_add)
     }
 
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {

@@ -16,7 +16,7 @@ use parquet::file::properties::WriterProperties;
 use super::holes::Holes;
 use super::piece::{PieceKey, Task};
 use super::scheduler::Scheduler;
-use super::{BatchStream, Cause, Most, StreamOptions};
+use super::{BatchStream, Cause, Most, Polled, StreamOptions};
 use crate::config;
 use crate::dataset::ReadCost;
 use crate::plan::seed::{Key, Purpose};
@@ -146,7 +146,7 @@ fn an_order_that_names_a_row_twice_is_refused() {
 fn batches_that_follow_parts_hold_all_rows_and_end_where_row_groups_do() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
-    for memory_limit in [900 << 10, 1 << 30] {
+    for memory_limit in [1500 << 10, 1 << 30] {
         let answer = dataset.known_answer().unwrap();
         let reader = EpochReader::try_new(&dataset, answer, OrderSettings::Sequential, memory_limit).unwrap();
         let reader = Arc::new(reader);
@@ -296,6 +296,75 @@ fn what_lies_at_hand_is_decoded_as_far_ahead_as_a_burst_needs() {
     let num_rows: usize = stream.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
     assert_eq!(num_rows, 3200);
     assert!(stream.stats().bytes_decoded > 190 << 20);
+}
+
+/// Starts a stream of large rows, in their order.
+fn stream_of_large_rows(dataset: &Dataset, batch_rows: u32, memory_limit: u64) -> BatchStream {
+    let settings = OrderSettings::Sequential;
+    let reader = EpochReader::try_new(dataset, dataset.known_answer().unwrap(), settings, memory_limit).unwrap();
+    let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None, follows_parts: false };
+    let share = Share::whole(reader.num_rows(), batch_rows);
+    BatchStream::start(&Arc::new(reader), 0, share, options).unwrap()
+}
+
+#[test]
+fn a_batch_fits_beside_its_rows_and_the_batch_before_it_or_is_refused_with_what_it_takes() {
+    const LIMIT: u64 = 16 << 20;
+    let most = |limit: u64| limit + limit / 16 * 3;
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = large_rows(folder.path());
+    // A third of the limit, and nearly half of it.
+    let mut stream = stream_of_large_rows(&dataset, 80, LIMIT);
+    assert_eq!(stream.by_ref().map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 3200);
+    assert!(stream.stats().peak_memory_bytes <= most(LIMIT));
+    let mut stream = stream_of_large_rows(&dataset, 120, LIMIT);
+    let refused = stream.by_ref().find_map(|batch| batch.err());
+    assert!(stream.stats().peak_memory_bytes <= most(LIMIT));
+    let Some(Error::BatchMemory { batch_rows: 120, limit_bytes: LIMIT, needed_bytes }) = refused else {
+        panic!("{refused:?}");
+    };
+    let mut stream = stream_of_large_rows(&dataset, 120, needed_bytes);
+    assert_eq!(stream.by_ref().map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 3200);
+    assert!(stream.stats().peak_memory_bytes <= most(needed_bytes));
+}
+
+#[test]
+fn of_batches_that_were_taken_together_the_last_is_in_the_way_of_the_next() {
+    const LIMIT: u64 = 64 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    // Three are less than the limit, and four more than may be.
+    let mut stream = stream_of_large_rows(&large_rows(folder.path()), 312, LIMIT);
+    let are_ready = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        stream.stats().num_ready == 2
+    });
+    assert!(are_ready);
+    let mut kept = Vec::new();
+    loop {
+        match stream.poll(Duration::from_secs(60), Most { batches: 8, bytes: u64::MAX }).unwrap() {
+            Polled::Batches(batches) => kept.extend(batches),
+            Polled::End => break,
+            Polled::Pending => panic!("nothing came for a minute"),
+        }
+    }
+    assert_eq!(kept.iter().map(|(batch, _)| batch.num_rows()).sum::<usize>(), 3200);
+    assert!(stream.stats().peak_memory_bytes <= LIMIT + LIMIT / 16 * 3);
+}
+
+#[test]
+fn nothing_is_held_at_the_end_nor_once_a_stream_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = large_rows(folder.path());
+    let mut stream = stream_of_large_rows(&dataset, 16, 1 << 30);
+    let first = stream.next().unwrap().unwrap();
+    assert!(stream.stats().memory_bytes >= first.get_array_memory_size() as u64);
+    assert_eq!(stream.by_ref().count(), 199);
+    assert_eq!(stream.stats().memory_bytes, 0);
+    let mut stream = stream_of_large_rows(&dataset, 16, 1 << 30);
+    stream.next().unwrap().unwrap();
+    stream.close();
+    assert_eq!(stream.stats().memory_bytes, 0);
+    assert!(stream.stats().peak_memory_bytes > 0);
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Shared {
         let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
         let holes = Holes::new(holes, options.max_skipped, reader.hole_units().clone());
         let scheduler = Scheduler::new(Arc::clone(&plan), share, options.memory_limit, reader.row_bytes(), holes, cut);
-        let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map_or(0, |finish| finish.row_bytes()));
+        let scheduler = scheduler.with_finished_row_bytes(finish.as_ref().map(|finish| finish.row_bytes()));
         let scheduler = if options.follows_parts { scheduler.following_parts() } else { scheduler };
         let scheduler = match window_bytes {
             None => scheduler.with_bytes_at_hand(options.num_threads),
@@ -169,6 +169,9 @@ impl Shared {
                 }
                 return Ok(Delivered::Batches(taken));
             }
+            if state.scheduler.asked() {
+                self.work.notify_one();
+            }
             if let Some(error) = state.error.take() {
                 state.is_closed = true;
                 return Err(error);
@@ -199,6 +202,9 @@ impl Shared {
         let mut state = self.lock();
         if is_pending(&mut state) {
             state.wait_for_batch();
+            if state.scheduler.asked() {
+                self.work.notify_one();
+            }
         }
         let waited = self.delivery.wait_timeout_while(state, timeout, is_pending);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -211,6 +217,11 @@ impl Shared {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
         self.work.notify_all();
         self.delivery.notify_all();
+    }
+
+    /// Gives up what is held, once no thread works any more.
+    pub(super) fn give_up(&self) {
+        self.lock().scheduler.give_up();
     }
 
     pub(super) fn stats(&self) -> StreamStats {

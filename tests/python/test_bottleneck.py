@@ -49,6 +49,12 @@ def ds(tmp_path):
         ({"seconds_waited_for_memory": 5.0}, "memory: 100% of waiting was for room within 1,024 MiB; raise"),
         ({"seconds_waited_for_memory": 5.0, "rows_evicted": 1234}, "and 1,234 rows were read again"),
         ({"seconds_waited_for_decoding": 5.0}, "decoding: 100% of waiting was for it, at 400 MiB/s a core"),
+        ({"seconds_waited_for_decoding": 5.0, "rows_evicted": 900}, "decoding: 100% of waiting"),
+        (
+            {"seconds_waited_for_decoding": 5.0, "rows_evicted": 53_000},
+            "memory: rows were read 54.0 times, 53,000 of them again for lack of room within 1,024 MiB; raise memory",
+        ),
+        ({"seconds_waited_for_store": 5.0, "rows_evicted": 1000}, "memory: rows were read 2.0 times"),
         ({"seconds_waited_for_gathering": 5.0}, "gathering: 100%"),
         ({"seconds_waited_for_functions": 4.0, "seconds_waited_for_store": 1.0}, "functions: 80% of waiting was for"),
         ({"seconds_waited_for_functions": 2.0, "seconds_waited_for_store": 1e-6}, "the store: 60% of waiting was"),
@@ -71,6 +77,16 @@ def test_waiting_has_a_cause(ds):
     assert 0 < causes <= stats["seconds_waited"] <= stats["seconds"]
     assert stats["bytes_decoded"] >= 50_000 * 8
     assert isinstance(stream.bottleneck(), str)
+
+
+def test_a_loop_that_waits_for_rows_to_be_read_again_waits_for_memory(tmp_path):
+    texts = [f"{row:04}" * 512 for row in range(8000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet", row_group_size=500, use_dictionary=False)
+    stream = fb.load_dataset(tmp_path, split="train").shuffle(1).batches(64, memory_limit=8 << 20)
+    with pytest.warns(fb.PerformanceWarning):
+        assert sum(batch.num_rows for batch in stream) == 8000
+    assert stream.stats()["rows_evicted"] > 8000
+    assert "raise memory_limit or lower shuffle_bytes" in stream.bottleneck()
 
 
 def test_the_time_stops_at_the_end(ds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import hostile
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -170,3 +171,136 @@ def test_a_header_that_counts_otherwise_is_never_another_row(tmp_path, version, 
     for batch in batches if isinstance(batches, list) else [batches]:
         found = pa.table(batch)
         assert found.equals(written.take(found["id"]))
+
+
+PAGE_HEADERS = {"1.0": hostile.PAGE_DATA, "2.0": 8}
+VALUES, ROWS, DEFINITION_BYTES, REPETITION_BYTES = 1, 3, 5, 6
+"""What a data page claims, the last three in version 2."""
+
+NUMBERS = pa.array(range(1000))
+REQUIRED = [pa.field("id", pa.int64(), nullable=False), pa.field("c", pa.int64(), nullable=False)]
+STRUCTS = pa.array([{"a": row % 50} for row in range(1000)])
+LISTS = pa.array([[{"a": row % 50}] for row in range(1000)])
+MAPS = pa.array([[("k", row % 50)] for row in range(1000)], pa.map_(pa.string(), pa.int32()))
+
+
+def write_pages(values: pa.Array, version: str, *, is_required: bool = False, **settings: object) -> bytes:
+    """Writes columns `id` and `c`, in pages of 50 rows."""
+    table = pa.table([NUMBERS, values], pa.schema(REQUIRED) if is_required else ["id", "c"])
+    settings = {"compression": "none", "use_dictionary": False, "write_page_checksum": True} | settings
+    small_pages = {"data_page_version": version, "data_page_size": 1, "write_batch_size": 50}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **small_pages, **settings)
+    return sink.getvalue().to_pybytes()
+
+
+def claiming(body: bytes, version: str, field: int, change: int) -> bytes:
+    """Adds to what the first page of the last column claims."""
+
+    def change_page(header: hostile.Struct) -> None:
+        header[PAGE_HEADERS[version]][field] += change
+
+    return hostile.with_page(body, change_page)
+
+
+SELECTIONS = {
+    "late": lambda ds: list(ds.filter("id < 3 OR id >= 500").batches(64)),
+    "sparse": lambda ds: list(ds.filter("id % 200 = 40").batches(64)),
+    "taken": lambda ds: ds.gather([999, 0, 500]),
+}
+REFUSED = "column `c` in row group 0 of"
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd", "brotli"])
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize(
+    ("version", "field", "change"),
+    [("1.0", VALUES, 2), ("2.0", VALUES, 2), ("2.0", ROWS, 4), ("2.0", ROWS, -4)],
+    ids=["values", "values of version 2", "more rows", "fewer rows"],
+)
+@pytest.mark.parametrize("read", SELECTIONS)
+def test_a_page_of_other_rows_than_it_claims_is_refused(tmp_path, version, field, change, index, codec, read):
+    path = tmp_path / "x.parquet"
+    body = write_pages(NUMBERS, version, is_required=True, compression=codec, write_page_index=index)
+    path.write_bytes(claiming(body, version, field, change))
+    with pytest.raises(fb.DataError, match=REFUSED):
+        SELECTIONS[read](fb.load_dataset(path, split="train"))
+
+
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize(("version", "field"), [("1.0", VALUES), ("2.0", VALUES), ("2.0", ROWS)])
+@pytest.mark.parametrize("values", [LISTS, STRUCTS, MAPS], ids=["lists", "structs", "maps"])
+@pytest.mark.parametrize("read", SELECTIONS)
+def test_a_nested_page_of_other_rows_than_it_claims_is_refused(tmp_path, read, values, version, field, index):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(claiming(write_pages(values, version, write_page_index=index), version, field, -4))
+    with pytest.raises(fb.DataError, match=REFUSED):
+        SELECTIONS[read](fb.load_dataset(path, split="train"))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("change", [50, -4])
+@pytest.mark.parametrize("read", [*SELECTIONS, "all"])
+def test_lists_are_read_though_their_pages_claim_other_rows(tmp_path, read, change, codec):
+    # Before version 12, pyarrow claimed as many rows as values.
+    path = tmp_path / "x.parquet"
+    lists = pa.array([[row, -row] for row in range(1000)], pa.list_(pa.int32()))
+    path.write_bytes(claiming(write_pages(lists, "2.0", compression=codec), "2.0", ROWS, change))
+    batches = (SELECTIONS | READS)[read](fb.load_dataset(path, split="train"))
+    for batch in map(pa.table, batches if isinstance(batches, list) else [batches]):
+        assert batch["c"].to_pylist() == lists.take(batch["id"].combine_chunks()).to_pylist()
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("field", [DEFINITION_BYTES, REPETITION_BYTES])
+@pytest.mark.parametrize("is_required", [True, False])
+@pytest.mark.parametrize("encoding", ["BYTE_STREAM_SPLIT", "PLAIN", "DELTA_BINARY_PACKED"])
+def test_levels_that_a_column_has_not_are_refused(tmp_path, encoding, is_required, field, codec):
+    path = tmp_path / "x.parquet"
+    ways = {"compression": codec, "column_encoding": {"c": encoding, "id": "PLAIN"}}
+    body = write_pages(NUMBERS, "2.0", is_required=is_required, **ways)
+    path.write_bytes(claiming(body, "2.0", field, 2))
+    with pytest.raises(fb.DataError, match=REFUSED):
+        list(fb.load_dataset(path, split="train").batches(64))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "gzip"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_values_split_by_bytes_are_those_that_were_written(tmp_path, version, codec):
+    values = pa.array([None if row % 7 == 0 or 300 <= row < 400 else row for row in range(1000)])
+    ways = {"compression": codec, "column_encoding": {"c": "BYTE_STREAM_SPLIT", "id": "PLAIN"}}
+    (tmp_path / "x.parquet").write_bytes(write_pages(values, version, **ways))
+    found = pa.table(fb.load_dataset(tmp_path / "x.parquet", split="train"))
+    assert found["c"].combine_chunks().equals(values)
+
+
+@pytest.mark.parametrize("read", ["all", "some", "the first"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        (STRUCTS, 1),
+        (LISTS, 1),
+        (pa.array([[True]] * 1000, pa.list_(pa.bool_())), 1),
+        (MAPS, 1),
+        (MAPS, 2),
+        (pa.array([row % 3 == 0 for row in range(1000)]), 1),
+        (NUMBERS.cast(pa.decimal128(22, 2)), 1),
+    ],
+    ids=["structs", "lists of structs", "lists", "keys", "values", "Booleans", "decimals"],
+)
+def test_levels_higher_than_their_column_are_refused(tmp_path, values, column, version, read):
+    path = tmp_path / "x.parquet"
+    body = bytearray(write_pages(values, version, write_page_checksum=False, write_page_index=True))
+    with pq.ParquetFile(pa.BufferReader(bytes(body))) as file:
+        highest = file.schema.column(column).max_definition_level
+        chunk = file.metadata.row_group(0).column(column)
+    # Of nearly all pages: those that have one run of 50 levels.
+    start = chunk.data_page_offset
+    end = start + chunk.total_compressed_size
+    run, higher = (bytes([50 << 1, level]) for level in (highest, highest ^ 8))
+    assert body.count(run, start, end) >= 18
+    body[start:end] = body[start:end].replace(run, higher)
+    path.write_bytes(body)
+    with pytest.raises(fb.DataError, match=f"{REFUSED}.*a level is higher than its column's"):
+        READS[read](fb.load_dataset(path, split="train"))

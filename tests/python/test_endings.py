@@ -269,12 +269,11 @@ going()
 stream = ds.batches(100)
 batches = iter(stream)
 batch = next(batches)
-for thing in (batches, batch):
-    for duplicate in (pickle.dumps, copy.deepcopy):
-        try:
-            duplicate(thing)
-        except TypeError as error:
-            print(error)
+for duplicate in (pickle.dumps, copy.deepcopy):
+    try:
+        duplicate(batches)
+    except TypeError as error:
+        print(error)
 for duplicate in (lambda stream: pickle.loads(pickle.dumps(stream)), copy.deepcopy):
     copied = duplicate(stream)
     print(copied.state_dict() == stream.state_dict(), count(copied))
@@ -284,7 +283,6 @@ going()
         0,
         [
             *["cannot pickle 'generator' object"] * 2,
-            *["cannot pickle 'forebay._lib.Batch' object"] * 2,
             *["True 40000"] * 2,
             "39900",
         ],

@@ -273,6 +273,42 @@ def test_batches_of_small_rows_fit_whatever_others_take(tmp_path, first, limit):
         )
 
 
+def test_batches_of_a_third_of_the_limit_stream_within_it(row_groups):
+    # 8 KiB a row: the batch that the loop has, the next one, and the rows of that.
+    path, num_rows = row_groups["tokens"]
+    rows, used, counted, _ = map(int, run_python(PASS, path, 4 * LIMIT, "in order", 2, 2600).split())
+    assert rows == num_rows
+    assert counted <= 4 * LIMIT * 19 / 16
+    assert used <= 4 * LIMIT * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_batch_that_does_not_fit_beside_the_one_before_it_is_refused_with_what_would_do(row_groups, shuffle):
+    path, num_rows = row_groups["tokens"]
+    ds = fb.load_dataset(path, split="train")
+    ds = ds.shuffle(1, shuffle_bytes=LIMIT // 2) if shuffle else ds
+    # 45 % of the limit.
+    stream = ds.batches(900, memory_limit=LIMIT)
+    with pytest.raises(fb.MemoryLimitError, match=r"a batch of 900 rows needs \d+ bytes.*batch_size") as refused:
+        list(stream)
+    assert stream.stats()["peak_memory_bytes"] <= LIMIT * 19 / 16
+    needed = int(str(refused.value).split(" needs ")[1].split()[0])
+    stream = ds.batches(900, memory_limit=needed)
+    kept = list(stream)
+    assert sum(batch.num_rows for batch in kept) == num_rows
+    assert stream.stats()["peak_memory_bytes"] <= needed * 19 / 16
+
+
+def test_nothing_is_held_after_the_end_or_a_break(row_groups):
+    stream = fb.load_dataset(row_groups["tokens"][0], split="train").shuffle(1).batches(64)
+    for batch in stream:
+        assert stream.stats()["memory_bytes"] >= pa.record_batch(batch).nbytes
+    assert stream.stats()["memory_bytes"] == 0
+    for _ in stream:
+        break
+    assert stream.stats()["memory_bytes"] == 0 < stream.stats()["peak_memory_bytes"]
+
+
 def test_the_batch_that_the_loop_has_is_counted(row_groups):
     stream = fb.load_dataset(row_groups["tokens"][0], split="train").batches(256, memory_limit=LIMIT)
     for batch in stream:

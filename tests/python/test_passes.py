@@ -494,7 +494,6 @@ def test_a_repeated_dataset_stays_so(rows: fb.Dataset) -> None:
         twice.with_format("arrow"),
         twice.select(rows.selection()),
         twice.shard(0, 1),
-        twice.skip(0),
         pickle.loads(pickle.dumps(twice)),
     ):
         assert sum(batch.num_rows for batch in made.batches(50)) == 2 * NUM_ROWS

@@ -14,6 +14,9 @@ use crate::reader::TooLarge;
 /// The part of the limit for the rows of one block, when the window does not fit.
 const BLOCK_SHARE: u64 = 4;
 
+/// By how many sixteenths of the limit the consumer's batch may exceed it: nearly the fifth that a process may take beyond it.
+const EXCESS_SIXTEENTHS: u64 = 3;
+
 impl Scheduler {
     /// Plans the next block, if there is room for it.
     pub(super) fn plan_block(&mut self) -> Result<(), TooLarge> {
@@ -44,8 +47,8 @@ impl Scheduler {
         num_batches.min(MAX_PLANNED_ROWS / self.batch_rows()).min(self.max_block_len).max(1)
     }
 
-    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because only
-    /// the consumer's batch is in the way, or the room that is left free for the next batch.
+    /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because nothing
+    /// is in the way but the room that is left free for the next batch, or a little of the consumer's batch.
     pub(super) fn make_room(&mut self, piece: PieceId, bytes: u64) -> Result<Option<Step>, TooLarge> {
         if self.block == 0
             && let Some(task) = self.compact_finished()
@@ -53,11 +56,19 @@ impl Scheduler {
             return Ok(Some(Step::Do(task)));
         }
         let too_large = self.too_large(piece, bytes);
-        if too_large.needed_bytes <= self.budget.limit() {
+        let limit = self.budget.limit();
+        let excess = self.delivered_bytes.min(limit / 16 * EXCESS_SIXTEENTHS);
+        if too_large.needed_bytes <= limit.saturating_add(excess) {
             return Ok(None);
         }
+        // The consumer will come for more, with no more than the last of them.
+        if self.delivered_bytes > self.last_bytes {
+            return Ok(Some(Step::Wait));
+        }
         if self.block > 0 && self.max_block_len == 1 {
-            return Err(too_large);
+            // The batch's rows, as they are decoded and as they are gathered, though not all of them are here yet.
+            let of_batches = self.room_for_batch().saturating_mul(2).saturating_add(self.delivered_bytes);
+            return Err(TooLarge { needed_bytes: too_large.needed_bytes.max(of_batches), ..too_large });
         }
         self.plan_anew();
         Ok(Some(Step::Again))

@@ -445,7 +445,7 @@ fn filters() -> Vec<Mistake> {
         filter!("big IN (SELECT 1)", Error::Sql { .. }, ["big IN (SELECT 1)"]),
         filter!("big IN ()", Error::Sql { .. }, ["Expected"]),
         filter!("regexp_like(text, '(')", Error::Sql { .. }, ["unclosed group"]),
-        filter!("text SIMILAR TO '('", Error::Sql { .. }, ["unclosed group"]),
+        filter!("text SIMILAR TO '('", Error::Sql { .. }, ["`SIMILAR TO` is not known", "regexp_like"]),
         filter!("1 / 0 > 1", Error::Sql { .. }, ["1 / 0", "Divide by zero", "nullif"]),
         filter!(
             "big > 9223372036854775807 + 1",

@@ -84,12 +84,17 @@ fn build(
     }
     let (len, has_nulls) = arrays.next().ok_or_else(missing)?;
     let mut next = || buffers.next().ok_or_else(missing);
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
     let nulls = has_nulls.then(&mut next).transpose()?;
+    // The builder counts them before it looks.
+    if nulls.as_ref().is_some_and(|bits| bits.len() < len.div_ceil(8)) {
+        return Err(missing());
+    }
     let num_buffers = layout(data_type).buffers.len();
     let of_array = iter::repeat_with(next).take(num_buffers).collect::<Result<Vec<_>, _>>()?;
     let children = children_of(data_type).into_iter().map(|child| build(child, arrays, buffers));
     ArrayDataBuilder::new(data_type.clone())
-        .len(usize::try_from(len).unwrap_or(usize::MAX))
+        .len(len)
         .null_bit_buffer(nulls)
         .buffers(of_array)
         .child_data(children.collect::<Result<_, _>>()?)

@@ -178,7 +178,7 @@ class Read:
         return stats
 
     def close(self) -> None:
-        """Leaves the stream to whoever began it, and ends it now: what it holds is given back."""
+        """Leaves the stream to whoever began it and ends it now, which gives back what it holds."""
         self._is_left = True
 
 

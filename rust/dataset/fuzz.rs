@@ -100,8 +100,8 @@ fn bytes_of(body: &Bytes, range: &Range<u64>) -> Bytes {
 }
 
 /// Decodes by our own decoders and by the `parquet` crate. They find the same, and one error is the other's, as ours leave
-/// to it what they do not take. But the crate reads pages of which no row is wanted, and levels that mean nothing: where
-/// these are damaged, it gives some rows the values of others.
+/// to it what they do not take. But the crate reads pages of which no row is wanted, and compressed levels that mean nothing:
+/// where these are damaged, it gives some rows the values of others.
 fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set: RowSet) {
     let trial = |set| Trial::new(snapshot, place, body, set).map(|trial| trial.within(MAX_MEMORY_BYTES));
     let (Some(whole), Some(trial)) = (trial(RowSet::All), trial(set)) else { return };

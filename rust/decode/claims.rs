@@ -306,7 +306,8 @@ impl<'a> Claims<'a> {
     /// Refuses pages whose levels are not as many as they claim, or higher than the column's, and what contradicts them: other rows
     /// than are claimed, where some are passed over, and values that are stored byte by byte and are more or fewer.
     ///
-    /// The `parquet` crate waits for missing ones for ever, and takes other values for what is too high.
+    /// The `parquet` crate waits for missing ones for ever, and takes other values for what is too high. Not looked at are levels
+    /// of columns without lists that are compressed with the values.
     ///
     /// # Errors
     ///

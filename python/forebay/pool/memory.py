@@ -68,7 +68,7 @@ class Block:
         holder = None if self._reader is None else self._reader()
         if holder is None:
             holder = bytes_of(self.num_bytes).from_buffer(self._map)
-            # Of what it is called with the second is a default. No other thread gets in between: it is none of Python.
+            # `pop` gets the reference as its default. It is no Python code, so no other thread gets in between.
             self._reader = weakref.ref(holder, partial(self._lent.pop, self.number))
             self._lent[self.number] = None
         return memoryview(holder).cast("B")

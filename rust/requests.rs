@@ -1,5 +1,7 @@
 //! Which requests a pass over a dataset makes: exactly these.
 
+mod cells;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use crate::plan::Share;
 use crate::source::recording::Recording;
-use crate::source::{Location, list};
+use crate::source::{Location, Preset, list};
 use crate::{
     BatchStream, Dataset, EpochReader, Io, Metrics, OrderSettings, Progress, Reading, Snapshot, Store, StreamOptions,
 };
@@ -43,9 +45,13 @@ struct Lake {
 
 impl Lake {
     fn open(objects: &[(&str, Vec<u8>)]) -> Self {
+        Self::open_with(objects, Preset::object_storage().unmeasured())
+    }
+
+    fn open_with(objects: &[(&str, Vec<u8>)], preset: Preset) -> Self {
         Io::current().unwrap().block_on(async {
             let recording = Recording::of(objects.iter().cloned()).await;
-            let store = Store::of_client(Arc::clone(&recording) as _);
+            let store = Store::of_client_with(Arc::clone(&recording) as _, preset);
             let listed = list(&store.connect().unwrap(), &Location::parse("s3://b/").unwrap()).await.unwrap();
             let objects = listed.into_iter().map(|listed| (0, listed.object)).collect();
             let snapshot = Snapshot::of_objects(vec![store], objects, &Progress::default()).await.unwrap();
@@ -66,6 +72,11 @@ impl Lake {
     /// Reads a pass over `dataset` and returns the requests for it, sorted by object and offset.
     fn payload(&self, dataset: &Dataset) -> Vec<String> {
         self.recording.take();
+        self.pass(dataset)
+    }
+
+    /// Reads a pass over `dataset` and returns the requests for it and for what was done before, sorted likewise.
+    fn pass(&self, dataset: &Dataset) -> Vec<String> {
         let answer = dataset.known_answer().unwrap();
         let num_rows = answer.selection().num_rows();
         let reader = Arc::new(EpochReader::try_new(dataset, answer, OrderSettings::Sequential, 1 << 30).unwrap());

@@ -4,6 +4,8 @@
 two processes, and torch's DataLoader with two workers over the same stream. Where all cores compute, the loop's own
 work is on them, too; where the function waits, what is left is the cost of handing batches over.
 
+`pinned`: the same batches to pinned memory and to plain memory, which are one on a machine without an accelerator.
+
 `training`: steps of 20 ms on tokens of a store whose first byte is 50 ms late: which share of the time after the first
 batch the loop waits. Readers of formats of their own have the rows converted before, and begin with nothing on disk.
 """
@@ -81,6 +83,24 @@ def measure_map(run: Run, log: Log) -> list[Part]:
             Bar.of(f"map ({function}), 2 processes : DataLoader, 2 workers", _ratios(two, torchs), 1.5),
         ]
     return parts
+
+
+def measure_pinned(run: Run, log: Log) -> list[Part]:
+    """Measures what batches in pinned memory cost."""
+    size: data.Size = "quick" if run.is_quick else "full"
+    folder = data.make("tokens-plain", run.data, size)
+    seen: dict[str, list[dict[str, float]]] = {"forebay": [], "pinned": []}
+    for index in range(run.num_rounds):
+        for loader, rounds in seen.items():
+            order = _order("rate", loader, 0, "wait") | {"source": str(folder)}
+            rounds.append(log.once(f"{loader}, round {index + 1}", partial(_probe, run, order)))
+    plain, pinned = seen.values()
+    names = ("plain memory", "`pin_memory=True`")
+    rows = [[name, f"{_rate(found):.0f}", _cpu(found)] for name, found in zip(names, seen.values(), strict=True)]
+    header = ["", "batches/s", "CPU of the loop's process, µs/batch"]
+    # What differs by less is the machine's noise.
+    bar = Bar.of("batches in pinned memory : in plain memory", _ratios(pinned, plain), 0.95)
+    return [Table("Pinned memory", header, rows), bar]
 
 
 def measure_training(run: Run, log: Log) -> list[Part]:

@@ -44,6 +44,11 @@ def forebay(order: dict[str, Any]) -> Any:
     return _dataset(order).to_torch(_size(order))
 
 
+def pinned(order: dict[str, Any]) -> Any:
+    """A stream into pinned memory."""
+    return _dataset(order).to_torch(_size(order), pin_memory=True)
+
+
 def datasets_streaming(order: dict[str, Any]) -> Any:
     """`datasets`: streaming, its default shuffle buffer, DataLoader."""
     from datasets import load_dataset
@@ -98,7 +103,8 @@ def mosaicml(order: dict[str, Any]) -> Any:
 
 
 LOADERS = {
-    function.__name__: function for function in (mapped, torch_workers, forebay, datasets_streaming, litdata, mosaicml)
+    function.__name__: function
+    for function in (mapped, torch_workers, forebay, pinned, datasets_streaming, litdata, mosaicml)
 }
 
 

@@ -22,7 +22,7 @@ All that is measured is kept as JSON beside the data, by default in `target/benc
 take 45 GB of disk. What this page shows is in `docs/benchmarks`; each case is of one run, and the
 [last table](#when-and-with-which-build) says of which.
 Cases: `tokens`, `tokens-plain`, `embeddings`, `text`, `text-bytes`, `tabular`, `limits`, `shuffle`, `memory`,
-`process`, `scan`, `hub`, `packing`, `images`, `map`, `training`.
+`process`, `scan`, `hub`, `packing`, `images`, `map`, `pinned`, `training`.
 """
 
 NOTES = """\
@@ -141,6 +141,7 @@ chunks and MosaicML MDS, with PIL. Forebay reads Parquet and shuffles.
 **Functions and steps.** A function of a millisecond on batches of 32 rows of *tokens*, a shuffled epoch after one
 that starts the workers. *Compute* holds a core and the interpreter's lock, and shares the cores with the loop; *wait*
 sleeps, which shows the cost of handing batches over. `DataLoader` reads in its workers, and runs the function there.
+*Pinned memory* is that of the same batches of *tokens* without a function: where there is no accelerator it is plain.
 Training is a thousand steps of 20 ms that sleep, as a process does that waits for a GPU; waiting is the time in `next`
 after the first batch. litdata and MosaicML read what they converted, from the same store, into an empty
 folder of each run.

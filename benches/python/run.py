@@ -78,6 +78,7 @@ CASES: dict[str, Case] = {
     "scan": scan.measure,
     "hub": hub_speed.measure,
     "map": mapping.measure_map,
+    "pinned": mapping.measure_pinned,
     "training": mapping.measure_training,
     "packing": shaping.measure_packing,
     "images": shaping.measure_images,

@@ -15,7 +15,7 @@ _HEADER = struct.Struct("=I?")
 """Before each message: its length, and whether a file goes with it."""
 _FILE_BYTES = socket.CMSG_LEN(struct.calcsize("i"))
 _READ_BYTES = 4096
-"""What the loop reads at a time: nearly always whole messages."""
+"""What is read at a time: nearly always whole messages."""
 
 
 class Message(NamedTuple):
@@ -90,7 +90,54 @@ class Channel:
         self.end.close()
 
 
-class LoopChannel(Channel):
+class BufferedChannel(Channel):
+    """One end of a connection that reads several messages at once.
+
+    What waits for this end, `select`, is told of none that was read with another: who takes one takes all.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end)
+        # What was read and not taken. Files come with the first bytes of their messages, or before.
+        self._read = b""
+        self._files: deque[int] = deque()
+        self.is_at_end = False
+        """Whether the other process is gone, and all that it had sent received."""
+
+    def receive(self) -> tuple[Message, int | None] | None:
+        """Returns a message and the file with it, which the caller closes.
+
+        None once the other process is gone, and of an end that does not wait where no whole message is there.
+        """
+        while True:
+            end = _HEADER.size
+            if len(self._read) >= end:
+                num_bytes, has_file = _HEADER.unpack_from(self._read)
+                end += num_bytes
+                if len(self._read) >= end:
+                    body, self._read = self._read[_HEADER.size : end], self._read[end:]
+                    return _message(body), self._files.popleft() if has_file else None
+            if self.is_at_end:
+                return None
+            try:
+                data, ancillary, _, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                data, ancillary = b"", []
+            if ancillary:
+                self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
+            self.is_at_end = not data
+            self._read += data
+
+    def close(self) -> None:
+        """Closes this end, which the other process notices, and the files that were not taken."""
+        while self._files:
+            os.close(self._files.popleft())
+        super().close()
+
+
+class LoopChannel(BufferedChannel):
     """The loop's end of the connection to a worker, which never waits.
 
     The worker waits until the loop has room for what it sends. Were the loop to wait for the worker, too, neither would
@@ -101,11 +148,6 @@ class LoopChannel(Channel):
         super().__init__(end)
         end.setblocking(False)
         self._unsent: deque[tuple[bytes | memoryview, int | None]] = deque()
-        # What was read and not taken. Files come with the first bytes of their messages, or before.
-        self._read = b""
-        self._files: deque[int] = deque()
-        self.is_at_end = False
-        """Whether the other process is gone, and all that it had sent received."""
 
     @property
     def has_unsent(self) -> bool:
@@ -144,36 +186,9 @@ class LoopChannel(Channel):
             else:
                 self._unsent[0] = memoryview(data)[num_sent:], None
 
-    def receive(self) -> tuple[Message, int | None] | None:
-        """Returns a message and the file with it, which the caller closes; None where no whole message is there.
-
-        Several may be read at once: nobody is told of the others by what waits for this end.
-        """
-        while True:
-            end = _HEADER.size
-            if len(self._read) >= end:
-                num_bytes, has_file = _HEADER.unpack_from(self._read)
-                end += num_bytes
-                if len(self._read) >= end:
-                    body, self._read = self._read[_HEADER.size : end], self._read[end:]
-                    return _message(body), self._files.popleft() if has_file else None
-            if self.is_at_end:
-                return None
-            try:
-                data, ancillary, _, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
-            except BlockingIOError:
-                return None
-            except ConnectionError:
-                data, ancillary = b"", []
-            self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
-            self.is_at_end = not data
-            self._read += data
-
     def close(self) -> None:
         """Closes this end, which the other process notices, and the files that were not sent or taken."""
         self._drop_unsent()
-        while self._files:
-            os.close(self._files.popleft())
         super().close()
 
     def _drop_unsent(self) -> None:

@@ -14,7 +14,7 @@ from multiprocessing import connection, parent_process
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from forebay.exceptions import Cause, TransformError
-from forebay.pool.channel import Channel, Message
+from forebay.pool.channel import BufferedChannel, Channel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.pickling import take_apart
 from forebay.transforms import Rows, seed_of, seeds_of, told
@@ -52,7 +52,7 @@ def main(end: socket.socket, life: socket.socket, worker: int, setting: str) -> 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _end_with(life)
     threading.Thread(target=_follow_parent, name="forebay-follow", daemon=True).start()
-    Worker(Channel(end), worker, setting).work()
+    Worker(BufferedChannel(end), worker, setting).work()
 
 
 def _end_with(life: socket.socket) -> None:

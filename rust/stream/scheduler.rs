@@ -21,9 +21,12 @@
 //! the system has to give anew, and has left the processor's caches when it is gathered. A stream that rests is not ahead of
 //! the next batch: while one thread gathers that, the others would decode all the rest.
 //!
-//! [`planning`] says which batches come next and what they need, [`blocks`] what happens when the window does not fit.
+//! [`planning`] says which batches come next and what they need, [`gathering`] which are made of what is there, [`delivery`]
+//! what the consumer takes, and [`blocks`] what happens when the window does not fit.
 
 mod blocks;
+mod delivery;
+mod gathering;
 mod planning;
 mod row_bytes;
 
@@ -32,30 +35,18 @@ use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use rustc_hash::FxHashMap;
 
-use self::planning::planned_bytes;
 use self::row_bytes::RowBytes;
-use super::Most;
 use super::budget::Budget;
 use super::held::Held;
 use super::holes::Holes;
-use super::piece::{Fetched, PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task, wanted_rows};
+use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
 use crate::error::Error;
-use crate::plan::{BatchSlice, EpochPlan, Hole, PieceId, Share, Walk};
+use crate::plan::{EpochPlan, Hole, PieceId, Share, Walk};
 use crate::reader::{Part, TooLarge};
-
-/// The part of the limit for batches that wait for the consumer.
-const READY_SHARE: u64 = 8;
-
-/// Batches gathered ahead of the consumer at least, so that gathering overlaps with training.
-const MIN_READY_BATCHES: usize = 2;
-
-/// Batches gathered ahead of the consumer at most: more would only grow cold.
-const MAX_READY_BATCHES: usize = 8;
 
 /// Others wait while more parts of the first batch than these are on their way: so few may be late without holding up all.
 const FEW_PARTS: usize = 4;
@@ -248,59 +239,6 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the next batch is ready.
-    pub(super) fn has_ready(&self) -> bool {
-        self.batches.front().is_some_and(|batch| matches!(batch.progress, Progress::Ready(..)))
-    }
-
-    /// Returns whether so many batches are ready that more can wait: a thread that is woken for each costs the consumer
-    /// more than all else that it does for a batch.
-    pub(super) fn is_well_ahead(&self) -> bool {
-        self.num_ready > MAX_READY_BATCHES / 2
-    }
-
-    /// Takes the next batches, of those that are ready; none if the next one is not.
-    pub(super) fn deliver(&mut self, most: Most) -> Vec<(RecordBatch, BatchSlice)> {
-        let (mut taken, mut taken_bytes) = (Vec::new(), 0);
-        while taken.len() < most.batches
-            && let Some(Progress::Ready(_, bytes)) = self.batches.front().map(|batch| &batch.progress)
-            && (taken.is_empty() || taken_bytes + bytes <= most.bytes)
-            && let Some(PlannedBatch { progress: Progress::Ready(batch, bytes), slice, .. }) = self.batches.pop_front()
-        {
-            taken_bytes += bytes;
-            self.last_bytes = bytes;
-            taken.push((batch, slice));
-        }
-        self.num_delivered += taken.len() as u64;
-        self.num_ready -= taken.len();
-        self.ready_bytes -= taken_bytes;
-        if !taken.is_empty() {
-            // The consumer gives up what it had before when it has this.
-            self.budget.release(std::mem::replace(&mut self.delivered_bytes, taken_bytes));
-        }
-        taken
-    }
-
-    /// Notes that the consumer comes for more than is there: of what it took it may still have the last batch, which is its
-    /// own once there is nothing more. Returns whether this leaves more room.
-    pub(super) fn asked(&mut self) -> bool {
-        let left = if self.is_done() { 0 } else { self.last_bytes };
-        let released = self.delivered_bytes.saturating_sub(left);
-        self.delivered_bytes -= released;
-        self.budget.release(released);
-        released > 0
-    }
-
-    /// Gives up all that is held, of a stream that has ended.
-    pub(super) fn give_up(&mut self) {
-        self.batches.clear();
-        self.residents.clear();
-        self.queue.clear();
-        self.to_decode.clear();
-        (self.num_ready, self.ready_bytes, self.delivered_bytes) = (0, 0, 0);
-        self.budget.release(self.budget.used());
-    }
-
     /// Returns whether every batch has been delivered.
     pub(super) fn is_done(&self) -> bool {
         self.is_planned_to_end && self.batches.is_empty()
@@ -410,38 +348,6 @@ impl Scheduler {
         is_first
     }
 
-    /// Ends the delivery before batch `number`: it and those behind it are not wanted any more.
-    fn end_before(&mut self, number: u64) {
-        self.end = number;
-        self.is_planned_to_end = true;
-        let index = index_of(number, self.num_delivered).min(self.batches.len());
-        for batch in self.batches.split_off(index) {
-            match batch.progress {
-                Progress::Planned { rows, .. } => self.budget.release(planned_bytes(rows.len())),
-                Progress::Gathering(reserved, num_rows) => {
-                    self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
-                }
-                Progress::Ready(_, bytes) => {
-                    self.budget.release(bytes);
-                    self.num_ready -= 1;
-                    self.ready_bytes -= bytes;
-                }
-            }
-            for key in batch.pieces {
-                if let Some(resident) = self.residents.get_mut(&key) {
-                    resident.num_users -= 1;
-                    resident.is_finished = true;
-                }
-                self.drop_if_unwanted(key);
-            }
-        }
-        let is_wanted = |key: &PieceKey| {
-            let first_needed = self.residents.get(key).and_then(|resident| resident.waiting.first());
-            first_needed.is_some_and(|&first_needed| first_needed < number)
-        };
-        self.queue.retain(is_wanted);
-    }
-
     /// Holds what became of a part, for the batches that wait for it.
     fn arrived(&mut self, key: PieceKey, held: Held) {
         let Some(resident) = self.residents.get_mut(&key) else { return };
@@ -460,38 +366,6 @@ impl Scheduler {
     pub(super) fn compacted(&mut self, key: PieceKey, held: Held, keep: Arc<[u32]>) {
         self.num_under_way -= 1;
         self.hold(key, held, Some(keep));
-    }
-
-    /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
-    ///
-    /// A view is counted as what it shows, once its part may have been dropped, though it holds the part until the consumer is
-    /// done with it.
-    pub(super) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
-        self.num_under_way -= 1;
-        let index = index_of(number, self.num_delivered);
-        let Some(planned) = self.batches.get(index) else { return };
-        let Progress::Gathering(reserved, num_rows) = planned.progress else { return };
-        let bytes = if is_view { self.copied_bytes(planned) } else { memory_bytes(&batch) };
-        let copied = if is_view { 0 } else { bytes };
-        self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
-        self.budget.reserve(copied);
-        self.num_ready += 1;
-        self.ready_bytes += bytes;
-        let planned = &mut self.batches[index];
-        planned.progress = Progress::Ready(batch, bytes);
-        for key in std::mem::take(&mut planned.pieces) {
-            if let Some(resident) = self.residents.get_mut(&key) {
-                resident.num_users -= 1;
-                // Rows that have left may have been the last on their shelf.
-                if let Stage::Ready(held, _) = &resident.stage {
-                    let left = held.memory_bytes();
-                    self.budget.release(resident.charge.saturating_sub(left));
-                    resident.charge = resident.charge.min(left);
-                }
-            }
-            self.drop_if_unwanted(key);
-        }
-        self.budget.reserve(bytes - copied);
     }
 
     fn hold(&mut self, key: PieceKey, held: Held, keep: Option<Arc<[u32]>>) {
@@ -631,104 +505,10 @@ impl Scheduler {
         self.num_under_way += 1;
         Some(Task::Decode { key, fetched })
     }
-
-    /// Gathers batches in order; several at a time, a bounded number ahead of the consumer.
-    fn next_gather(&mut self) -> Result<Step, TooLarge> {
-        let is_planned = |batch: &PlannedBatch| matches!(batch.progress, Progress::Planned { .. });
-        let Some(index) = self.batches.iter().position(is_planned) else { return Ok(Step::Wait) };
-        let is_enough = self.ready_bytes >= self.budget.limit() / READY_SHARE && index >= MIN_READY_BATCHES;
-        let max_ready = if self.is_resting { 1 } else { MAX_READY_BATCHES };
-        if is_enough || index >= max_ready || self.batches[index].is_missing_pieces() {
-            return Ok(Step::Wait);
-        }
-        let bytes = self.gathered_bytes(&self.batches[index]);
-        if !self.budget.has_room(bytes) {
-            if !self.is_stuck() {
-                return Ok(Step::Wait);
-            }
-            let piece = self.batches[index].pieces.first().map_or(PieceId { lane: 0, span: 0 }, |key| key.piece);
-            if let Some(step) = self.make_room(piece, bytes)? {
-                return Ok(step);
-            }
-        }
-        Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
-    }
-
-    /// Estimates the memory that gathering a batch takes whose parts are there.
-    fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
-        let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
-        let Some(row_bytes) = self.finished_row_bytes else {
-            return if self.is_view(batch, rows) { 0 } else { self.copied_bytes(batch) };
-        };
-        self.copied_bytes(batch).saturating_add(row_bytes.saturating_mul(rows.len() as u64))
-    }
-
-    /// Returns whether a batch of `rows`, of which nothing is made, is part of what was decoded.
-    fn is_view(&self, batch: &PlannedBatch, rows: &PlannedRows) -> bool {
-        let (PlannedRows::Runs(runs), [key]) = (rows, &*batch.pieces) else { return false };
-        let is_as_decoded = |part: &Resident| matches!(&part.stage, Stage::Ready(held, None) if held.can_be_seen());
-        runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded)
-    }
-
-    /// Estimates the memory of the rows of a batch whose parts are there.
-    fn copied_bytes(&self, batch: &PlannedBatch) -> u64 {
-        let of_part = |(key, &count): (&PieceKey, &u32)| {
-            let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
-            let bytes = u128::from(source.gathered_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
-            u64::try_from(bytes).unwrap_or(u64::MAX)
-        };
-        batch.pieces.iter().zip(&batch.row_counts).map(of_part).fold(0, u64::saturating_add)
-    }
-
-    fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
-        let planned = &mut self.batches[index];
-        let Progress::Planned { rows, .. } = &planned.progress else { return None };
-        let gathering = Progress::Gathering(bytes, rows.len());
-        let Progress::Planned { rows, .. } = std::mem::replace(&mut planned.progress, gathering) else { return None };
-        self.budget.reserve(bytes);
-        let mut sources = Vec::with_capacity(planned.pieces.len());
-        // Of each part its place among the sources, unless it is lost, and which rows it has left.
-        let mut parts = Vec::with_capacity(planned.pieces.len());
-        let mut is_as_planned = true;
-        for key in &planned.pieces {
-            let Some(Resident { stage: Stage::Ready(held, keep), is_lost, .. }) = self.residents.get(key) else {
-                return None;
-            };
-            let place = u32::try_from(sources.len()).ok().filter(|_| !is_lost);
-            parts.push((place, keep.as_deref()));
-            is_as_planned &= !is_lost && keep.is_none();
-            if !is_lost {
-                sources.push(held.clone());
-            }
-        }
-        let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
-        self.num_under_way += 1;
-        let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
-        Some(Task::Gather { number, slice, sources, rows })
-    }
-}
-
-/// Returns those of `rows` whose parts are not lost, in terms of what is left of each part: its place, and the rows that it
-/// kept, unless these are all.
-fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&[u32]>)]) -> PlannedRows {
-    let mut rows = rows.into_each();
-    rows.retain_mut(|(place, row)| {
-        let (source, keep) = parts[*place as usize];
-        if let Some(keep) = keep {
-            *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
-        }
-        *place = source.unwrap_or_default();
-        source.is_some()
-    });
-    PlannedRows::Each(rows)
 }
 
 fn numbers_of(numbers: impl Iterator<Item = u64> + Send + 'static) -> Peekable<Box<dyn Iterator<Item = u64> + Send>> {
     (Box::new(numbers) as Box<dyn Iterator<Item = u64> + Send>).peekable()
-}
-
-fn memory_bytes(batch: &RecordBatch) -> u64 {
-    batch.get_array_memory_size() as u64
 }
 
 fn index_of(number: u64, num_delivered: u64) -> usize {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, note_wanted};
-use super::{MIN_READY_BATCHES, Scheduler};
+use super::Scheduler;
+use super::gathering::MIN_READY_BATCHES;
 use crate::plan::{BatchSlice, PieceId, RowRef, RowRun};
 use crate::reader::{Part, TooLarge};
 

@@ -1,0 +1,97 @@
+//! What the consumer takes, and where the delivery ends.
+
+use arrow_array::RecordBatch;
+
+use super::super::Most;
+use super::super::piece::{PieceKey, PlannedBatch, Progress};
+use super::gathering::MAX_READY_BATCHES;
+use super::planning::planned_bytes;
+use super::{Scheduler, index_of};
+use crate::plan::BatchSlice;
+
+impl Scheduler {
+    /// Returns whether the next batch is ready.
+    pub(in crate::stream) fn has_ready(&self) -> bool {
+        self.batches.front().is_some_and(|batch| matches!(batch.progress, Progress::Ready(..)))
+    }
+
+    /// Returns whether so many batches are ready that more can wait: a thread that is woken for each costs the consumer
+    /// more than all else that it does for a batch.
+    pub(in crate::stream) fn is_well_ahead(&self) -> bool {
+        self.num_ready > MAX_READY_BATCHES / 2
+    }
+
+    /// Takes the next batches, of those that are ready; none if the next one is not.
+    pub(in crate::stream) fn deliver(&mut self, most: Most) -> Vec<(RecordBatch, BatchSlice)> {
+        let (mut taken, mut taken_bytes) = (Vec::new(), 0);
+        while taken.len() < most.batches
+            && let Some(Progress::Ready(_, bytes)) = self.batches.front().map(|batch| &batch.progress)
+            && (taken.is_empty() || taken_bytes + bytes <= most.bytes)
+            && let Some(PlannedBatch { progress: Progress::Ready(batch, bytes), slice, .. }) = self.batches.pop_front()
+        {
+            taken_bytes += bytes;
+            self.last_bytes = bytes;
+            taken.push((batch, slice));
+        }
+        self.num_delivered += taken.len() as u64;
+        self.num_ready -= taken.len();
+        self.ready_bytes -= taken_bytes;
+        if !taken.is_empty() {
+            // The consumer gives up what it had before when it has this.
+            self.budget.release(std::mem::replace(&mut self.delivered_bytes, taken_bytes));
+        }
+        taken
+    }
+
+    /// Notes that the consumer comes for more than is there: of what it took it may still have the last batch, which is its
+    /// own once there is nothing more. Returns whether this leaves more room.
+    pub(in crate::stream) fn asked(&mut self) -> bool {
+        let left = if self.is_done() { 0 } else { self.last_bytes };
+        let released = self.delivered_bytes.saturating_sub(left);
+        self.delivered_bytes -= released;
+        self.budget.release(released);
+        released > 0
+    }
+
+    /// Gives up all that is held, of a stream that has ended.
+    pub(in crate::stream) fn give_up(&mut self) {
+        self.batches.clear();
+        self.residents.clear();
+        self.queue.clear();
+        self.to_decode.clear();
+        (self.num_ready, self.ready_bytes, self.delivered_bytes) = (0, 0, 0);
+        self.budget.release(self.budget.used());
+    }
+
+    /// Ends the delivery before batch `number`: it and those behind it are not wanted any more.
+    pub(super) fn end_before(&mut self, number: u64) {
+        self.end = number;
+        self.is_planned_to_end = true;
+        let index = index_of(number, self.num_delivered).min(self.batches.len());
+        for batch in self.batches.split_off(index) {
+            match batch.progress {
+                Progress::Planned { rows, .. } => self.budget.release(planned_bytes(rows.len())),
+                Progress::Gathering(reserved, num_rows) => {
+                    self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
+                }
+                Progress::Ready(_, bytes) => {
+                    self.budget.release(bytes);
+                    self.num_ready -= 1;
+                    self.ready_bytes -= bytes;
+                }
+            }
+            for key in batch.pieces {
+                if let Some(resident) = self.residents.get_mut(&key) {
+                    resident.num_users -= 1;
+                    resident.is_finished = true;
+                }
+                self.drop_if_unwanted(key);
+            }
+        }
+        let is_wanted = |key: &PieceKey| {
+            let first_needed = self.residents.get(key).and_then(|resident| resident.waiting.first());
+            first_needed.is_some_and(|&first_needed| first_needed < number)
+        };
+        self.queue.retain(is_wanted);
+    }
+}

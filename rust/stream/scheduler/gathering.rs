@@ -1,0 +1,146 @@
+//! Which batches are gathered, and what they are counted as.
+
+use arrow_array::RecordBatch;
+
+use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task};
+use super::planning::planned_bytes;
+use super::{Scheduler, Step, index_of};
+use crate::plan::PieceId;
+use crate::reader::TooLarge;
+
+/// The part of the limit for batches that wait for the consumer.
+const READY_SHARE: u64 = 8;
+
+/// Batches gathered ahead of the consumer at least, so that gathering overlaps with training.
+pub(super) const MIN_READY_BATCHES: usize = 2;
+
+/// Batches gathered ahead of the consumer at most: more would only grow cold.
+pub(super) const MAX_READY_BATCHES: usize = 8;
+
+impl Scheduler {
+    /// Gathers batches in order; several at a time, a bounded number ahead of the consumer.
+    pub(super) fn next_gather(&mut self) -> Result<Step, TooLarge> {
+        let is_planned = |batch: &PlannedBatch| matches!(batch.progress, Progress::Planned { .. });
+        let Some(index) = self.batches.iter().position(is_planned) else { return Ok(Step::Wait) };
+        let is_enough = self.ready_bytes >= self.budget.limit() / READY_SHARE && index >= MIN_READY_BATCHES;
+        let max_ready = if self.is_resting { 1 } else { MAX_READY_BATCHES };
+        if is_enough || index >= max_ready || self.batches[index].is_missing_pieces() {
+            return Ok(Step::Wait);
+        }
+        let bytes = self.gathered_bytes(&self.batches[index]);
+        if !self.budget.has_room(bytes) {
+            if !self.is_stuck() {
+                return Ok(Step::Wait);
+            }
+            let piece = self.batches[index].pieces.first().map_or(PieceId { lane: 0, span: 0 }, |key| key.piece);
+            if let Some(step) = self.make_room(piece, bytes)? {
+                return Ok(step);
+            }
+        }
+        Ok(self.gather(index, bytes).map_or(Step::Wait, Step::Do))
+    }
+
+    /// Estimates the memory that gathering a batch takes whose parts are there.
+    fn gathered_bytes(&self, batch: &PlannedBatch) -> u64 {
+        let Progress::Planned { rows, .. } = &batch.progress else { return 0 };
+        let Some(row_bytes) = self.finished_row_bytes else {
+            return if self.is_view(batch, rows) { 0 } else { self.copied_bytes(batch) };
+        };
+        self.copied_bytes(batch).saturating_add(row_bytes.saturating_mul(rows.len() as u64))
+    }
+
+    /// Returns whether a batch of `rows`, of which nothing is made, is part of what was decoded.
+    fn is_view(&self, batch: &PlannedBatch, rows: &PlannedRows) -> bool {
+        let (PlannedRows::Runs(runs), [key]) = (rows, &*batch.pieces) else { return false };
+        let is_as_decoded = |part: &Resident| matches!(&part.stage, Stage::Ready(held, None) if held.can_be_seen());
+        runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded)
+    }
+
+    /// Estimates the memory of the rows of a batch whose parts are there.
+    fn copied_bytes(&self, batch: &PlannedBatch) -> u64 {
+        let of_part = |(key, &count): (&PieceKey, &u32)| {
+            let Some(Resident { stage: Stage::Ready(source, _), .. }) = self.residents.get(key) else { return 0 };
+            let bytes = u128::from(source.gathered_bytes()) * u128::from(count) / (source.num_rows() as u128).max(1);
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        batch.pieces.iter().zip(&batch.row_counts).map(of_part).fold(0, u64::saturating_add)
+    }
+
+    fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
+        let planned = &mut self.batches[index];
+        let Progress::Planned { rows, .. } = &planned.progress else { return None };
+        let gathering = Progress::Gathering(bytes, rows.len());
+        let Progress::Planned { rows, .. } = std::mem::replace(&mut planned.progress, gathering) else { return None };
+        self.budget.reserve(bytes);
+        let mut sources = Vec::with_capacity(planned.pieces.len());
+        // Of each part its place among the sources, unless it is lost, and which rows it has left.
+        let mut parts = Vec::with_capacity(planned.pieces.len());
+        let mut is_as_planned = true;
+        for key in &planned.pieces {
+            let Some(Resident { stage: Stage::Ready(held, keep), is_lost, .. }) = self.residents.get(key) else {
+                return None;
+            };
+            let place = u32::try_from(sources.len()).ok().filter(|_| !is_lost);
+            parts.push((place, keep.as_deref()));
+            is_as_planned &= !is_lost && keep.is_none();
+            if !is_lost {
+                sources.push(held.clone());
+            }
+        }
+        let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
+        self.num_under_way += 1;
+        let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
+        Some(Task::Gather { number, slice, sources, rows })
+    }
+
+    /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
+    ///
+    /// A view is counted as what it shows, once its part may have been dropped, though it holds the part until the consumer is
+    /// done with it.
+    pub(in crate::stream) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
+        self.num_under_way -= 1;
+        let index = index_of(number, self.num_delivered);
+        let Some(planned) = self.batches.get(index) else { return };
+        let Progress::Gathering(reserved, num_rows) = planned.progress else { return };
+        let bytes = if is_view { self.copied_bytes(planned) } else { memory_bytes(&batch) };
+        let copied = if is_view { 0 } else { bytes };
+        self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
+        self.budget.reserve(copied);
+        self.num_ready += 1;
+        self.ready_bytes += bytes;
+        let planned = &mut self.batches[index];
+        planned.progress = Progress::Ready(batch, bytes);
+        for key in std::mem::take(&mut planned.pieces) {
+            if let Some(resident) = self.residents.get_mut(&key) {
+                resident.num_users -= 1;
+                // Rows that have left may have been the last on their shelf.
+                if let Stage::Ready(held, _) = &resident.stage {
+                    let left = held.memory_bytes();
+                    self.budget.release(resident.charge.saturating_sub(left));
+                    resident.charge = resident.charge.min(left);
+                }
+            }
+            self.drop_if_unwanted(key);
+        }
+        self.budget.reserve(bytes - copied);
+    }
+}
+
+/// Returns those of `rows` whose parts are not lost, in terms of what is left of each part: its place, and the rows that it
+/// kept, unless these are all.
+fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&[u32]>)]) -> PlannedRows {
+    let mut rows = rows.into_each();
+    rows.retain_mut(|(place, row)| {
+        let (source, keep) = parts[*place as usize];
+        if let Some(keep) = keep {
+            *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
+        }
+        *place = source.unwrap_or_default();
+        source.is_some()
+    });
+    PlannedRows::Each(rows)
+}
+
+fn memory_bytes(batch: &RecordBatch) -> u64 {
+    batch.get_array_memory_size() as u64
+}

@@ -27,7 +27,7 @@ pub const LOCAL_GAP_BYTES: u64 = 16 << 10;
 /// A larger range is split, because one connection does not fill a network.
 pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
-/// No range is split into parts below this size.
+/// Nothing is split in order to be read in requests below this size.
 pub const LEAST_REQUEST_BYTES: u64 = 1 << 20;
 
 /// The body of such a smaller request takes this part of the time until its answer.

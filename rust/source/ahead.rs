@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use tokio::task::AbortHandle;
 
-use super::coalesce::{Gap, merge};
+use super::coalesce::{Gap, at_most, merge};
 use super::read::read_merged;
 use super::{Connection, Object, Written};
 use crate::config;
@@ -155,7 +155,7 @@ fn id_of(object: &Object) -> Id {
 }
 
 /// Divides ranges, which do not overlap, among reads: those that are [merged](merge), where they span no more than
-/// `max_bytes`.
+/// [`at_most`] `max_bytes`.
 fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>> {
     let merged = merge(ranges, gap);
     let holder = |range: &Range<u64>| merged.partition_point(|merged| merged.end <= range.start);
@@ -163,7 +163,8 @@ fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>
     sorted.sort_unstable_by_key(|range| range.start);
     let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
     for range in sorted {
-        let fits = |first: &Range<u64>| range.end - first.start <= max_bytes && holder(first) == holder(&range);
+        let fits =
+            |first: &Range<u64>| range.end - first.start <= at_most(max_bytes) && holder(first) == holder(&range);
         match parts.last_mut() {
             Some(part) if part.first().is_some_and(fits) => part.push(range),
             _ => parts.push(vec![range]),
@@ -284,7 +285,7 @@ mod tests {
             let parts = parts(&ranges, gap, max_bytes);
             for part in &parts {
                 let span = part[part.len() - 1].end - part[0].start;
-                prop_assert!(part.len() == 1 || span <= max_bytes);
+                prop_assert!(part.len() == 1 || span <= at_most(max_bytes));
             }
             // Without a bound each is what is merged.
             let whole = super::parts(&ranges, gap, u64::MAX);

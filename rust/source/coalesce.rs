@@ -65,16 +65,21 @@ pub(crate) fn planned(ranges: &[Range<u64>], preset: &Preset) -> Vec<Range<u64>>
     split(&merge(ranges, gap), preset.max_request_bytes)
 }
 
-/// Cuts ranges into parts of nearly equal size, none above `max_bytes`.
+/// Cuts ranges into parts of nearly equal size, none above [`at_most`] `max_bytes`.
 pub(super) fn split(ranges: &[Range<u64>], max_bytes: u64) -> Vec<Range<u64>> {
     let mut parts = Vec::with_capacity(ranges.len());
     for range in ranges {
         let len = range.end - range.start;
-        let num_parts = len.div_ceil(max_bytes.max(1)).max(1);
+        let num_parts = len.div_ceil(at_most(max_bytes)).max(1);
         let cut = |part: u64| range.start + len / num_parts * part + (len % num_parts).min(part);
         parts.extend((0..num_parts).map(|part| cut(part)..cut(part + 1)));
     }
     parts
+}
+
+/// Returns how large requests are at most that should be of `max_bytes`: a quarter more is no reason for another.
+pub(super) fn at_most(max_bytes: u64) -> u64 {
+    max_bytes.saturating_add(max_bytes / 4).max(1)
 }
 
 #[cfg(test)]
@@ -153,7 +158,8 @@ mod tests {
             let parts = split(std::slice::from_ref(&(start..start + len)), max);
             prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (start, start + len));
             prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
-            prop_assert!(parts.iter().all(|part| part.end - part.start <= max));
+            prop_assert!(parts.iter().all(|part| part.end - part.start <= at_most(max)));
+            prop_assert_eq!(parts.len() == 1, len <= at_most(max));
         }
     }
 }

@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_large_range_is_one_buffer_whatever_the_requests() {
-        let len = usize::try_from(config::MAX_REQUEST_BYTES * 5 / 2).unwrap();
+        let len = usize::try_from(config::MAX_REQUEST_BYTES * 7 / 2).unwrap();
         let body: Vec<u8> = (0..len).map(|place| u8::try_from(place % 251).unwrap()).collect();
         let io = Io::current().unwrap();
         io.block_on(async {

@@ -39,7 +39,10 @@ impl<'a> Jpeg<'a> {
         if !segments::is_whole(bytes) {
             return Err(broken("JPEG", "it is truncated: the end of the image is missing"));
         }
-        let mut decoder = read_header(bytes, ColorSpace::RGBA)?;
+        let mut decoder = read_header(bytes, ColorSpace::RGBA).map_err(|error| match segments::rare_coding(bytes) {
+            Some(coding) => format!("the JPEG image is coded {coding}, which is not supported"),
+            None => error,
+        })?;
         if !decoder.input_colorspace().is_some_and(is_usual) {
             // Inks and RGB come out wrong with an alpha, or not at all.
             decoder = read_header(bytes, ColorSpace::RGB)?;

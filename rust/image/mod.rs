@@ -78,7 +78,8 @@ impl<'a> ImageDecoder<'a> {
     }
 
     fn decode_trusting(&mut self, bytes: &[u8], draws: impl FnOnce() -> Draws, out: &mut [u8]) -> Result<(), String> {
-        let opened = Opened::open(bytes)?;
+        let bytes = open::corrected(bytes);
+        let opened = Opened::open(&bytes)?;
         let (stored, orientation) = (opened.extent(), opened.orientation());
         self.settings.check_extent(stored)?;
         let placed = Placed::choose(self.settings, orientation.upright(stored), draws);

@@ -1,5 +1,6 @@
 //! Tells what an image is by its first bytes, and reads its header.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use super::Extent;
@@ -7,6 +8,7 @@ use super::crop::Box2;
 use super::jpeg::Jpeg;
 use super::layout::Orientation;
 use super::png::Png;
+use super::segments;
 use super::webp::WebP;
 
 /// An image whose header was read.
@@ -65,4 +67,12 @@ impl<'a> Opened<'a> {
 /// Returns what a decoder said.
 pub(super) fn broken(kind: &str, error: impl Display) -> String {
     format!("the {kind} image is broken: {error}")
+}
+
+/// Returns an image that says what is true of its colours.
+pub(super) fn corrected(bytes: &[u8]) -> Cow<'_, [u8]> {
+    match bytes {
+        [0xff, 0xd8, ..] => segments::corrected(bytes),
+        _ => Cow::Borrowed(bytes),
+    }
 }

@@ -8,8 +8,15 @@ use super::layout::Orientation;
 use super::open::broken;
 use super::{Extent, exif, to_pixels};
 
+/// Bytes before the first chunk.
+const SIGNATURE: usize = 8;
+
+/// Bytes behind the contents of a chunk.
+const CHECKSUM: usize = 4;
+
 /// A PNG image whose header was read.
 pub(super) struct Png<'a> {
+    bytes: &'a [u8],
     reader: Reader<Cursor<&'a [u8]>>,
 }
 
@@ -21,7 +28,7 @@ impl<'a> Png<'a> {
         // Compressed text and profiles are the other bombs of this format.
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
-        Ok(Self { reader: decoder.read_info().map_err(|error| broken("PNG", error))? })
+        Ok(Self { bytes, reader: decoder.read_info().map_err(|error| broken("PNG", error))? })
     }
 
     pub(super) fn extent(&self) -> Extent {
@@ -30,7 +37,7 @@ impl<'a> Png<'a> {
     }
 
     pub(super) fn orientation(&self) -> Orientation {
-        self.reader.info().exif_metadata.as_ref().map_or_else(Orientation::default, |exif| exif::orientation(exif))
+        metadata(self.bytes).map_or_else(Orientation::default, exif::orientation)
     }
 
     pub(super) fn decode(mut self, pixels: &mut Vec<u8>) -> Result<Extent, String> {
@@ -44,5 +51,19 @@ impl<'a> Png<'a> {
             true => Ok(extent),
             false => Err(broken("PNG", "its pixels are not as many as its header says")),
         }
+    }
+}
+
+/// Returns the EXIF metadata. They may stand behind the pixels, which the decoder has not read by then.
+fn metadata(bytes: &[u8]) -> Option<&[u8]> {
+    let mut rest = bytes.get(SIGNATURE..)?;
+    loop {
+        let (length, chunk) = rest.split_first_chunk::<4>()?;
+        let (kind, chunk) = chunk.split_first_chunk::<4>()?;
+        let (contents, behind) = chunk.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        if kind == b"eXIf" {
+            return Some(contents);
+        }
+        rest = behind.get(CHECKSUM..)?;
     }
 }

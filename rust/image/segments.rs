@@ -5,13 +5,20 @@
 //! 0 or is the marker of a restart, so the next segment is found as anywhere else. Bytes between segments, which should
 //! not be there, are passed over, as decoders do.
 
+use std::borrow::Cow;
+
 const STUFFED: u8 = 0x00;
 const TEMPORARY: u8 = 0x01;
 const RESTARTS: std::ops::RangeInclusive<u8> = 0xd0..=0xd7;
 const START: u8 = 0xd8;
 const END: u8 = 0xd9;
 const SCAN: u8 = 0xda;
+const JFIF: u8 = 0xe0;
 const METADATA: u8 = 0xe1;
+const ADOBE: u8 = 0xee;
+
+/// Where Adobe's segment says what was done to the colours: 0 for nothing, 1 for light and colours apart.
+const TRANSFORM_PLACE: usize = 11;
 
 /// Returns whether the end of an image is there. Decoders paint what is missing grey.
 ///
@@ -25,6 +32,52 @@ pub(super) fn exif(bytes: &[u8]) -> Vec<u8> {
     let header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
     let metadata = header.filter(|segment| segment.marker == METADATA);
     metadata.filter_map(|segment| segment.contents.strip_prefix(b"Exif\0\0")).collect::<Vec<_>>().concat()
+}
+
+/// Returns how an image is coded where nobody here can decode it. Hardly any program writes such images.
+pub(super) fn rare_coding(bytes: &[u8]) -> Option<&'static str> {
+    let mut header = Segments::new(bytes).take_while(|segment| segment.marker != SCAN);
+    header.find_map(|segment| match segment.marker {
+        0xc3 => Some("without losses"),
+        0xc5..=0xc7 => Some("hierarchically"),
+        0xc9..=0xcb | 0xcd..=0xcf => Some("arithmetically"),
+        _ => None,
+    })
+}
+
+/// Returns an image that says of three components what libjpeg takes them for.
+///
+/// Those of JFIF are light and colours apart whatever else is said, and so are those of which Adobe's segment says nothing
+/// that is known.
+pub(super) fn corrected(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let mut bytes = Cow::Borrowed(bytes);
+    if let Some(place) = wrong_transform(&bytes)
+        && let Some(transform) = bytes.to_mut().get_mut(place)
+    {
+        *transform = 1;
+    }
+    bytes
+}
+
+fn wrong_transform(bytes: &[u8]) -> Option<usize> {
+    let (mut is_jfif, mut adobe, mut num_components) = (false, None, 0);
+    for segment in Segments::new(bytes).take_while(|segment| segment.marker != SCAN) {
+        let contents = segment.contents;
+        match segment.marker {
+            JFIF => is_jfif |= contents.starts_with(b"JFIF\0"),
+            ADOBE if contents.starts_with(b"Adobe") && contents.len() > TRANSFORM_PLACE => {
+                adobe = Some(segment.place + TRANSFORM_PLACE);
+            }
+            marker if is_frame(marker) => num_components = *contents.get(5)?,
+            _ => {}
+        }
+    }
+    let place = adobe.filter(|_| num_components == 3)?;
+    let is_wrong = match *bytes.get(place)? {
+        0 => is_jfif,
+        transform => transform != 1,
+    };
+    is_wrong.then_some(place)
 }
 
 /// What the scans of an image hold.
@@ -60,7 +113,7 @@ impl Frame {
         let mut frame = None;
         for segment in Segments::new(bytes) {
             match segment.marker {
-                0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => frame = Some(segment),
+                marker if is_frame(marker) => frame = Some(segment),
                 SCAN => return Self::new(&frame?, *segment.contents.first()?),
                 _ => {}
             }
@@ -86,6 +139,10 @@ impl Frame {
             has_middle: !sampled.clone().all(|other| is_extreme(other.0, across) && is_extreme(other.1, down)),
         })
     }
+}
+
+fn is_frame(marker: u8) -> bool {
+    matches!(marker, 0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf)
 }
 
 /// A segment, or the marker of the end, which says nothing.

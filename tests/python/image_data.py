@@ -46,16 +46,24 @@ def turned(image: Image.Image, orientation: int, kind: str = "JPEG", **options: 
     return encoded(image, kind, exif=exif, **options)
 
 
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """Returns a chunk of a PNG."""
+    body = kind + data
+    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def with_exif_behind(body: bytes, exif: bytes) -> bytes:
+    """Returns a PNG with EXIF metadata behind its pixels, where some programs write them."""
+    end = png_chunk(b"IEND", b"")
+    return body.removesuffix(end) + png_chunk(b"eXIf", exif) + end
+
+
 def raw_png(rows: Sequence[bytes], width: int, height: int, depth: int, colour: int) -> bytes:
     """Returns a PNG of kinds that PIL does not write, or one whose header lies."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 def with_jpeg_size(body: bytes, width: int, height: int) -> bytes:

@@ -21,6 +21,7 @@ from image_data import (
     segment,
     turned,
     with_exif,
+    with_exif_behind,
     with_jpeg_size,
     with_segments,
     with_webp_size,
@@ -69,8 +70,10 @@ def difference(tensor: torch.Tensor, expected: np.ndarray) -> float:
 
 PHOTO = photo(320, 240)
 INKS = PHOTO.convert("CMYK")
-# Says that three components are red, green and blue, whatever their names.
+# Says that three components are red, green and blue, whatever their names; but not beside JFIF, which has none such.
 AS_RGB = segment(0xEE, b"Adobe\0\x64\0\0\0\0\0")
+# Says of three components what there is of four only.
+AS_INKS = segment(0xEE, b"Adobe\0\x64\0\0\0\0\2")
 COARSE, FINE, UNALIKE = ((2, 2), (1, 1), (1, 1)), ((1, 1), (2, 2), (2, 2)), ((2, 1), (1, 2), (1, 1))
 GREY16 = (np.arange(240 * 320, dtype=np.uint32) * 65_535 // (240 * 320)).astype(">u2").reshape(240, 320)
 RGB16 = np.stack([GREY16, GREY16[::-1], GREY16[:, ::-1]], -1).astype(">u2")
@@ -89,6 +92,11 @@ KINDS = {
     "jpeg, a scan for each component, stored as RGB": with_segments(
         raw_jpeg(PHOTO, [(1, 1)] * 3, "components"), AS_RGB
     ),
+    "jpeg, JFIF that says it is RGB": with_segments(encoded(PHOTO, "JPEG", quality=90), AS_RGB),
+    "jpeg, progressive JFIF that says it is RGB": with_segments(encoded(PHOTO, "JPEG", progressive=True), AS_RGB),
+    "jpeg, JFIF that says it is of inks": with_segments(encoded(PHOTO, "JPEG", quality=90), AS_INKS),
+    "jpeg, three colours that say they are inks": with_segments(raw_jpeg(PHOTO, COARSE), AS_INKS),
+    "jpeg, large JFIF that says it is RGB": with_segments(encoded(photo(2100, 1700), "JPEG", quality=90), AS_RGB),
     "jpeg, a scan for each ink": raw_jpeg(INKS, ((2, 2), (1, 1), (1, 1), (2, 2)), "components"),
     "jpeg, colours finer than light": raw_jpeg(PHOTO, FINE),
     "jpeg, colours finer than light, progressive": raw_jpeg(PHOTO, FINE, "details"),
@@ -155,6 +163,12 @@ def test_webp_and_png_are_turned_upright_too(tmp_path: Path) -> None:
     bodies = [turned(PHOTO, 6, kind) for kind in ("PNG", "WEBP")]
     for tensor, body in zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True):
         assert difference(tensor, reference(body)) <= 2
+
+
+def test_a_png_may_say_its_orientation_behind_its_pixels(tmp_path: Path) -> None:
+    bodies = [with_exif_behind(KINDS["png"], exif_orientation(number)) for number in range(1, 9)]
+    for tensor, body in zip(decoded(dataset(tmp_path, bodies)), bodies, strict=True):
+        assert difference(tensor, reference(body)) <= 0.5
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -335,6 +349,14 @@ BROKEN: dict[str, tuple[bytes | None, str]] = {
     "a jpeg of half of four": (
         raw_jpeg(photo(300, 200), ((4, 1), (2, 1), (1, 1)), "components"),
         "the JPEG image is sampled in a way that is not supported",
+    ),
+    "a jpeg coded arithmetically": (
+        KINDS["jpeg"].replace(b"\xff\xc0", b"\xff\xc9", 1),
+        "the JPEG image is coded arithmetically, which is not supported",
+    ),
+    "a jpeg coded without losses": (
+        KINDS["jpeg"].replace(b"\xff\xc0", b"\xff\xc3", 1),
+        "the JPEG image is coded without losses, which is not supported",
     ),
     "a truncated png": (KINDS["png"][:5000], "the PNG image is broken"),
     "a truncated webp": (KINDS["webp, lossless"][:5000], "the WebP image is broken"),

@@ -21,6 +21,10 @@ use crate::panics;
 use crate::plan::{self, Page, RowGroupLayout};
 use crate::source::Object;
 
+/// What is said where the libraries that derive Arrow types panic; what they said follows.
+const UNREADABLE_SCHEMA: &str =
+    "its schema is corrupt, or has a type that is not read, as Polars' integers of 128 bits";
+
 /// One Parquet object of a dataset: its footer, and how its columns become the dataset's.
 #[derive(Debug, Clone)]
 pub struct Fragment {
@@ -76,9 +80,9 @@ impl Fragment {
         let trimmed = footer::trim(tail, &footer.metadata);
         let packed = packed.unwrap_or_else(|| trimmed.pack());
         let kept = Kept::of(&footer.metadata, &tail.pieces, keep_bytes);
-        // Deriving types may panic on hostile footers.
+        // Deriving types may panic on hostile footers, and on types that only their writer knows.
         let types = panics::caught(|| schemas.types(Arc::new(footer.metadata), footer.schema_bytes))
-            .map_err(|_| refuse("its schema is corrupt".into()))?
+            .map_err(|said| refuse(format!("{UNREADABLE_SCHEMA}: {said}")))?
             .map_err(|error| refuse(error.to_string()))?;
         if let Some(column) = &types.duplicate {
             return Err(Error::DuplicateColumn { url: object.url.clone(), column: column.clone() });

@@ -615,3 +615,10 @@ def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     for read in (lambda: list(ds.take(1)), lambda: ds[0], lambda: list(ds.iter(2)), lambda: next(iter(to_lists))):
         with pytest.raises(fb.DataError, match=r"column `x` in row group 0 of `.*rows\.parquet`"):
             read()
+
+
+def test_a_file_with_a_type_that_only_its_writer_knows_is_not_only_called_corrupt(tmp_path: Path) -> None:
+    pl.DataFrame({"x": pl.Series([1, 2, 3], dtype=pl.Int128)}).write_parquet(tmp_path / "rows.parquet")
+    says = r"`.*rows\.parquet` is not a readable Parquet file: .* a type that is not read, .* 128 bits: .*bit width of 128"
+    with pytest.raises(fb.DataError, match=says):
+        fb.load_dataset(tmp_path, split="train")

@@ -231,6 +231,25 @@ def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
     assert of_tight["peak_memory_bytes"] <= 24 * MIB * 1.02
 
 
+@pytest.mark.parametrize(
+    ("limit", "num_rows", "kind"),
+    [(8 * MIB, 300_000, pa.int64()), (1 * MIB, 60_000, pa.int8()), (8 * MIB, 1_500_000, pa.int8())],
+    ids=["all fit", "all fit into the least limit", "the window does not fit"],
+)
+def test_what_is_planned_of_small_rows_is_within_a_small_limit(tmp_path, limit, num_rows, kind):
+    # A planned row takes more than these rows themselves.
+    table = pa.table(
+        {"id": np.arange(num_rows, dtype=np.int32), "label": pa.array(np.arange(num_rows) % 100).cast(kind)}
+    )
+    settings = {"write_page_index": True, "data_page_size": 1 << 14, "write_batch_size": 64, "use_dictionary": False}
+    pq.write_table(table, tmp_path / "x.parquet", **settings)
+    shuffled = fb.load_dataset(tmp_path, split="train").shuffle(1, shuffle_bytes=64 * MIB)
+    stream = shuffled.batches(100, memory_limit=limit, num_threads=2)
+    ids = np.concatenate([pa.record_batch(batch)["id"].to_numpy() for batch in stream])
+    assert (np.sort(ids) == np.arange(num_rows)).all()
+    assert stream.stats()["peak_memory_bytes"] <= limit * 1.2
+
+
 def test_the_rows_of_a_part_that_the_order_has_left_are_kept_alone(tmp_path):
     # Without a page index row groups are held whole, and two do not fit. A batch takes the end of one, the start of
     # the next.

@@ -6,7 +6,7 @@
 //! half as long. What is read more than once is counted.
 
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
-use super::planning::{MAX_PLANNED_ROWS, planned_bytes};
+use super::planning::planned_bytes;
 use super::{Scheduler, Step, numbers_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
@@ -39,12 +39,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Returns how many batches the rows of one block fill.
+    /// Returns how many batches the rows of one block fill, with what it takes to plan them.
     fn block_len(&self) -> usize {
         let room = self.budget.limit().saturating_sub(self.largest_part) / BLOCK_SHARE;
-        let batch_bytes = self.row_bytes.of(self.batch_rows()).max(1);
+        let num_rows = self.batch_rows();
+        let batch_bytes = self.row_bytes.of(num_rows).saturating_add(planned_bytes(num_rows)).max(1);
         let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
-        num_batches.min(MAX_PLANNED_ROWS / self.batch_rows()).min(self.max_block_len).max(1)
+        num_batches.min(self.max_busy_planned_rows() / num_rows).min(self.max_block_len).max(1)
     }
 
     /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because nothing

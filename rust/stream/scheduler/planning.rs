@@ -11,8 +11,11 @@ use super::gathering::MIN_READY_BATCHES;
 use crate::plan::{BatchSlice, PieceId, RowRef, RowRun};
 use crate::reader::{Part, TooLarge};
 
-/// Rows planned ahead, while there is something else to do.
-pub(super) const MAX_PLANNED_ROWS: usize = 1 << 18;
+/// Rows planned ahead at most, while there is something else to do.
+const MAX_PLANNED_ROWS: usize = 1 << 18;
+
+/// The part of the limit that they may take: they are planned whether there is room or not.
+const MOST_PLANNED_SHARE: u64 = 8;
 
 /// Rows planned ahead at most, while there is nothing else to do: so that where rows are small, as many requests are under
 /// way as the store likes.
@@ -40,11 +43,21 @@ impl Scheduler {
 
     /// Returns how many rows to plan ahead, where the window fits.
     fn max_planned_rows(&self) -> usize {
+        let busy = self.max_busy_planned_rows();
         if !self.to_decode.is_empty() {
-            return MAX_PLANNED_ROWS;
+            return busy;
         }
-        let share = self.budget.limit() / PLANNED_SHARE / PLANNED_ROW_BYTES;
-        usize::try_from(share).unwrap_or(usize::MAX).clamp(MAX_PLANNED_ROWS, MAX_IDLE_PLANNED_ROWS)
+        self.planned_rows_of(PLANNED_SHARE).clamp(busy, MAX_IDLE_PLANNED_ROWS)
+    }
+
+    /// Returns how many rows to plan ahead while there is something else to do.
+    pub(super) fn max_busy_planned_rows(&self) -> usize {
+        self.planned_rows_of(MOST_PLANNED_SHARE).min(MAX_PLANNED_ROWS)
+    }
+
+    /// Returns how many planned rows a part of the limit holds.
+    fn planned_rows_of(&self, share: u64) -> usize {
+        usize::try_from(self.budget.limit() / share / PLANNED_ROW_BYTES).unwrap_or(usize::MAX)
     }
 
     pub(super) fn batch_rows(&self) -> usize {

@@ -86,6 +86,11 @@ class Stream(Generic[T]):
                 "on_error: ranks of one replica get the same batches, and one of them may fail to read what another "
                 "reads; use on_error='raise'"
             )
+        if self.has_rows and dataset._num_passes != 1 and share.remainder == "keep" and share.world_size > 1:
+            raise SettingError(
+                "repeat: with remainder 'keep' ranks may have other numbers of batches, so that they would be in "
+                "different passes, and no state hold for all of them; use 'drop' or 'pad'"
+            )
         self._dataset = dataset
         self._stages = stages
         self._share = share
@@ -100,6 +105,8 @@ class Stream(Generic[T]):
         self._is_announced = False
         self._start_holes: list[Hole] = []
         self._holes: list[Hole] = []
+        # Whether it stands where it was set to, of which an iteration that is still running knows nothing.
+        self._is_set = False
         self._worker: dict[str, Any] | None = None
         self._worker_mark: dict[str, int] | None = None
         self._active: Running | None = None
@@ -132,7 +139,7 @@ class Stream(Generic[T]):
             self._start = self._at = self._beginning(epoch)
             self._epoch = self._epoch_at = epoch
             self._is_announced = False
-            self._start_holes, self._holes = [], []
+            self._start_holes, self._holes, self._is_set = [], [], True
             self._worker = self._worker_mark = None
 
     def _beginning(self, epoch: int) -> Cursor:
@@ -290,7 +297,7 @@ class Stream(Generic[T]):
                         time.sleep(pause)
                     with closing(self._staged(read, run, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
-                            self._at, self._epoch_at = item.after, run.number
+                            self._at, self._epoch_at, self._is_set = item.after, run.number, False
                             yield item.value
                     if is_alone:
                         self._pass_over(run)
@@ -318,7 +325,7 @@ class Stream(Generic[T]):
                         item = next(batches, None)
                         if item is None:
                             break
-                        self._at, self._epoch_at = item.after, run.number
+                        self._at, self._epoch_at, self._is_set = item.after, run.number, False
                         yield item.value
                 self._pass_over(run)
 
@@ -332,13 +339,15 @@ class Stream(Generic[T]):
     def _running(self, run: Run) -> Iterator[_lib.Stream]:
         # What is made of batches on the threads that read them, where the format says so.
         stream = self.reader.stream(run.start.epoch, run.share, getattr(self._format, "finish", None))
-        self._active = stream
+        self._active, self._is_set = stream, False
         try:
             yield stream
         finally:
             stats, holes = self._stats_of(stream), stream.holes()
             if self._is_active(stream):
-                self._last_stats, self._holes, self._active = stats, holes, None
+                self._last_stats, self._active = stats, None
+                if not self._is_set:
+                    self._holes = holes
             stream.close()
         # Not in the place of what ended the loop.
         if holes:
@@ -494,8 +503,9 @@ class Stream(Generic[T]):
             StateError: `state` is of another dataset version, query or order; the message says what differs.
         """
         check_dict(state)
+        self._check_kind(state)
         try:
-            text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps")})
+            text = json.dumps({key: value for key, value in state.items() if key not in ("worker", "steps", "pack")})
         except (TypeError, ValueError, RecursionError) as error:
             raise StateError(f"not a Forebay state: {error}") from error
         if state.get("holes") and getattr(self._format, "finish", None) is not None:
@@ -512,7 +522,15 @@ class Stream(Generic[T]):
         self._is_announced = False
         self._start = self._at = cursor._replace(done=done)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
+        self._is_set = True
         self._worker = self._worker_mark = worker
+
+    def _check_kind(self, state: Mapping[str, Any]) -> None:
+        """Refuses states of what is no such stream, which name no position of one."""
+        if "pack" in state:
+            raise StateError("this state is of a stream that packs; go on with the same `pack`")
+        if "examples_iterable" in state:
+            raise StateError("this state is of what `to_hf` returned, not of a stream; go on there")
 
     def _read_steps(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[int, int]:
         """Returns the epoch that a state is of, and how many of its steps were done."""
@@ -539,7 +557,7 @@ class Stream(Generic[T]):
         `forebay.cursor` joins the states of several.
         """
         active = self._active
-        if active is not None:
+        if active is not None and not self._is_set:
             # Another thread may end it meanwhile.
             with suppress(ClosedError):
                 return active.holes()
@@ -587,7 +605,7 @@ class Stream(Generic[T]):
         stream = self.reader.stream(self._start.epoch, share)
         capsule = stream.__arrow_c_stream__(requested_schema)
         # Which tells what was left out, once it has ended.
-        self._active = stream
+        self._active, self._is_set = stream, False
         return capsule
 
     def __getstate__(self) -> dict[str, Any]:
@@ -656,8 +674,11 @@ def warn_of_holes(holes: list[Hole], num_rows: int) -> None:
 
 
 def _level_of_loop() -> int:
-    """Returns the `stacklevel`, for the caller, of the first frame that is not of this package."""
+    """Returns the `stacklevel`, for the caller, of the first frame that is not of this package.
+
+    Nor is it of `contextlib`, which stands between the end of an iteration and what it tells then.
+    """
     frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("forebay", "contextlib"):
         frame, level = frame.f_back, level + 1
     return level

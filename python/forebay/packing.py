@@ -17,7 +17,6 @@ from forebay.exceptions import MemoryLimitError, SettingError, StateError
 from forebay.loader import Stream
 from forebay.passes import MOST_DONE, Cursor
 from forebay.stages import Item
-from forebay.states import check_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +44,11 @@ class PackedFormat:
     def __init__(self, pack: Pack, columns: list[str]) -> None:
         self.finish = pack._documents(columns)
         self._is_flat = pack.flatten
+
+    @property
+    def library(self) -> str:
+        """The library, as `with_format` names it."""
+        return "torch"
 
     def prepare(self, reader: _lib.Reader) -> PackedFormat:
         """Refuses columns that are not lists of numbers."""
@@ -220,23 +224,17 @@ class PackedStream(Stream[dict[str, Any]]):
         """
         return super().state_dict() | {"pack": self._identity() | {"done": self._at.done}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`, to the token.
+    def _check_kind(self, state: Mapping[str, Any]) -> None:
+        self._check_packing(state)
 
-        Raises:
-            StateError: `state` is of another dataset version, query, order, packing or rank; the message says what
-                differs.
-        """
-        done = self._check_packing(state)
-        position = state.get("position")
-        super().load_state_dict({key: value for key, value in state.items() if key != "pack"})
-        is_behind = position != self.reader.num_rows and self._start.position % self._share.world_size
-        if is_behind:
-            raise StateError(f"not a Forebay state: position {position} is between the documents of one rank")
-        self._start = self._at = self._start._replace(done=done)
+    def _read_steps(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[int, int]:
+        epoch, _ = super()._read_steps(state, cursor)
+        if cursor.position != self.reader.num_rows and cursor.position % self._share.world_size:
+            raise StateError(f"not a Forebay state: position {cursor.position} is between the documents of one rank")
+        return epoch, self._check_packing(state)
 
     def _check_packing(self, state: Mapping[str, Any]) -> int:
-        check_dict(state)
+        """Returns what was delivered of the documents from the position on; refuses other packing and ranks."""
         packed = state.get("pack")
         if not isinstance(packed, dict):
             raise StateError("this state is of a stream that does not pack")

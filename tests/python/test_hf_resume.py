@@ -382,6 +382,14 @@ def test_a_loader_of_several_datasets_goes_on_where_it_was(
         assert before + [batch["id"].tolist() for batch in second] == whole
 
 
+def test_a_state_of_rows_is_none_of_a_stream(rows: fb.Dataset) -> None:
+    taken = rows.to_hf()
+    next(iter(taken))
+    for stream in (rows.batches(10), rows.to_torch(10), fb.DataLoader(rows, 10)):
+        with pytest.raises(fb.StateError, match="of what `to_hf` returned, not of a stream"):
+            stream.load_state_dict(taken.state_dict())
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_state_of_one_process_is_none_of_workers(rows: fb.Dataset, num_workers: int) -> None:
     def make() -> Any:

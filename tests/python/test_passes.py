@@ -430,6 +430,8 @@ def test_documents_are_packed_pass_by_pass(shuffled: fb.Dataset) -> None:
         (lambda ds: ds.batches(8, steps_per_epoch=0), "steps_per_epoch: expected 1"),
         (lambda ds: ds.repeat(2).batches(8, steps_per_epoch=5), "leave `repeat` out"),
         (lambda ds: ds.batches(8, steps_per_epoch=5, remainder="keep", rank=0, world_size=2), "use 'drop' or 'pad'"),
+        (lambda ds: ds.repeat(2).batches(8, remainder="keep", rank=0, world_size=2), "use 'drop' or 'pad'"),
+        (lambda ds: ds.repeat().to_torch(8, remainder="keep", rank=0, world_size=2), "use 'drop' or 'pad'"),
         (lambda ds: ds.repeat(2).to_hf(), "`datasets` has a `repeat` of its own"),
         (lambda ds: pa.table(ds.repeat(2)), "one Arrow stream is one pass"),
         (lambda ds: ds.skip(3), "skip before `shuffle`"),

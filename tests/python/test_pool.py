@@ -1160,6 +1160,22 @@ def test_a_forked_process_runs_functions_in_threads_of_its_own(rows: fb.Dataset)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have(rows: fb.Dataset) -> None:
+    stream = rows.map(functions.doubled, batched=True, num_threads=2).batches(32)
+    expected = list(stream)
+    batches = iter(stream)
+    first = next(batches)
+    if not (pid := os.fork()):
+        signal.alarm(30)
+        try:
+            list(batches)
+        except fb.WorkerDiedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [first, *batches] == expected
+
+
 def test_a_process_that_may_start_no_other_is_told(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     with pytest.raises(fb.SettingError, match="map: this process is a daemon of `multiprocessing`"):

@@ -205,6 +205,31 @@ def test_what_a_state_lists_is_not_read_again(sound: fb.Dataset, damaged: fb.Dat
     assert len(flat(read(healed))) == order(sound).num_rows
 
 
+def test_a_position_that_was_chosen_has_no_holes_of_the_iteration_before(damaged: fb.Dataset) -> None:
+    """The iteration may not have ended yet: its iterator was left, and somebody holds on to it."""
+    stream = skipping(damaged.shuffle(1))
+    fresh = stream.state_dict()
+    running = iter(stream)
+    next(running)
+    while not stream.holes:
+        next(running)
+    inside, found = stream.state_dict(), stream.holes
+    stream.set_epoch(1)
+    assert stream.holes == []
+    assert "holes" not in stream.state_dict()
+    stream.load_state_dict(fresh)
+    assert stream.state_dict() == fresh
+    stream.load_state_dict(inside)
+    assert stream.state_dict() == inside
+    # Going on with it is where the stream stands again.
+    next(running)
+    assert stream.state_dict()["position"] > inside["position"]
+    assert stream.holes[: len(found)] == found
+    stream.set_epoch(1)
+    del running
+    assert "holes" not in stream.state_dict()
+
+
 def test_little_memory_changes_nothing(folder: Path) -> None:
     """Row groups are read in parts, and the window does not fit: rows are read in blocks, again and again."""
     whole = opened(write(folder / "large", (), row_group=10_000, num_rows=20_000)).shuffle(7)
@@ -353,8 +378,16 @@ def test_states_of_ranks_are_joined(damaged: fb.Dataset) -> None:
 
 @pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
 def test_a_warning_says_what_is_missing(damaged: fb.Dataset) -> None:
-    with pytest.warns(fb.SkippedRowsWarning, match="600 rows could not be read and were skipped"):
-        read(skipping(damaged))
+    for stream in (
+        skipping(damaged),
+        skipping(damaged.repeat(2)),
+        damaged.to_torch(100, on_error="skip", max_skipped=0.5),
+    ):
+        with pytest.warns(fb.SkippedRowsWarning, match="600 rows could not be read and were skipped") as told:
+            for _ in stream:
+                pass
+        # At the loop.
+        assert {warned.filename for warned in told} == {__file__}
 
 
 def test_an_epoch_whose_last_rows_are_missing_is_over_all_the_same(folder: Path) -> None:

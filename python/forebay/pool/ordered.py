@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from forebay.exceptions import TransformTimeoutError
+from forebay.exceptions import TransformTimeoutError, WorkerDiedError
 from forebay.transforms import Rows
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Ordered:
         self._pass = this
         self._timeout = timeout
         self._ends_crew = ends_crew
+        self._owner = os.getpid()
         # By the numbers of their tasks, in their order.
         self._items: dict[int, Item] = {}
         self._done: dict[int, Done] = {}
@@ -99,6 +101,7 @@ class Ordered:
 
     def is_ready(self) -> bool:
         """Whether the next batch is done, or none will come."""
+        self._check_owner()
         self._give(waits=False)
         self._collect(0)
         is_ready = next(iter(self._items)) in self._done if self._items else self._is_at_end
@@ -106,6 +109,7 @@ class Ordered:
         return is_ready
 
     def __next__(self) -> Item:
+        self._check_owner()
         self._give(waits=True)
         if not self._items:
             if self._failure is not None:
@@ -131,6 +135,14 @@ class Ordered:
         if done.error is not None:
             raise done.error
         return item._replace(value=done.value)
+
+    def _check_owner(self) -> None:
+        """Refuses to deliver in a fork: workers and batches are those of the process that began."""
+        if self._owner != os.getpid():
+            raise WorkerDiedError(
+                f"{self._crew.setting}: the workers are those of the process that this one is a fork of; begin another "
+                "loop"
+            )
 
     def _give(self, *, waits: bool) -> None:
         """Gives the crew what it takes and the stream has; waits for a batch only where none is under way."""

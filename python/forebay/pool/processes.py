@@ -93,7 +93,6 @@ class Processes:
 
     def give(self, value: Any, rows: Rows) -> int:
         """Has the worker with the least to do run the program on a batch; returns the number of the task."""
-        self._check_owner()
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
         self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
@@ -112,7 +111,6 @@ class Processes:
             WorkerDiedError: a worker has ended.
             TransformError: a worker cannot load the program.
         """
-        self._check_owner()
         # Of each worker, whether it has ended: looked at after a message, so that what it had sent is taken first.
         found: dict[Worker, bool] = {}
         for key, events in self._selector.select(seconds):
@@ -139,12 +137,6 @@ class Processes:
                 text = worker.obituary()
                 self.close()
                 raise WorkerDiedError(text)
-
-    def _check_owner(self) -> None:
-        if self._owner != os.getpid():
-            raise WorkerDiedError(
-                f"{self.setting}: the workers are those of the process that this one is a fork of; begin another loop"
-            )
 
     def describe(self, number: int) -> str:
         """Says who works on a batch."""

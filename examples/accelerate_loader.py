@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
 
 import forebay as fb
 
@@ -53,10 +54,13 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, help="a folder of Parquet with `size` and `tokens`, lists of 16")
     corpus = parser.parse_args().corpus
     dataset = fb.load_dataset(corpus, split="train", columns=["tokens", "size"])
+    PartialState(cpu=True)
     with tempfile.TemporaryDirectory() as name:
-        whole = train(dataset, Path(name))
-        before = train(dataset, Path(name), stop_at=len(whole) // BATCH_SIZE // 3)
-        after = train(dataset, Path(name), resume=True)
+        # One folder for all ranks: the first saves what is the same on all.
+        folder = Path(broadcast_object_list([name])[0])
+        whole = train(dataset, folder)
+        before = train(dataset, folder, stop_at=len(whole) // BATCH_SIZE // 3)
+        after = train(dataset, folder, resume=True)
     print(f"{len(whole):,} rows without a stop; {len(before):,} before it and {len(after):,} after it")
     print("the same rows in the same order" if before + after == whole else "FAILED: other rows")
 

@@ -222,7 +222,7 @@ pub enum Error {
     },
 
     /// A column is not in the dataset.
-    #[error("no column `{column}`{}", near_names(.near, .available, "the dataset"))]
+    #[error("no column `{column}`{}{hint}", near_names(.near, .available, "the dataset"))]
     UnknownColumn {
         /// The column asked for.
         column: String,
@@ -230,6 +230,8 @@ pub enum Error {
         near: Vec<String>,
         /// All names.
         available: Vec<String>,
+        /// What else may have been meant, or nothing.
+        hint: &'static str,
     },
 
     /// A `ClassLabel` has no class of that name.

@@ -417,7 +417,23 @@ fn filters() -> Vec<Mistake> {
         filter!("", Error::Sql { .. }, ["Expected", "EOF"]),
         filter!("big > 1 AS x", Error::Sql { .. }, ["leave `AS x` out"]),
         filter!("biq > 1", Error::UnknownColumn { .. }, ["`biq` at line 1, column 1", "`big`"]),
+        filter!("text = \"x\"", Error::UnknownColumn { .. }, ["no column `x`", "; text stands in single quotes"]),
         filter!("df.big > 1", Error::UnknownColumn { .. }, ["no column `df.big` at line 1, column 1", "mean `big`?"]),
+        mistake!(
+            "a name with a dot",
+            |folder| {
+                let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+                of_bytes(folder, parquet(vec![("a.b", column)]))?.filter("a.b > 1")
+            },
+            Error::UnknownColumn { .. },
+            ["no column `a.b`", "; a name with a dot stands in double quotes"]
+        ),
+        mistake!(
+            "a misspelt name in double quotes",
+            |folder| keep(folder, "\"biq\" > 1"),
+            Error::UnknownColumn { hint: "", .. },
+            ["did you mean `big`?"]
+        ),
         mistake!(
             "a class that is not there",
             |folder| labelled(folder)?.filter("big = 'doq'"),
@@ -439,10 +455,18 @@ fn filters() -> Vec<Mistake> {
         filter!("big + 1", Error::NotBoolean { .. }, ["`big + 1` is `Int64`"]),
         filter!("text > 1 + ", Error::Sql { .. }, ["text > 1 +"]),
         filter!("lenght(text) > 1", Error::Sql { .. }, ["lenght"]),
-        filter!("max(big) > 1", Error::Sql { .. }, ["row by row"]),
+        filter!("max(big) > 1", Error::Sql { .. }, ["row by row", "`sql` runs whole SELECTs"]),
+        filter!("text REGEXP 'a'", Error::Sql { .. }, ["`REGEXP` and `RLIKE` are not known", "x ~ "]),
+        filter!("big > 1 && zero > 1", Error::Sql { .. }, ["write `AND`"]),
+        filter!("big > 1 || zero > 1", Error::Sql { .. }, ["conditions are joined by `OR`"]),
+        filter!("big IN $values", Error::Sql { .. }, ["`x = ANY($name)`"]),
+        filter!("big IN ([1, 2])", Error::Sql { .. }, ["`x = ANY(values)`"]),
         filter!("random() > 0.5", Error::Sql { .. }, ["depends on more than the row"]),
         filter!("big > $1", Error::Sql { .. }, ["write the value out"]),
-        filter!("big IN (SELECT 1)", Error::Sql { .. }, ["big IN (SELECT 1)"]),
+        filter!("big IN (SELECT 1)", Error::Sql { .. }, ["big IN (SELECT 1)", "without a subquery; `sql` runs"]),
+        filter!("EXISTS (SELECT 1 FROM dataset)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
+        filter!("big = ANY(SELECT 1)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
+        filter!("big > (SELECT max(big) FROM dataset)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
         filter!("big IN ()", Error::Sql { .. }, ["Expected"]),
         filter!("regexp_like(text, '(')", Error::Sql { .. }, ["unclosed group"]),
         filter!("text SIMILAR TO '('", Error::Sql { .. }, ["`SIMILAR TO` is not known", "regexp_like"]),

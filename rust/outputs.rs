@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::physical_plan::PhysicalExpr;
@@ -152,7 +152,7 @@ impl Outputs {
         };
         let missing = || "a column that was not read".to_owned();
         let options = RecordBatchOptions::new().with_row_count(Some(read.num_rows()));
-        let column = |origin: &Origin| match origin {
+        let column = |(origin, field): (&Origin, &FieldRef)| match origin {
             Origin::Stored(column) => stored(*column).ok_or_else(missing),
             Origin::Attached(index) => {
                 attached.and_then(|batch| batch.columns().get(*index).map(Arc::clone)).ok_or_else(missing)
@@ -164,14 +164,22 @@ impl Outputs {
                     inputs.ok_or_else(missing)?,
                     &options,
                 );
-                computed.evaluate(&input.map_err(|error| error.to_string())?)
+                computed
+                    .evaluate(&input.map_err(|error| error.to_string())?)
+                    .map_err(|reason| named(field.name(), reason))
             }
         };
-        let mut columns = self.origins.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+        let mut columns =
+            self.origins.iter().zip(self.schema.fields()).map(column).collect::<Result<Vec<_>, String>>()?;
         set_apart(&mut columns).map_err(|error| error.to_string())?;
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| error.to_string())
     }
+}
+
+/// Returns why an expression fails with the column that it is, unless that says so.
+fn named(column: &str, reason: String) -> String {
+    if reason.contains("column `") { reason } else { format!("column `{column}`: {reason}") }
 }
 
 /// Copies columns that share memory with one before them, as a column under two names does: a tensor over each may be
@@ -204,6 +212,12 @@ mod tests {
     use arrow_schema::Field;
 
     use super::*;
+
+    #[test]
+    fn why_an_expression_fails_is_told_with_its_column() {
+        assert_eq!(named("kb", "Divide by zero".to_owned()), "column `kb`: Divide by zero");
+        assert_eq!(named("kb", "no class `x` in column `label`".to_owned()), "no class `x` in column `label`");
+    }
 
     #[test]
     fn no_two_columns_share_memory() {

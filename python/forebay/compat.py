@@ -41,6 +41,11 @@ class DatasetsFormat:
         self._formatter: Any = None
         self._target: Any = None
 
+    @property
+    def library(self) -> str | None:
+        """The library, as `with_format` names it; None for rows of Python."""
+        return self.name
+
     def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches say what they are
         """Returns a format of its own for one stream."""
         return DatasetsFormat(self.name)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 REASONS = {
     "sampler": (
-        "the order is that of the dataset, so that it can be resumed on any number of ranks; use `shuffle=True`, or "
-        "`ds.select(...)` for rows of your choice, or torch's DataLoader, which takes a dataset with a sampler"
+        "the order is that of the dataset, so that it can be resumed on any number of ranks, found without one; "
+        "use `shuffle=True`, `ds.shuffle(weights=...)`, or `ds.select(...)` for rows of your choice, or torch's "
+        "DataLoader, which takes a dataset with a sampler"
     ),
     "batch_sampler": (
         "batches are consecutive rows of the dataset's order, so that it can be resumed on any number of ranks; "
@@ -40,6 +41,9 @@ OF_BATCHES = {
     "decode": "leave `collate_fn` out, and do its work by `ds.map(function, batched=True)`",
 }
 """What `to_torch` makes of a batch, and `collate_fn` is not given, with what to do instead."""
+
+OF_POOL = {"prefetch": "prefetch_factor", "start_method": "multiprocessing_context"}
+"""What `PoolOptions` calls an argument, and what torch does."""
 
 
 class DataLoader:
@@ -257,12 +261,16 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
         )
     method = find() if callable(find) else context
     seconds: object = timeout
-    options = PoolOptions(
-        prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
-        timeout=None if isinstance(seconds, int | float) and not seconds else timeout,
-        start_method=cast("StartMethod", method or "spawn"),
-        worker_init_fn=init,
-    )
+    try:
+        options = PoolOptions(
+            prefetch=PoolOptions.prefetch if prefetch is None else prefetch,
+            timeout=None if isinstance(seconds, int | float) and not seconds else timeout,
+            start_method=cast("StartMethod", method or "spawn"),
+            worker_init_fn=init,
+        )
+    except SettingError as error:
+        name, reason = str(error).split(":", 1)
+        raise SettingError(f"{OF_POOL.get(name, name)}:{reason}") from None
     return Workers("processes" if num_workers else "loop", num_workers, options, is_of_loader=True)
 
 

@@ -125,8 +125,10 @@ class Dataset:
             with in_words_of(text, "filters", str(condition)):
                 return self._of(self._native.filter(check_text("filter", text), make_parameters(values)))
         if not isinstance(condition, str):
-            got = type(condition).__name__
-            raise SettingError(f'filter: expected SQL text such as "score > 0.8", or conditions, got {got}')
+            given: object = condition
+            got = type(given).__name__
+            instead = "; `ds.to_hf().filter(function)` calls Python for each row" if callable(given) else ""
+            raise SettingError(f'filter: expected SQL text such as "score > 0.8", or conditions, got {got}{instead}')
         return self._of(self._native.filter(check_text("filter", condition), make_parameters(params)))
 
     def sql(
@@ -139,12 +141,12 @@ class Dataset:
     ) -> Dataset:
         """Keeps the rows that a `SELECT` returns, with its columns: a dataset like any other.
 
-        The query calls this dataset `dataset` and returns at most one row for each of its rows: `WHERE`, computed
-        columns, `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`, `DISTINCT ON`, window
-        functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, rows that it does not order, and what
-        `LIMIT` keeps of these go by the dataset's order, which an earlier query may have given it. Columns that are
-        functions of the row are computed as it is read, in every epoch; values of other tables and rows are found once,
-        with the rows, and kept in memory.
+        The query calls this dataset `dataset`, sees the columns that are selected, and returns at most one row for each
+        of its rows: `WHERE`, computed columns, `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`,
+        `DISTINCT ON`, window functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, rows that it does
+        not order, and what `LIMIT` keeps of these go by the dataset's order, which an earlier query may have given it.
+        Columns that are functions of the row are computed as it is read, in every epoch; values of other tables and
+        rows are found once, with the rows, and kept in memory.
 
         Planned now; run when the rows are first needed, for `ORDER BY` on the columns that it names alone. `shuffle`
         puts its own order in the place of `ORDER BY`.
@@ -512,8 +514,9 @@ class Dataset:
     def _row_numbers(self, key: Any) -> list[int]:
         if self._shuffle is not None:
             raise SettingError(
-                "row: a shuffled dataset has another order in each epoch; ask for rows by number before `shuffle`, or "
-                "take some at random by `ds.select(ds.selection().sample(n, seed))`"
+                "row: a shuffled dataset has another order in each epoch, in which `to_torch` and `batches` deliver "
+                "it; ask for rows by number before `shuffle`, or take some at random by "
+                "`ds.select(ds.selection().sample(n, seed))`"
             )
         return row_numbers(key, self._evaluate())
 
@@ -668,7 +671,8 @@ class Dataset:
         | `"polars"` | `polars.DataFrame` | frame of one row |
 
         Tensors and arrays share the batch's memory through DLPack; so do Arrow and Polars. pandas copies what it cannot
-        hold.
+        hold. `to_torch` yields tensors whatever the format is; of `"torch"` it takes `forms` and `compat` over, unless
+        it is given its own.
 
         Args:
             type: The format.
@@ -791,7 +795,8 @@ class Dataset:
                 dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary, and of unsigned integers
                 of that width, as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
             compat: `"datasets"` for exactly the batches of `datasets`' torch format: int64 and float32, lists stacked
-                where those of a batch are of one length, media decoded. [Slower](../howto/features.md#formats).
+                where those of a batch are of one length, media decoded. [Slower](../howto/features.md#formats). It and
+                `forms` are those of `with_format("torch", ...)`, if there was such a call and neither is given here.
             mesh: The `DeviceMesh` over whose ranks batches differ, `mesh["dp"]`, say: ranks of one replica of a model
                 that is split get the same batches.
             replicate: How many consecutive ranks get the same batches, where there is no mesh.
@@ -826,11 +831,19 @@ class Dataset:
         read = ReadOptions(
             memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
         )
-        form = make_format("torch", forms, compat)
-        assert form is not None, "torch is a format"  # noqa: S101
+        form = self._torch_format(forms, compat)
         return TorchStream(
             self, share, read, chosen(form, padding, pack, decode, read), make_stages(device, pin_memory=pin_memory)
         )
+
+    def _torch_format(self, forms: Mapping[str, str] | None, compat: Compat | None) -> Format:
+        """Returns the format that is asked for; where none is, the dataset's own, if that is one of torch."""
+        own = self._format
+        if forms is None and compat is None and own is not None and own.library == "torch":
+            return own
+        form = make_format("torch", forms, compat)
+        assert form is not None, "torch is a format"  # noqa: S101
+        return form
 
     def to_hf(
         self,

@@ -27,6 +27,10 @@ FormatName = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tens
 class Format(Protocol):
     """Turns batches into those of a library."""
 
+    @property
+    def library(self) -> str | None:
+        """The library, as `with_format` names it; None for rows of Python."""
+
     def prepare(self, reader: _lib.Reader) -> Format:
         """Returns the format for the columns of `reader`, or refuses them."""
 
@@ -98,6 +102,11 @@ class TensorFormat:
         return prepared
 
     @property
+    def library(self) -> str | None:
+        """The library, as `with_format` names it."""
+        return self._library
+
+    @property
     def has_requests(self) -> bool:
         """Whether forms were asked for."""
         return bool(self._requests)
@@ -150,6 +159,11 @@ class FrameFormat:
         self._library = library
         self._module = importlib.import_module(library)
 
+    @property
+    def library(self) -> str | None:
+        """The library, as `with_format` names it."""
+        return self._library.removeprefix("py")
+
     def prepare(self, reader: _lib.Reader) -> FrameFormat:  # noqa: ARG002 - tables hold all types
         """Returns itself."""
         return self
@@ -200,7 +214,7 @@ class FrameFormat:
             yield table.iloc[[index]] if self._library == "pandas" else table.slice(index, 1)
 
     def __repr__(self) -> str:
-        return f"with_format({self._library.removeprefix('py')!r})"
+        return f"with_format({self.library!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrameFormat, (self._library,)

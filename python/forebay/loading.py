@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Never, overload
 
+from forebay import familiar
 from forebay.dataset import Dataset, Filters
 from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SettingError
 from forebay.features import features_from_card
@@ -231,8 +232,10 @@ class DatasetDict(dict[str, "Dataset"]):
         raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(Dataset, name):
+        if name.startswith("__"):
             raise AttributeError(name)
+        if not hasattr(Dataset, name):
+            raise familiar.missing(self, "a dict of splits", name, familiar.OF_DATASET)
         raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
 
     def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:

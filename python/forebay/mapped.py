@@ -40,6 +40,11 @@ REFUSED = {
     "take": "choose rows before `map`",
     "head": "rows by number are those without `map`; call the function on them",
     "to_hf": "`datasets` has a `map` of its own: `ds.to_hf().map(...)`",
+    "with_format": "choose the format before `map`: functions are given it; `to_torch` yields tensors in any case",
+    "iter": "use `to_torch` or `batches`",
+    "explain": "explain it before `map`: functions change nothing of what is read",
+    "save_manifest": "save it before `map`: a manifest holds no functions",
+    "units": "what columns functions return is known from their batches only",
     "column_names": "what columns functions return is known from their batches only",
     "schema": "what columns functions return is known from their batches only",
     "features": "what columns functions return is known from their batches only",
@@ -113,6 +118,13 @@ class MappedDataset:
     def __iter__(self) -> Iterator[Any]:
         """Refuses: functions run on batches, which `to_torch` and `batches` deliver."""
         raise SettingError("rows: a dataset with functions is iterated in batches; use `to_torch` or `batches`")
+
+    def __getitem__(self, key: Any) -> Any:
+        """Refuses: functions run on the batches of a stream."""
+        raise SettingError(
+            "row: rows by number are those without `map`; call the function on them, or look at a batch of `to_torch` "
+            "or `batches`"
+        )
 
     @property
     def num_rows(self) -> int:

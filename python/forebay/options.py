@@ -102,6 +102,14 @@ class ShuffleOptions:
         if self.window_rows is not None:
             keep_count(self, "window_rows", most=1 << 40)
         if self.weights is not None:
+            weights: object = self.weights
+            if not isinstance(weights, str):
+                got = type(weights).__name__
+                query = "SELECT d.*, w.weight FROM dataset d JOIN w USING (id)"
+                raise SettingError(
+                    f'weights: expected SQL such as "1.0 + score", got {got}; numbers from elsewhere are a column of a '
+                    f'table: `ds.sql("{query}", tables={{"w": table}})`'
+                )
             check_text("weights", self.weights)
         if self.num_samples is not None:
             keep_count(self, "num_samples", most=(1 << 32) - 1)

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from forebay import _lib, splits
-from forebay.exceptions import SettingError
+from forebay.exceptions import NotFoundError, SettingError
 from forebay.familiar import OTHER_FORMATS
 from forebay.hub import patterns, places, settings
 from forebay.hub.card import Card
@@ -91,7 +91,13 @@ def open_sources(request: Request) -> Opened:
     parts = None if request.split is None else splits.parse(request.split)
     found = _find(request)
     if found.splits is None:
-        return _open_listed(request, parts, found.info)
+        try:
+            return _open_listed(request, parts, found.info)
+        except NotFoundError as error:
+            instead = _with_owner(request.sources[0])
+            if not instead or len(request.sources) > 1:
+                raise
+            raise type(error)(f"{error}{instead}") from error.__cause__
     where = ", ".join(map(_shown, request.sources))
     options = request.options
     if parts is None:
@@ -137,6 +143,12 @@ def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, text:
 def _shown(source: str) -> str:
     """Returns a source for messages: what follows the `?` of a URL may be a signature."""
     return source.split("?", 1)[0] if source.startswith(("http://", "https://")) else source
+
+
+def _with_owner(source: str) -> str:
+    """Returns what to do where a path may be meant for the short name of a dataset of the Hub."""
+    is_name = re.fullmatch(r"\w[\w-]*", source) is not None
+    return f"; a dataset of the Hub is named with its owner, as in `owner/{source}`" if is_name else ""
 
 
 def _once(files: Sequence[File], split: str, where: str) -> list[File]:
@@ -243,7 +255,7 @@ def _find_elsewhere(request: Request) -> _Found:
     if wanted.name is not None:
         raise SettingError(
             f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "
-            f"`split={wanted.name!r}`"
+            f"`split={wanted.name!r}`{_with_owner(source)}"
         )
     if wanted.is_default:
         return _Found()

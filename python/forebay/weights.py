@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from forebay import _lib
-from forebay.exceptions import SettingError
+from forebay.exceptions import QueryError, SettingError
 from forebay.sql import in_words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forebay.options import ShuffleOptions
 
 ROWS_PER_READ = 1 << 16
+
+PASSED = re.compile(r"pass it as `params=\{[^`]*\}`")
+"""What is said about a parameter without a value: weights have none."""
+
+NUMBERS = re.compile(r"(U?Int|Float|Decimal)\d|Boolean|Null|Dictionary")
+"""How types begin that weights may have; text that holds numbers is to be cast by who knows that it does."""
 
 
 def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
@@ -21,9 +31,26 @@ def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
         QueryError: it is not one number for each row.
     """
     # On lines of its own, because the expression may end in a comment.
-    query = f"SELECT CAST((\n{expression}\n) AS DOUBLE) AS weight FROM dataset"  # noqa: S608 - it is SQL
-    with in_words_of(query, "weights", expression):
+    value = f"(\n{expression}\n)"
+    plain = f"SELECT {value} AS weight FROM dataset"  # noqa: S608 - it is SQL
+    query = f"SELECT CAST({value} AS DOUBLE) AS weight FROM dataset"  # noqa: S608 - it is SQL
+    with _in_its_words(plain, expression):
+        kinds = native.sql(plain, {}, {}, []).column_types
+    # Brackets that close ours make several columns, which the cast refuses.
+    if len(kinds) == 1 and NUMBERS.match(kinds[0]) is None:
+        raise QueryError(f"weights: `{expression}` is `{kinds[0]}`, expected a number for each row")
+    with _in_its_words(query, expression):
         return native.sql(query, {}, {}, [])
+
+
+@contextmanager
+def _in_its_words(query: str, expression: str) -> Iterator[None]:
+    """Has errors about SQL quote the expression that it was made of, and advise no parameters."""
+    try:
+        with in_words_of(query, "weights", expression):
+            yield
+    except QueryError as error:
+        raise QueryError(PASSED.sub("write its value out", str(error))) from error.__cause__
 
 
 def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -> _lib.Weights:

@@ -237,5 +237,6 @@ fn index_of(schema: &Schema, name: &str) -> Result<usize> {
         column: name.to_owned(),
         near: Vec::new(),
         available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+        hint: "",
     })
 }

@@ -104,7 +104,7 @@ impl Dataset {
             None => Ok(forms),
             Some(path) => {
                 let available = chooser.seen.into_iter().collect();
-                Err(Error::UnknownColumn { column: path.clone(), near: Vec::new(), available })
+                Err(Error::UnknownColumn { column: path.clone(), near: Vec::new(), available, hint: "" })
             }
         }
     }

@@ -117,6 +117,9 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
                 "`SIMILAR TO` is not known; write `regexp_like(x, '^(...)$')`, or `x LIKE '...'`",
             );
         }
+        if let ast::Expr::RLike { .. } = expr {
+            return ControlFlow::Break("`REGEXP` and `RLIKE` are not known; write `x ~ '...'`");
+        }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
         let name = name_of(&call.name);
         let (is_distinct, has_clauses) = match &call.args {

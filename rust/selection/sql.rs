@@ -55,11 +55,19 @@ const MAX_DOUBLED: usize = 16;
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
 
-/// What to do about errors of values.
-const HINTS: [(&str, &str); 2] = [
+/// What to do about errors of values, and about what other dialects would take.
+const HINTS: [(&str, &str); 6] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
+    ("with [List(", "; whether a list has a value is asked by `x = ANY(values)`"),
+    ("Expected: (, found: $", "; whether a list has a value is asked by `x = ANY($name)`"),
+    ("PGOverlap", "; write `AND` for `&&`"),
+    ("string concat operation", "; `||` joins texts, conditions are joined by `OR`"),
 ];
+
+/// Why a filter has no subquery, and what has.
+const NO_SUBQUERY: &str =
+    "a filter decides row by row, without a subquery; `sql` runs `SELECT * FROM dataset WHERE ...`";
 
 /// A filter as it is evaluated.
 #[derive(Debug)]
@@ -115,7 +123,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
         let reason = format!("a filter has no name; leave `AS {name}` out");
         return Err(Error::Sql { sql: shortened(sql), reason });
     }
-    if let Some(reason) = passed_over(&parsed.expr, |_| false) {
+    if let Some(reason) = passed_over(&parsed.expr, |_| false).or_else(|| subquery_in(&parsed.expr)) {
         return Err(Error::Sql { sql: shortened(sql), reason: reason.to_owned() });
     }
     refuse_long_chain(sql, &parsed.expr)?;
@@ -411,6 +419,15 @@ pub(super) fn all_of(filters: &[Expr]) -> Expr {
     balanced(filters.to_vec(), Operator::And)
 }
 
+/// Returns why an expression with a subquery is no filter; the planner would look for the subquery's tables.
+fn subquery_in(expr: &ast::Expr) -> Option<&'static str> {
+    let found = ast::visit_expressions(expr, |part: &ast::Expr| match part {
+        ast::Expr::InSubquery { .. } | ast::Expr::Subquery(_) | ast::Expr::Exists { .. } => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    found.is_break().then_some(NO_SUBQUERY)
+}
+
 /// Refuses functions whose value is not a function of the row: a selection must be one thing.
 fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
     let mut unstable = None;
@@ -425,7 +442,9 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::AggregateFunction(_) | Expr::WindowFunction(_) => {
-                unstable = Some(format!("`{node}` looks at more than one row; a filter decides row by row"));
+                unstable = Some(format!(
+                    "`{node}` looks at more than one row; a filter decides row by row, `sql` runs whole SELECTs"
+                ));
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::Placeholder(placeholder) => {
@@ -437,7 +456,7 @@ fn refuse_unstable(sql: &str, expr: &Expr) -> Result<()> {
                 return Ok(TreeNodeRecursion::Stop);
             }
             Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::Exists(_) => {
-                unstable = Some("a filter cannot contain a subquery".into());
+                unstable = Some(NO_SUBQUERY.into());
                 return Ok(TreeNodeRecursion::Stop);
             }
             _ => {}
@@ -458,13 +477,15 @@ pub(crate) fn explain(sql: &str, schema: &SchemaRef, error: &DataFusionError) ->
     if let DataFusionError::SchemaError(schema_error, _) = error.find_root()
         && let SchemaError::FieldNotFound { field, .. } = schema_error.as_ref()
     {
-        let column = match place_of(sql, field) {
-            Some((written, at)) => {
-                format!("{written}` at line {}, column {} of `{}", at.line, at.column, shortened(sql))
-            }
-            None => field.name.clone(),
+        let Some((written, at)) = place_of(sql, field) else {
+            return unknown_column(field.name.clone(), &field.name, schema);
         };
-        return unknown_column(column, &field.name, schema);
+        let column = format!("{written}` at line {}, column {} of `{}", at.line, at.column, shortened(sql));
+        let mut unknown = unknown_column(column, &field.name, schema);
+        if let Error::UnknownColumn { near, hint, .. } = &mut unknown {
+            *hint = meant(sql, &written, field, schema, near.is_empty());
+        }
+        return unknown;
     }
     Error::Sql { sql: shortened(sql), reason: reason(error) }
 }
@@ -507,7 +528,21 @@ pub(crate) fn unknown_column(shown: String, name: &str, schema: &SchemaRef) -> E
         column: shown,
         near: near.into_iter().take(3).map(|(_, name)| name.clone()).collect(),
         available: schema.fields().iter().map(|field| field.name().clone()).collect(),
+        hint: "",
     }
+}
+
+/// Returns what may have been meant by a name that is no column: a column whose name has a dot, or a text.
+fn meant(sql: &str, written: &str, column: &Column, schema: &SchemaRef, is_like_none: bool) -> &'static str {
+    if column.relation.is_some() && schema.index_of(written).is_ok() {
+        return "; a name with a dot stands in double quotes";
+    }
+    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
+    let is_quoted = tokens.iter().any(|token| match token {
+        Token::Word(word) => word.value == column.name && word.quote_style == Some('"'),
+        _ => false,
+    });
+    if is_like_none && is_quoted { "; text stands in single quotes" } else { "" }
 }
 
 /// Returns a column as the text has it first, with its table if that is written before it, and where.

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.utils.data
+from programs import torchrun
 from rows import batches_of, ids_of, write_uneven
 from torch.utils.data import get_worker_info
 
@@ -242,9 +243,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"in_order": False}, "in_order: batches always come in their order"),
     ({"num_workers": -1}, "num_workers: expected 0 to 1024, got -1"),
     ({"timeout": -1}, "timeout: expected seconds above 0"),
-    ({"multiprocessing_context": "fork"}, "this process has threads"),
+    ({"multiprocessing_context": "fork"}, "multiprocessing_context: expected 'spawn'"),
     ({"multiprocessing_context": multiprocessing.get_context("fork")}, "this process has threads"),
-    ({"prefetch_factor": 0}, "prefetch: expected 1 to 1024, got 0"),
+    ({"prefetch_factor": 0}, "prefetch_factor: expected 1 to 1024, got 0"),
     ({"shuffle": 1}, "shuffle: expected True or False, got 1"),
     ({"persistent_workers": 1}, "persistent_workers: expected True or False, got 1"),
     ({"persistent_workers": True}, "persistent_workers: it is about workers, of which `num_workers=0` makes none"),
@@ -314,3 +315,18 @@ def test_the_examples_train_and_resume_exactly(
     out = capsys.readouterr().out
     assert "the same rows in the same order" in out
     assert "FAILED" not in out
+
+
+def test_the_example_of_accelerate_runs_on_several_ranks(corpus: Path, tmp_path: Path) -> None:
+    code = """
+    import runpy, sys
+    from contextlib import redirect_stdout
+    from io import StringIO
+    from unittest.mock import patch
+
+    with redirect_stdout(StringIO()) as out, patch.object(sys, "argv", sys.argv[1:]):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    report(out.getvalue().splitlines()[-1])
+    """
+    told = torchrun(code, 2, tmp_path, EXAMPLES / "accelerate_loader.py", corpus)
+    assert told == ["the same rows in the same order"] * 2

@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+import torch.utils.data
 
 import forebay as fb
 from forebay import familiar
@@ -85,3 +87,45 @@ def test_other_formats_are_told_apart_from_folders(tmp_path, monkeypatch):
 def test_a_dtype_is_no_feature(ds):
     with pytest.raises(fb.SettingError, match=r"column `x`: 'float32' is no feature; expected one such as"):
         ds.cast_column("x", "float32")
+
+
+def test_what_a_dict_of_splits_does_not_have_has_another_name(path):
+    splits = fb.load_dataset(path)
+    with pytest.raises(AttributeError, match="^these are several splits; choose one first: ds\\['train'\\].map$"):
+        splits.map  # noqa: B018 - looked up
+    with pytest.raises(AttributeError, match="no `push_to_hub`; instead: `ds.to_hf\\(\\)` has one$"):
+        splits.push_to_hub  # noqa: B018 - looked up
+    with pytest.raises(AttributeError, match="^a dict of splits has no `no_such_name`$"):
+        splits.no_such_name  # noqa: B018 - looked up
+    assert not hasattr(splits, "__no_such_name__")
+
+
+def test_a_function_is_no_filter_and_says_where_it_is_one(ds):
+    with pytest.raises(fb.SettingError, match=r"got function; `ds.to_hf\(\).filter\(function\)` calls Python"):
+        ds.filter(lambda row: row["x"] > 5)
+    assert sum(1 for _ in ds.to_hf().filter(lambda row: row["x"] > 5)) == 94
+    with pytest.raises(fb.SettingError, match="or conditions, got int$"):
+        ds.filter(5)
+
+
+def test_a_short_name_of_the_hub_says_that_the_owner_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("squad",), ("squad", "plain_text")):
+        with pytest.raises(fb.ForebayError, match="of the Hub is named with its owner, as in `owner/squad`$"):
+            fb.load_dataset(*arguments, split="train")
+    with pytest.raises(fb.NotFoundError, match="^no such object or folder: `./squad`$"):
+        fb.load_dataset("./squad", split="train")
+
+
+def test_a_table_of_datasets_says_how_it_becomes_one_of_arrow(ds):
+    side = datasets.Dataset.from_dict({"lang": ["de"]})
+    query = "SELECT x FROM dataset JOIN side USING (lang)"
+    with pytest.raises(fb.SettingError, match="`side` is of type datasets.Dataset; expected a Dataset of") as refused:
+        ds.sql(query, tables={"side": side})
+    assert "; `table.with_format('arrow')[:]` is one" in str(refused.value)
+    assert len(ds.sql(query, tables={"side": side.with_format("arrow")[:]})) == 50
+
+
+def test_torchs_loader_on_a_shuffled_dataset_says_what_delivers_it(ds):
+    with pytest.raises(fb.SettingError, match="in which `to_torch` and `batches` deliver it"):
+        next(iter(torch.utils.data.DataLoader(ds.shuffle(1), batch_size=4)))

@@ -364,6 +364,7 @@ def test_a_cast_that_loses_nothing_or_rounds_is_that_of_datasets(tmp_path: Path,
 def test_the_error_of_a_cast_names_column_and_value(tmp_path: Path) -> None:
     day = dt.datetime(2020, 1, 1, 5)
     columns = {"x": pa.array([1.0, 2.5]), "l": pa.array([[1.0], [2.5]]), "t": pa.array([day, day]), "s": ["1", "one"]}
+    columns |= {"n": [1, 1000], "pair": [[1, 2], [3]]}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     ds = fb.load_dataset(tmp_path / "x.parquet", split="train")
     for column, feature, words in [
@@ -371,6 +372,10 @@ def test_the_error_of_a_cast_names_column_and_value(tmp_path: Path) -> None:
         ("l", List(Value("int8")), r"column `l`: `2\.5` has no equal in `Int8`"),
         ("t", Value("date32"), r"column `t`: `2020-01-01T05:00:00` has no equal in `Date32`"),
         ("s", Value("int16"), r"column `s`: .*'one'"),
+        ("s", Value("float32"), r"column `s`: .*'one'"),
+        ("s", Value("bool"), r"column `s`: .*'one'"),
+        ("n", Value("int8"), r"column `n`: .*1000"),
+        ("pair", List(Value("int8"), length=2), r"column `pair`: .*length 1"),
     ]:
         with pytest.raises(fb.QueryError, match=words):
             list(ds.select_columns(column).cast_column(column, feature))

@@ -183,6 +183,30 @@ def test_a_format_is_kept_by_every_method_and_changes_no_rows(ds):
     assert ids.tolist() == [row for batch in plain.batches(16) for row in pa.record_batch(batch)["id"].to_pylist()]
 
 
+def test_streams_of_tensors_take_over_what_a_format_of_torch_says(ds):
+    columns = ds.select_columns(["id", "score", "tokens"])
+    nested = columns.with_format("torch", forms={"tokens": "nested"})
+    native = columns.with_format("torch", compat="datasets")
+    for make in (lambda ds: ds.to_torch(8), lambda ds: fb.DataLoader(ds, batch_size=8)):
+        assert next(iter(make(nested)))["tokens"].is_nested
+        batch = next(iter(make(native)))
+        assert batch["score"].dtype == torch.float32
+        assert batch["score"].isnan().sum() == 2
+        mapped = native.map(lambda batch: {"twice": batch["score"] * 2}, batched=True)
+        assert next(iter(make(mapped)))["twice"].dtype == torch.float32
+    assert isinstance(next(iter(nested.to_torch(8, forms={"tokens": "list"})))["tokens"], list)
+    assert isinstance(next(iter(nested.to_torch(8, compat="datasets")))["tokens"], list)
+    assert isinstance(next(iter(native.to_torch(8, forms={})))["score"], fb.Masked)
+    for other in (
+        columns.with_format("numpy", forms={"tokens": "list"}),
+        columns.with_format("pandas"),
+        columns.decode(),
+    ):
+        batch = next(iter(other.to_torch(8)))
+        assert isinstance(batch["id"], torch.Tensor)
+        assert isinstance(batch["tokens"], fb.Ragged)
+
+
 @pytest.mark.parametrize("name", ["torch", "numpy", "arrow", "pandas", "polars", None])
 def test_streams_of_every_format_can_be_pickled_and_resumed(ds, name):
     stream = ds.with_format(name).batches(16)

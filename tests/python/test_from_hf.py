@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -149,6 +150,22 @@ STEPS: dict[str, Callable[[datasets.IterableDataset], Any]] = {
 def test_a_step_that_cannot_be_taken_over_is_named(paths: list[str], step: str) -> None:
     with pytest.raises(fb.SettingError, match=f"dataset: `{step}` was called on it.*pass the dataset before that step"):
         fb.from_hf(STEPS[step](streamed(paths)))
+
+
+@pytest.mark.parametrize("step", ["batch", "repeat", "concatenate_datasets", "interleave_datasets"])
+def test_what_to_do_about_a_step_works(paths: list[str], step: str) -> None:
+    theirs = streamed(paths)
+    with pytest.raises(fb.SettingError) as refused:
+        fb.from_hf(STEPS[step](theirs))
+    (code,) = re.findall(r"`(fb\.[^`]+)`", str(refused.value))
+    assert eval(code, {"fb": fb, "ds": theirs, "n": 2}) is not None
+
+
+def test_features_that_are_refused_can_be_cast_to_afterwards(paths: list[str]) -> None:
+    features = datasets.Features({"id": datasets.Value("string")})
+    with pytest.raises(fb.SettingError, match=r"then cast it: `fb.from_hf\(ds\).cast\(features\)`$"):
+        fb.from_hf(streamed(paths).cast_column("id", features["id"]))
+    assert fb.from_hf(streamed(paths)).cast(features).features["id"] == features["id"]
 
 
 def test_steps_on_what_to_hf_made_are_named(paths: list[str]) -> None:

@@ -306,8 +306,14 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
         mapped.filter("id < 3")
     assert not hasattr(mapped, "features")
     assert hasattr(mapped, "num_rows")
+    with pytest.raises(fb.SettingError, match="with_format: the dataset has functions; choose the format before `map`"):
+        mapped.with_format("torch")
     with pytest.raises(fb.SettingError, match="in batches"):
         iter(mapped)
+    with pytest.raises(fb.SettingError, match="rows by number are those without `map`"):
+        mapped[0]
+    with pytest.raises(fb.SettingError, match="rows by number are those without `map`"):
+        next(iter(DataLoader(mapped, batch_size=4)))
     with pytest.raises(AttributeError, match="no `fliter`"):
         mapped.fliter  # noqa: B018 - it is what raises
     assert repr(mapped).endswith(".map(doubled)")

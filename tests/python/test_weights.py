@@ -201,19 +201,26 @@ def test_hugging_face_gets_what_was_drawn(dataset: fb.Dataset) -> None:
     [
         ("absent", fb.ColumnNotFoundError, "absent"),
         ("id +", fb.QueryError, "weight"),
-        ("label", fb.QueryError, "Cannot cast string"),
+        ("label", fb.QueryError, "^weights: `label` is `Utf8`, expected a number for each row"),
+        ("DATE '2026-01-01'", fb.QueryError, "is `Date32`, expected a number for each row"),
+        ("id > $least", fb.QueryError, r"`\$least` has no value; write its value out$"),
         ("NULL", fb.SettingError, "row 0 weighs NULL"),
         ("id - 5", fb.SettingError, "row 0 weighs -5"),
         ("id / 0.0", fb.SettingError, "weighs"),
         ("0", fb.SettingError, "all 500 rows together weigh 0"),
         ("1; DROP TABLE dataset", fb.QueryError, "Expected: \\)"),
         ("1) AS a, (2", fb.QueryError, "Expected: \\)"),
-        (5, fb.SettingError, "weights: expected text"),
+        (5, fb.SettingError, "weights: expected SQL such as"),
+        ([1.0] * 500, fb.SettingError, "got list; numbers from elsewhere are a column of a table: `ds.sql"),
     ],
 )
 def test_what_is_no_weight_is_refused(dataset: fb.Dataset, weights: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         len(dataset.shuffle(1, weights=weights).batches(10))
+    if error is fb.QueryError:
+        # At the call, before anything is read.
+        with pytest.raises(error, match=says):
+            dataset.shuffle(1, weights=weights)
 
 
 def test_a_number_of_draws_that_cannot_be_is_refused(dataset: fb.Dataset) -> None:

@@ -47,6 +47,10 @@ INSTEAD = {
     "take": "then take rows: `fb.from_hf(ds).take(n)`",
     "skip": "then skip rows: `fb.from_hf(ds).skip(n)`",
     "rename_columns": "then rename them: `fb.from_hf(ds).rename_columns({'id': 'number'})`",
+    "batch": "then stream batches: `fb.from_hf(ds).batches(n)`",
+    "repeat": "then repeat it: `fb.from_hf(ds).repeat(n)`",
+    "concatenate_datasets": "and put together what `fb.from_hf(ds).to_hf()` returns",
+    "interleave_datasets": "and put together what `fb.from_hf(ds).to_hf()` returns",
     "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
 }
 """What to do about a step, where something does."""
@@ -229,7 +233,7 @@ def check_types(taken: Dataset, features: Any) -> None:
         if kind not in (field.type, stored):
             raise SettingError(
                 f"features: column `{field.name}` is `{kind}` in the files, expected `{field.type}`; take it over as "
-                "it is and cast it in SQL, or what `to_hf()` returns with `cast`"
+                "it is, then cast it: `fb.from_hf(ds).cast(features)`"
             )
 
 

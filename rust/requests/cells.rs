@@ -15,7 +15,8 @@ use crate::config;
 use crate::metrics::Stage;
 use crate::source::Preset;
 
-const SCALE: u64 = 64;
+/// By so many bits sizes are shifted.
+const SCALE: u32 = 6;
 const NUM_OBJECTS: i64 = 2;
 const GROUPS_OF_OBJECT: i64 = 4;
 const SELECTIVITIES: [(f64, &str); 6] =
@@ -64,10 +65,10 @@ impl Shape {
                 columns.push(("b", Arc::new(Int64Array::from_iter_values(rows()))));
             }
             Self::Wide => {
-                let tokens = Int32Array::from_iter_values((0..rows().count() as i32 * 256).map(|token| token % 50_000));
+                let tokens: Int32Array = (0..50_000).cycle().take(rows().count() * 256).collect();
                 let item = Arc::new(Field::new_list_field(DataType::Int32, true));
                 let offsets = OffsetBuffer::from_lengths(rows().map(|_| 256));
-                let images = BinaryArray::from_iter_values(rows().map(|row| vec![row as u8; 3000]));
+                let images = BinaryArray::from_iter_values(rows().map(|row| row.to_le_bytes().repeat(375)));
                 columns
                     .push(("text", Arc::new(StringArray::from_iter_values(rows().map(|row| format!("{row:0800}"))))));
                 columns.push(("tokens", Arc::new(ListArray::new(item, offsets, Arc::new(tokens), None))));
@@ -113,16 +114,16 @@ impl Cell {
 
     /// Reads the kept rows in order, and says what was asked for.
     fn read(self, round_trip_bytes: u64) -> String {
-        let page_bytes = if self.has_small_pages { 64 << 10 } else { 1 << 20 } / SCALE as usize;
+        let page_bytes = if self.has_small_pages { 64 << 10 } else { 1 << 20 } >> SCALE;
         let objects: Vec<_> = (0..NUM_OBJECTS)
             .map(|number| (format!("part-{number}.parquet"), self.shape.object(number, page_bytes, self.has_index)))
             .collect();
         let objects: Vec<_> = objects.iter().map(|(key, body)| (key.as_str(), body.clone())).collect();
         let remote = Preset::object_storage();
         let preset = Preset {
-            gap_bytes: remote.gap_bytes / SCALE,
-            least_gap_bytes: remote.least_gap_bytes / SCALE,
-            max_request_bytes: remote.max_request_bytes / SCALE,
+            gap_bytes: remote.gap_bytes >> SCALE,
+            least_gap_bytes: remote.least_gap_bytes >> SCALE,
+            max_request_bytes: remote.max_request_bytes >> SCALE,
             round_trip_bytes,
             ..remote
         };
@@ -161,7 +162,7 @@ fn all_cells(shape: Shape, has_small_pages: bool, has_index: bool) -> String {
         for is_clustered in [false, true] {
             let cell = Cell { shape, has_small_pages, has_index, selectivity, is_clustered };
             let place = if is_clustered { "together" } else { "anywhere" };
-            for (worth, name) in [(config::REMOTE_ROUND_TRIP_BYTES / SCALE, ""), (0, ", page by page")] {
+            for (worth, name) in [(config::REMOTE_ROUND_TRIP_BYTES >> SCALE, ""), (0, ", page by page")] {
                 if index > 0 || is_clustered || !name.is_empty() {
                     said.push('\n');
                 }

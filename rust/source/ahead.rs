@@ -106,13 +106,13 @@ impl Ahead {
         }
     }
 
-    /// Waits for the bytes of `ranges` as far as they were asked for; those that are given out whole are not held any
-    /// longer.
+    /// Waits for the bytes of `ranges` as far as they were asked for. What is given out is not held any longer: one range that
+    /// stays keeps the memory of all that was read with it.
     pub(super) async fn take(&self, object: &Object, ranges: &[Range<u64>]) -> Vec<Option<Bytes>> {
         let found: Vec<_> = {
             let mut state = self.lock();
             let mut held = state.held.get_mut(&id_of(object));
-            ranges.iter().map(|range| find(held.as_deref_mut()?, range)).collect()
+            ranges.iter().map(|range| take_out(held.as_deref_mut()?, range)).collect()
         };
         let mut taken = Vec::with_capacity(ranges.len());
         for (range, found) in ranges.iter().zip(found) {
@@ -173,8 +173,8 @@ fn parts(ranges: &[Range<u64>], gap: Gap, max_bytes: u64) -> Vec<Vec<Range<u64>>
     parts
 }
 
-/// Returns what holds `range`, if all of it is held. What lies in the range is taken out.
-fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
+/// Takes out what holds `range`, if all of it is held; the bytes around it stay.
+fn take_out(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
     let (&first, _) = held.range(..=range.start).next_back()?;
     let (mut end, mut starts) = (first, Vec::new());
     for (&start, next) in held.range(first..) {
@@ -188,8 +188,14 @@ fn find(held: &mut BTreeMap<u64, Held>, range: &Range<u64>) -> Option<Holders> {
         return None;
     }
     let take = |start: u64| {
-        let is_inside = range.start <= start && held.get(&start)?.end <= range.end;
-        Some((start, if is_inside { held.remove(&start)? } else { held.get(&start)?.clone() }))
+        let taken = held.remove(&start)?;
+        if start < range.start {
+            held.insert(start, Held { end: range.start, ..taken.clone() });
+        }
+        if range.end < taken.end {
+            held.insert(range.end, taken.clone());
+        }
+        Some((start, taken))
     };
     starts.into_iter().map(take).collect()
 }
@@ -249,9 +255,12 @@ mod tests {
             let read = read_ranges(&reader, &object("x"), &[10..20, 22..25, 150..152]).await.unwrap();
             assert_eq!(read, [(10..20).collect::<Vec<u8>>(), (22..25).collect(), (150..152).collect()]);
             assert_eq!(recording.take(), ["get 10..30 of x", "get 150..152 of x"]);
-            // What has been given out whole is gone, the rest is there.
-            read_ranges(&reader, &object("x"), &[10..20, 20..30]).await.unwrap();
-            assert_eq!(recording.take(), ["get 10..20 of x"]);
+            // What has been given out is gone, the rest is there.
+            let read = read_ranges(&reader, &object("x"), &[20..22, 25..30]).await.unwrap();
+            assert_eq!((read, recording.take().len()), (vec![(20..22).collect(), (25..30).collect()], 0));
+            read_ranges(&reader, &object("x"), &[10..20, 22..25]).await.unwrap();
+            assert_eq!(recording.take(), ["get 10..25 of x"]);
+            assert!(ahead.lock().held.values().all(BTreeMap::is_empty), "nor is its memory");
         });
     }
 
@@ -319,9 +328,10 @@ mod tests {
             for (start, len) in wanted {
                 let range = start..start + len;
                 let is_whole = range.clone().all(|byte| is_held[usize::from(number(byte))]);
-                let holders = find(&mut held.clone(), &range);
+                let holders = take_out(&mut held, &range);
                 prop_assert!(holders.is_some() == is_whole || range.is_empty());
                 if let Some(holders) = holders {
+                    range.clone().for_each(|byte| is_held[usize::from(number(byte))] = false);
                     let bytes = Io::current().unwrap().block_on(piece_together(holders, &range)).unwrap();
                     prop_assert_eq!(bytes, range.map(number).collect::<Vec<_>>());
                 }

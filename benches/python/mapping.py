@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 32
 DELAY_SECONDS = 0.05
+PINNED_EPOCHS = 10
+"""Epochs of a round: one takes a third of a second, and varies by a third."""
 MAP_LOADERS = {"map, 1 process": ("mapped", 1), "map, 2 processes": ("mapped", 2), "DataLoader": ("torch_workers", 2)}
 
 
@@ -92,7 +94,7 @@ def measure_pinned(run: Run, log: Log) -> list[Part]:
     seen: dict[str, list[dict[str, float]]] = {"forebay": [], "pinned": []}
     for index in range(run.num_rounds):
         for loader, rounds in seen.items():
-            order = _order("rate", loader, 0, "wait") | {"source": str(folder)}
+            order = _order("rate", loader, 0, "wait") | {"source": str(folder), "epochs": PINNED_EPOCHS}
             rounds.append(log.once(f"{loader}, round {index + 1}", partial(_probe, run, order)))
     plain, pinned = seen.values()
     names = ("plain memory", "`pin_memory=True`")

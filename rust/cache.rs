@@ -156,9 +156,18 @@ impl Cache {
     }
 }
 
-/// Returns the folder of all kinds: what [`VARIABLE`] names, else `forebay` in the user's cache folder.
+/// Returns the folder of all kinds: what [`VARIABLE`] names, else `forebay` in the user's cache folder. Whoever sets variables
+/// without a shell leaves a `~` in them.
 fn folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    let named = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
+    let given = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
+    let named = |name| {
+        let path = given(name)?;
+        match path.strip_prefix("~") {
+            // Without a home there is nothing that it could stand for, and no folder to be made for it.
+            Ok(below) => given("HOME").or_else(std::env::home_dir).map(|home| home.join(below)),
+            Err(_) => Some(path),
+        }
+    };
     if let Some(folder) = named(VARIABLE) {
         return (folder != Path::new("0")).then_some(folder);
     }
@@ -296,5 +305,9 @@ mod tests {
         assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "/x")]), Some("/x".into()));
         assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "")]), Some("/h/.cache/forebay".into()));
         assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "0")]), None);
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "~/x")]), Some("/h/x".into()));
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "~")]), Some("/h".into()));
+        assert_eq!(of(&[("HOME", "/h"), (VARIABLE, "/a/~/x")]), Some("/a/~/x".into()));
+        assert_eq!(of(&[("HOME", "/h"), ("XDG_CACHE_HOME", "~/c")]), Some("/h/c/forebay".into()));
     }
 }

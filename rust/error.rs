@@ -44,8 +44,8 @@ pub enum Error {
         reason: String,
     },
 
-    /// The store refused the credentials.
-    #[error("permission denied for `{url}`; check the credentials in the environment or `storage_options`")]
+    /// The store refused the credentials, or the system the user.
+    #[error("permission denied for `{url}`; {}", advice_on(source))]
     PermissionDenied {
         /// The object or bucket.
         url: String,
@@ -471,6 +471,15 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
+}
+
+/// Returns what to do about a refusal, which the system gives with a number.
+fn advice_on(source: &object_store::Error) -> &'static str {
+    if source.to_string().contains("(os error ") {
+        "this user has not the rights to read all of it"
+    } else {
+        "check the credentials in the environment or `storage_options`"
+    }
 }
 
 fn of_range(range: Option<&Range<u64>>) -> String {

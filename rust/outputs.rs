@@ -38,6 +38,8 @@ pub(crate) struct Computed {
     columns: Box<[usize]>,
     /// For batches of `input`.
     evaluator: Arc<dyn PhysicalExpr>,
+    /// Whether it only casts a column, whose floats it takes as they are.
+    is_cast: bool,
     input: SchemaRef,
     data_type: DataType,
 }
@@ -53,11 +55,13 @@ impl Computed {
             columns.iter().map(|&column| Arc::clone(&snapshot.schema.fields()[column])).collect::<Vec<_>>(),
         ));
         let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
+        let cast = floats::cast_of_column(&expr);
+        let is_cast = cast.is_some();
         let evaluator = sql::session()
-            .create_physical_expr(expr.clone(), &df_schema)
+            .create_physical_expr(cast.unwrap_or_else(|| expr.clone()), &df_schema)
             .map_err(|error| unusable(sql::reason(&error)))?;
         let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
-        let this = Self { expr, columns, evaluator, input, data_type };
+        let this = Self { expr, columns, evaluator, is_cast, input, data_type };
         // What must fail on every row, a literal that cannot be cast, fails now.
         this.evaluate(&RecordBatch::new_empty(Arc::clone(&this.input))).map_err(unusable)?;
         Ok(this)
@@ -93,7 +97,8 @@ impl Computed {
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
         // Functions panic on some values, such as those that make a text of more than 2 GiB.
         let value = panics::caught(|| {
-            let batch = floats::canonical_columns(batch).map_err(|error| error.to_string())?;
+            let canonical = if self.is_cast { Ok(batch.clone()) } else { floats::canonical_columns(batch) };
+            let batch = canonical.map_err(|error| error.to_string())?;
             let value = self.evaluator.evaluate(&batch).and_then(|value| value.into_array(batch.num_rows()));
             value.map_err(|error| sql::reason(&error))
         });

@@ -159,8 +159,9 @@ impl EpochReader {
         if let Some(weights) = this.weights() {
             let (num_weights, num_kept) = (weights.num_rows(), selection.num_rows());
             if this.answer.order().is_some() {
-                let reason = "the rows have an order of their own; draw from a query without ORDER BY".into();
-                return Err(Error::Setting { name: "weights", reason });
+                let reason = "the rows have an order of their own, by `ORDER BY` or `select` of row numbers; draw from rows \
+                              in the dataset's order: a filter, or `select` of a `Selection`";
+                return Err(Error::Setting { name: "weights", reason: reason.into() });
             }
             if num_weights != num_kept {
                 let reason = format!("{num_weights} weights for {num_kept} rows");

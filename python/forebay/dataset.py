@@ -156,7 +156,7 @@ class Dataset:
             params: Values of `$name` in the query. They are bound, not pasted.
             tables: Further tables by name: a `Dataset`, a place of Parquet files, a table of any Arrow library, or a
                 dict of columns.
-            functions: Python functions by name.
+            functions: Python functions by name, in which upper and lower case are the same.
 
         Raises:
             QueryError: it does not parse or type-check, is not a `SELECT`, names a table that was not passed, or
@@ -788,7 +788,8 @@ class Dataset:
                 longer than the store is given: the stream ends with the error, or `"skip"` leaves them out. Their
                 positions stay [empty](../howto/errors.md#rows-that-cannot-be-read): the other rows keep their
                 order and their ranks. `Stream.holes` lists what was left out, and so does the state.
-            max_skipped: How many rows of an epoch may be left out, as a number, or as a share (a float below 1).
+            max_skipped: How many rows of an epoch `on_error="skip"` leaves out at most: a number, or a share (a float below
+                1).
             forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
                 checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
                 tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a

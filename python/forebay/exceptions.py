@@ -49,7 +49,7 @@ class NotFoundError(ForebayError, FileNotFoundError):
 
 
 class AccessDeniedError(ForebayError, PermissionError):
-    """The store refused the credentials."""
+    """The store refused the credentials, or the system the user."""
 
 
 class DatasetNotFoundError(NotFoundError):

@@ -108,7 +108,7 @@ def load_dataset(
             `train+test`, `all`, or rows of them: `train[:10%]`, `train[100:200]`, `train[-1000:]`.
         data_files: Files of the dataset: a path, a pattern, a list of them, or those of each split. `path` may be
             `"parquet"` then.
-        data_dir: A folder of the dataset.
+        data_dir: A folder of the dataset; or any, if `path` is `"parquet"`.
         revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
         token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
         columns: Columns to keep; by default those that the configuration's card names, else all.

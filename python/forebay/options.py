@@ -65,6 +65,11 @@ class ReadOptions:
                 raise SettingError(f"max_skipped: expected a number of rows or a share below 1, got {self.max_skipped}")
         else:
             keep_count(self, "max_skipped", least=0)
+        if self.on_error == "raise" and self.max_skipped != DEFAULT_MAX_SKIPPED:
+            raise SettingError(
+                f"max_skipped: {self.max_skipped} is about rows that on_error='skip' leaves out, and without that the "
+                "first is an error; pass both, or neither"
+            )
         if self.num_threads is not None:
             keep_count(self, "num_threads", most=1024)
 

@@ -7,6 +7,7 @@ state of its own.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -75,6 +76,7 @@ class PackedRun:
     def __init__(self, stream: _lib.Stream, packer: _lib.Packer) -> None:
         self.stream = stream
         self._packer = packer
+        self._owner = os.getpid()
 
     def next(self) -> _lib.PackedBatch | None:
         """Waits for the next batch; None at the end."""
@@ -90,6 +92,10 @@ class PackedRun:
 
     @property
     def _is_ready(self) -> bool:
+        if self._owner != os.getpid():
+            # Refused there. What was packed is the parent's to deliver, and another thread may have held the packer's
+            # lock when this process was forked.
+            self.stream.wait(0)
         return self._packer.has_batch or self._packer.is_done
 
     @property

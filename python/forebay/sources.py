@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from forebay import _lib, splits
-from forebay.exceptions import NotFoundError, SettingError
+from forebay.exceptions import AccessDeniedError, NotFoundError, SettingError, StoreError
 from forebay.familiar import OTHER_FORMATS
 from forebay.hub import patterns, places, settings
 from forebay.hub.card import Card
@@ -251,7 +251,10 @@ def _find_elsewhere(request: Request) -> _Found:
     if source in OTHER_FORMATS and wanted.data_files is not None:
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
     if source == "parquet":
-        raise SettingError("data_files: `parquet` needs the files: a path, a pattern, or those of each split")
+        if wanted.data_dir is None:
+            form = "`data_files`, a path, a pattern, or those of each split, or `data_dir`, a folder"
+            raise SettingError(f"data_files: `parquet` needs the files: {form}")
+        return _of_data_dir(wanted.data_dir, request)
     if wanted.name is not None:
         raise SettingError(
             f"name: `{source}` has no configs, which datasets of the Hub and folders with a card have; a split is "
@@ -266,12 +269,30 @@ def _find_elsewhere(request: Request) -> _Found:
     return _of_patterns(patterns.sanitized(wanted.data_files), base, request)
 
 
+def _of_data_dir(data_dir: str, request: Request) -> _Found:
+    """Returns the files of a folder that is no dataset's: names tell the splits, whatever a card there says."""
+    if "://" in data_dir:
+        request.sources, request.wanted = [data_dir], Wanted()
+        return _find(request)
+    folder = places.local(data_dir)
+    if folder is None or not folder.is_dir():
+        raise NotFoundError(f"data_dir: no such folder: `{data_dir}`")
+    return _of_folder(folder, Card(), Wanted())
+
+
 def _card(folder: Path) -> Card:
-    texts = [folder / name for name in ("README.md", ".huggingface.yaml")]
-    readme, more = (
-        path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else None for path in texts
-    )
+    readme, more = (_text(folder / name) for name in ("README.md", ".huggingface.yaml"))
     return read_card(readme, more, str(folder))
+
+
+def _text(path: Path) -> str | None:
+    """Returns what a file says, if it is there."""
+    try:
+        return path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else None
+    except PermissionError as error:
+        raise AccessDeniedError(f"permission denied for `{path}`; this user has not the rights to read it") from error
+    except OSError as error:
+        raise StoreError(f"cannot read `{path}`: {error}") from error
 
 
 def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:

@@ -33,7 +33,8 @@ class Function:
 
     It gets one `pyarrow.Array` for each argument, or the number of rows if there is none, and returns an Arrow array of
     as many values. For equal arguments it must return equal values. It runs on Forebay's threads, one call at a time,
-    as Python does; to be used in `DataLoader` workers it must be one that `pickle` finds by name.
+    as Python does; to be used in `DataLoader` workers it must be one that `pickle` finds by name. States know it by its
+    name alone: rename one that comes to return other values, so that older states are refused.
 
     Example:
         >>> import pyarrow as pa, pyarrow.compute as pc
@@ -152,11 +153,15 @@ def _python_value(value: Any) -> Any:
         return _nanoseconds(value)
     if str(getattr(value, "dtype", ""))[-4:] in ("[ns]", "[ps]", "[fs]", "[as]"):
         return [_python_value(part) for part in value] if value.ndim else value[()]
-    if hasattr(value, "to_pylist"):
-        return value.to_pylist()
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, memoryview):
+        return bytes(value)
+    # Arrays and scalars of pyarrow, of NumPy, pandas and torch, of Polars.
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return list(value) if isinstance(value, tuple | range) else value
 
 
 def _nanoseconds(value: Any) -> Any:

@@ -1,13 +1,15 @@
 """What DataLoader workers know of the stream in the process that made them.
 
 Each worker has a copy of the stream, forked or pickled when the worker started, and a worker that persists keeps it for
-every loop. So the place where the next loop begins, epoch and position, lies in a few bytes that all copies share.
+every loop. So the place where the next loop begins, epoch, position and what was left out before, lies in a few bytes
+that all copies share.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import multiprocessing
 import os
 import struct
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay.loader import Stream
+    from forebay.states import Hole
 
 
 class WorkerInfo(Protocol):
@@ -47,6 +50,8 @@ class Choice(NamedTuple):
     number: int
     epoch: int
     start: Cursor
+    holes: tuple[Hole, ...] = ()
+    """What could not be read of the epoch up to there."""
 
 
 class Place:
@@ -61,6 +66,9 @@ class Place:
     _CHOICE = struct.Struct("q4Q")
     _USE = struct.Struct("qQqq")
     _NUM_USES = 64
+    _HOLES_AT = _CHOICE.size + _NUM_USES * _USE.size
+    _HOLES = struct.Struct("Q")
+    """Before the holes, as JSON: how many bytes they take."""
 
     def __init__(self) -> None:
         self._share(Choice(1, 0, Cursor()))
@@ -84,7 +92,7 @@ class Place:
             # For this worker alone: how `StatefulDataLoader` restores it.
             self._is_chosen_here = True
             return
-        choice = Choice(self._chosen.number + 1, stream._epoch, stream._start)
+        choice = Choice(self._chosen.number + 1, stream._epoch, stream._start, tuple(stream._start_holes))
         if self._owner != os.getpid():
             self._share(choice)
         self._chosen = choice
@@ -101,23 +109,26 @@ class Place:
             )
         if self._begun:
             self._read()
-        number, epoch, start = self._chosen
+        number, epoch, start, holes = self._chosen
         is_first = not is_shared or (self._use(number, worker) and self._begun != number)
         if not self._is_chosen_here:
             stream._epoch, stream._start = epoch, start if is_first else stream._beginning(epoch)
-            if stream._start == stream._beginning(epoch):
-                stream._start_holes = []
+            stream._start_holes = list(holes) if is_first else []
         self._begun, self._is_chosen_here = number, False
 
     def _write(self) -> None:
         with self._locked():
-            number, epoch, start = self._chosen
+            number, epoch, start, holes = self._chosen
+            text = json.dumps(holes).encode()
+            os.pwrite(self._file, self._HOLES.pack(len(text)) + text, self._HOLES_AT)
             os.pwrite(self._file, self._CHOICE.pack(number, epoch, *start), 0)
 
     def _read(self) -> None:
         with self._locked():
             number, epoch, *start = self._CHOICE.unpack(os.pread(self._file, self._CHOICE.size, 0))
-        self._chosen = Choice(number, epoch, Cursor._make(start))
+            num_bytes = self._HOLES.unpack(os.pread(self._file, self._HOLES.size, self._HOLES_AT))[0]
+            text = os.pread(self._file, num_bytes, self._HOLES_AT + self._HOLES.size)
+        self._chosen = Choice(number, epoch, Cursor._make(start), tuple(json.loads(text)))
 
     def _use(self, number: int, worker: WorkerInfo) -> bool:
         """Uses a choice for the loop of a worker, unless another loop did. Tells whether it is this loop's."""
@@ -138,7 +149,7 @@ class Place:
         """Moves `stream` to the beginning of its epoch when a loop of workers used its position up; tells whether."""
         is_used = self._owner == os.getpid() and self._read_use(self._chosen.number)[0] == self._chosen.number
         if is_used:
-            stream._start = stream._beginning(stream._epoch)
+            stream._start, stream._start_holes = stream._beginning(stream._epoch), []
         return is_used
 
     def check_known(self, stream: Stream[Any]) -> None:

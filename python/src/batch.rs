@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{Field, FieldRef, Schema};
 use forebay::{Conversion, SchemaRef, display, forms};
-use pyo3::exceptions::{PyIndexError, PyOverflowError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
@@ -63,10 +63,16 @@ impl PyBatch {
     ///
     /// Raises:
     ///     IndexError: there are fewer columns.
+    ///     TypeError: `index` is no number.
     fn column(&self, index: &Bound<'_, PyAny>) -> PyResult<PyColumn> {
         let schema = self.batch.schema();
         let number = match index.extract::<usize>() {
-            Err(error) if !error.is_instance_of::<PyOverflowError>(index.py()) => return Err(error),
+            Err(error) if !error.is_instance_of::<PyOverflowError>(index.py()) => {
+                return Err(PyTypeError::new_err(format!(
+                    "expected the number of a column, from 0, got {}; `column_names` has them in their order",
+                    index.repr()?
+                )));
+            }
             number => number.ok(),
         };
         let fields = schema.fields();

@@ -37,11 +37,11 @@ impl PyPacker {
     /// Waits for the next documents of `stream` and takes them.
     fn feed(&self, py: Python<'_>, stream: &PyStream) -> PyResult<()> {
         let batch = stream.next_batch(py)?;
-        py.detach(|| match batch {
+        let taken = py.detach(|| match batch {
             Some(batch) => self.lock().push(batch),
             None => self.lock().end(),
         });
-        Ok(())
+        taken.map_err(|error| to_py(&error))
     }
 
     /// The next batch of sequences; `None` where more documents are needed, or at the end.

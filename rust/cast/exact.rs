@@ -21,6 +21,11 @@ pub(super) fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
         _ => array,
     };
     let there = strict(array, to)?;
+    if let DataType::Timestamp(_, zone) = to
+        && is_text(array.data_type())
+    {
+        check_offsets(array, zone.is_some())?;
+    }
     for witness in witnesses(array.data_type(), to) {
         let (before, after) = (seen_as(array, &witness)?, seen_as(&there, &witness)?);
         let differs = distinct(&before, &after)?;
@@ -32,6 +37,29 @@ pub(super) fn exact(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
     Ok(there)
 }
 
+/// Refuses text that names no offset from UTC where its instant is wanted, and text that does where a wall clock's time is.
+///
+/// Only text that names one is the same instant wherever it is read.
+fn check_offsets(array: &ArrayRef, is_wanted: bool) -> Result<(), ArrowError> {
+    let read_in = |zone: &str| {
+        let instants = arrow_cast::cast(array, &DataType::Timestamp(TimeUnit::Microsecond, Some(zone.into())))?;
+        // Those of two zones are not compared.
+        arrow_cast::cast(&instants, &DataType::Int64)
+    };
+    let has_none = distinct(&read_in("+00:00")?, &read_in("+01:00")?)?;
+    let is_wrong = |row: &usize| array.is_valid(*row) && has_none.value(*row) == is_wanted;
+    let Some(row) = (0..array.len()).find(is_wrong) else { return Ok(()) };
+    let value = array_value_to_string(array, row)?;
+    Err(ArrowError::CastError(match is_wanted {
+        true => format!("`{value}` names no zone; cast it to a timestamp without one, and that to one with a zone"),
+        false => format!("`{value}` names a zone; cast it to a timestamp with one, and that to one without"),
+    }))
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
 /// Returns values in a type to compare them in, NULL where they are none of it.
 fn seen_as(array: &ArrayRef, witness: &DataType) -> Result<ArrayRef, ArrowError> {
     let seen = if array.data_type() == witness { Arc::clone(array) } else { arrow_cast::cast(array, witness)? };
@@ -40,10 +68,8 @@ fn seen_as(array: &ArrayRef, witness: &DataType) -> Result<ArrayRef, ArrowError>
 
 /// Returns the types in which values and what became of them are compared; without one, arrow's errors are all there are.
 fn witnesses(from: &DataType, to: &DataType) -> Vec<DataType> {
-    use DataType::{
-        Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Null, Time32, Time64, Timestamp, Utf8View,
-    };
-    let is_text = matches!(from, DataType::Utf8 | DataType::LargeUtf8 | Utf8View);
+    use DataType::{Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Null, Time32, Time64, Timestamp};
+    let is_text = is_text(from);
     match (from, to) {
         // As many digits before the point, and all that are left behind it.
         (
@@ -112,6 +138,21 @@ mod tests {
         kept(StringArray::from(vec!["2020-01-01T05:00:00", "0001-01-01T00:00:00"]), &second);
         let time = DataType::Time32(TimeUnit::Second);
         assert!(lost(StringArray::from(vec!["05:00:00.5"]), &time).contains("has no equal"));
+    }
+
+    #[test]
+    fn text_has_a_zone_where_its_type_has() {
+        let with = DataType::Timestamp(TimeUnit::Second, Some("Europe/Berlin".into()));
+        let without = DataType::Timestamp(TimeUnit::Second, None);
+        let (zoned, plain) =
+            (vec!["2020-01-01T00:00:00Z", "2020-01-01 05:00:00+02:00"], vec!["2020-01-01", "9999-12-31"]);
+        for (texts, fits, other, words) in
+            [(zoned, &with, &without, "names a zone"), (plain, &without, &with, "names no zone")]
+        {
+            kept(StringArray::from(texts.clone()), fits);
+            kept(StringArray::from(vec![None::<&str>, Some(texts[1])]), fits);
+            assert!(lost(StringArray::from(vec![None, Some(texts[1])]), other).contains(words));
+        }
     }
 
     #[test]

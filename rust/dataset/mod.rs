@@ -25,6 +25,7 @@ mod tests;
 pub(crate) mod thrift;
 mod trial;
 mod types;
+mod zones;
 
 pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};

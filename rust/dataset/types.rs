@@ -12,6 +12,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
 
+use super::zones::with_zones;
+
 /// Schemas that are remembered: datasets have one, or a few over time.
 const MAX_KNOWN: usize = 16;
 
@@ -86,11 +88,14 @@ impl Types {
         let load = |options| ArrowReaderMetadata::try_new(Arc::clone(&metadata), options);
         let mut reader = load(ArrowReaderOptions::new())?;
         let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
-        let told = match pairs.map(|pair| pair.key.as_str()).any(|key| key == ARROW_SCHEMA_META_KEY) {
-            true => Told::ByArrow,
-            false => Told::ByParquet,
+        let pair = pairs.rev().find(|pair| pair.key == ARROW_SCHEMA_META_KEY);
+        let readable = match pair {
+            Some(pair) => {
+                let told = pair.value.as_deref().unwrap_or_default();
+                with_zones(readable(reader.schema(), Told::ByArrow), told)
+            }
+            None => readable(reader.schema(), Told::ByParquet),
         };
-        let readable = readable(reader.schema(), told);
         if readable != **reader.schema() {
             reader = load(ArrowReaderOptions::new().with_schema(Arc::new(readable)))?;
         }

@@ -83,6 +83,10 @@ impl Padder {
                 return Err(Error::Setting { name: "padding", reason });
             }
         }
+        if items.is_empty() {
+            let reason = "no column is a list of numbers; leave `padding` out".to_owned();
+            return Err(Error::Setting { name: "padding", reason });
+        }
         let mask = mask_of(schema, padding, &items)?;
         Ok(Self { padding: padding.clone(), columns, items, mask })
     }
@@ -214,10 +218,6 @@ fn mask_of(schema: &Schema, padding: &Padding, items: &[(Items, Vec<u8>)]) -> Re
         return Err(Error::Setting { name: "mask", reason });
     }
     let leader = items.iter().position(|(items, _)| items.name == LEADER).unwrap_or(0);
-    if items.is_empty() {
-        let reason = "no column is a list of numbers; leave `padding` out".to_owned();
-        return Err(Error::Setting { name: "padding", reason });
-    }
     let int64 = DataType::new_list(DataType::Int64, false);
     Ok(Items::of(&Field::new(name, int64, false), Integers::Int64).map(|items| (leader, items)))
 }

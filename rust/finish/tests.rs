@@ -126,6 +126,10 @@ fn what_cannot_be_padded_is_named() {
     assert!(refused(Padding { columns: of("text"), ..padding() }).contains("only lists of numbers are padded"));
     assert!(refused(Padding { columns: of("texts"), ..padding() }).contains("no column `texts`"));
     assert!(refused(Padding { mask: Some("text".to_owned()), ..padding() }).contains("choose another name"));
+    let none = batch.project(&[1]).unwrap();
+    for mask in [None, padding().mask] {
+        assert!(padded(&none, Padding { mask, ..padding() }).unwrap_err().contains("no column is a list of numbers"));
+    }
     let values = [("text".to_owned(), 1.into())].into();
     assert!(refused(Padding { values, ..padding() }).contains("`text` is not a column that is padded"));
     let values = [("tokens".to_owned(), serde_json::Number::from_f64(0.5).unwrap())].into();

@@ -8,7 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Mark, Piece, Sequence};
+use super::{Mark, Piece, Sequence, beyond};
+use crate::error::Result;
 
 /// Packs the documents of one window after another.
 #[derive(Debug)]
@@ -28,25 +29,29 @@ impl BestFit {
     }
 
     /// Adds a document; returns the sequences of its window if it is the last one, each with the mark behind it.
-    pub(super) fn push(&mut self, document: u64, len: usize) -> Vec<(Sequence, Mark)> {
+    pub(super) fn push(&mut self, document: u64, len: usize) -> Result<Vec<(Sequence, Mark)>> {
         // What is longer than a sequence is cut.
         let starts = (0..len).step_by(self.length);
         self.pieces.extend(starts.map(|start| Piece { document, start, len: self.length.min(len - start) }));
-        if document + 1 - self.begin < self.window { Vec::new() } else { self.end(document + 1) }
+        if document + 1 - self.begin < self.window { Ok(Vec::new()) } else { self.end(document + 1) }
     }
 
     /// Returns the sequences of the window that ends before document `end`.
-    pub(super) fn end(&mut self, end: u64) -> Vec<(Sequence, Mark)> {
+    pub(super) fn end(&mut self, end: u64) -> Result<Vec<(Sequence, Mark)>> {
         let sequences = pack(std::mem::take(&mut self.pieces), self.length);
         let num = sequences.len() as u64;
         let skipped = std::mem::take(&mut self.skipped);
+        if skipped > 0 && skipped >= num {
+            // Of all of them, the mark is behind the window.
+            return Err(beyond(skipped, num, "sequences"));
+        }
         let begin = std::mem::replace(&mut self.begin, end);
         let mark = |done: u64| match done == num {
             true => Mark { document: end, done: 0 },
             false => Mark { document: begin, done },
         };
         let sequences = sequences.into_iter().zip(1..).map(|(sequence, done)| (sequence, mark(done)));
-        sequences.skip(usize::try_from(skipped).unwrap_or(usize::MAX)).collect()
+        Ok(sequences.skip(usize::try_from(skipped).unwrap_or(usize::MAX)).collect())
     }
 
     /// Returns the first document that is in no sequence yet.

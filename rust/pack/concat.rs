@@ -1,6 +1,7 @@
 //! Decides sequences of all tokens end to end.
 
-use super::{Mark, Piece, Sequence};
+use super::{Mark, Piece, Sequence, beyond};
+use crate::error::Result;
 
 /// Cuts the tokens of documents, end to end, every `length`.
 #[derive(Debug)]
@@ -20,9 +21,9 @@ impl Concat {
     }
 
     /// Adds a document; returns the sequences that it fills, each with the mark behind it.
-    pub(super) fn push(&mut self, document: u64, len: usize) -> Vec<(Sequence, Mark)> {
+    pub(super) fn push(&mut self, document: u64, len: usize) -> Result<Vec<(Sequence, Mark)>> {
         let mut filled = Vec::new();
-        let mut start = std::mem::take(&mut self.skipped).min(len);
+        let mut start = self.take_skipped(len)?;
         while start < len {
             let taken = (len - start).min(self.length - self.open_len);
             self.open.push(Piece { document, start, len: taken });
@@ -38,14 +39,23 @@ impl Concat {
                 self.open_len = 0;
             }
         }
-        filled
+        Ok(filled)
+    }
+
+    /// Returns how many tokens of a document of `len` were delivered before. Of all of them the mark is behind it.
+    fn take_skipped(&mut self, len: usize) -> Result<usize> {
+        match std::mem::take(&mut self.skipped) {
+            skipped if skipped > 0 && skipped >= len => Err(beyond(skipped as u64, len as u64, "tokens")),
+            skipped => Ok(skipped),
+        }
     }
 
     /// Returns what is left at the end, if it is to be delivered.
-    pub(super) fn end(&mut self, num_documents: u64) -> Vec<(Sequence, Mark)> {
+    pub(super) fn end(&mut self, num_documents: u64) -> Result<Vec<(Sequence, Mark)>> {
+        self.take_skipped(0)?;
         let open = std::mem::take(&mut self.open);
         let is_wanted = !open.is_empty() && !self.drop_last;
-        is_wanted.then_some((open, Mark { document: num_documents, done: 0 })).into_iter().collect()
+        Ok(is_wanted.then_some((open, Mark { document: num_documents, done: 0 })).into_iter().collect())
     }
 
     /// Returns the first document of which tokens are not in a sequence yet.

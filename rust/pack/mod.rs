@@ -160,29 +160,39 @@ impl Packer {
 
     /// Takes the next documents: lists that have the same offsets in all columns, as [`Finish`](crate::Finish) makes
     /// them.
-    pub fn push(&mut self, batch: RecordBatch) {
-        let Some(offsets) = offsets(&batch) else { return };
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAState`] where more was delivered by the mark than there is.
+    pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        let Some(offsets) = offsets(&batch) else { return Ok(()) };
         for (document, pair) in (self.num_documents..).zip(offsets.windows(2)) {
             let decided = match &mut self.decider {
-                Decider::Concat(concat) => concat.push(document, pair[1] - pair[0]),
-                Decider::BestFit(best_fit) => best_fit.push(document, pair[1] - pair[0]),
+                Decider::Concat(concat) => concat.push(document, pair[1] - pair[0])?,
+                Decider::BestFit(best_fit) => best_fit.push(document, pair[1] - pair[0])?,
             };
             self.sequences.extend(decided);
         }
         let source = Source { first: self.num_documents, batch, offsets };
         self.num_documents = source.end();
         self.sources.push_back(source);
+        Ok(())
     }
 
     /// Says that there are no more documents.
-    pub fn end(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAState`] where more was delivered by the mark than there is.
+    pub fn end(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.is_ended, true) {
             let decided = match &mut self.decider {
-                Decider::Concat(concat) => concat.end(self.num_documents),
-                Decider::BestFit(best_fit) => best_fit.end(self.num_documents),
+                Decider::Concat(concat) => concat.end(self.num_documents)?,
+                Decider::BestFit(best_fit) => best_fit.end(self.num_documents)?,
             };
             self.sequences.extend(decided);
         }
+        Ok(())
     }
 
     /// Returns whether there is a batch.
@@ -244,6 +254,11 @@ impl Packer {
     pub fn filled(&self) -> (u64, u64) {
         (self.num_tokens, self.num_padding)
     }
+}
+
+/// Returns what is wrong with a mark by which more was delivered than there is: no packing leaves such a one.
+fn beyond(done: u64, there: u64, what: &str) -> Error {
+    Error::NotAState { reason: format!("pack.done: {done} {what} were delivered, of which there are {there}") }
 }
 
 /// Returns where the documents of a batch begin, and the end; `None` of a batch without any.

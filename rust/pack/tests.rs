@@ -45,6 +45,7 @@ fn packed(settings: &PackSettings, lengths: &[usize], from: Mark, read: usize) -
             0 => packer.end(),
             len => packer.push(documents(first, &lengths[first..first + len])),
         }
+        .unwrap();
         first += len;
     }
     out
@@ -149,8 +150,8 @@ fn documents_of_a_batch_are_told_apart() {
     let mut packer =
         Packer::try_new(PackSettings { labels: true, ..settings(PackMode::BestFit, 6, 8, 2) }, Mark::default())
             .unwrap();
-    packer.push(documents(0, &[4, 1, 5]));
-    packer.end();
+    packer.push(documents(0, &[4, 1, 5])).unwrap();
+    packer.end().unwrap();
     let batch = packer.next_batch().unwrap().unwrap();
     let column = |index: usize| batch.columns[index].1.values.typed_data::<i64>().to_vec();
     assert_eq!(column(0), [0, 1, 2, 3, -1, -1, 1000, 2000, 2001, 2002, 2003, 2004]);
@@ -168,8 +169,8 @@ fn labels_have_the_value_that_is_asked_for_where_nothing_is_to_be_learnt() {
     let values = [("labels".to_owned(), (-7).into())].into();
     let settings = PackSettings { labels: true, values, ..settings(PackMode::Concat, 4, 8, 1) };
     let mut packer = Packer::try_new(settings, Mark::default()).unwrap();
-    packer.push(documents(0, &[2, 1]));
-    packer.end();
+    packer.push(documents(0, &[2, 1])).unwrap();
+    packer.end().unwrap();
     let batch = packer.next_batch().unwrap().unwrap();
     let (name, labels) = &batch.columns[1];
     assert_eq!((name.as_str(), labels.values.typed_data::<i64>()), ("labels", &[-7, 1, -7, -7][..]));
@@ -180,7 +181,7 @@ fn documents_that_were_delivered_are_let_go() {
     for mode in [PackMode::Concat, PackMode::BestFit] {
         let mut packer = Packer::try_new(settings(mode, 8, 4, 1), Mark::default()).unwrap();
         for first in (0..400).step_by(4) {
-            packer.push(documents(first, &[3, 5, 8, 2]));
+            packer.push(documents(first, &[3, 5, 8, 2])).unwrap();
             while packer.next_batch().unwrap().is_some() {}
             assert!(packer.sources.len() <= 2, "{mode:?} holds {} reads", packer.sources.len());
         }
@@ -195,4 +196,19 @@ fn sizes_of_nothing_are_refused() {
     }
     let error = Packer::try_new(settings(PackMode::Concat, 1 << 20, 1, 1 << 20), Mark::default()).unwrap_err();
     assert!(error.to_string().contains("32 bits"), "{error}");
+}
+
+#[test]
+fn a_mark_by_which_more_was_delivered_than_there_is_is_refused() {
+    // Of document 1 there are 5 tokens; the window from it on makes 2 sequences.
+    for (mode, most) in [(PackMode::Concat, 5), (PackMode::BestFit, 2)] {
+        for done in [0, most - 1, most, most + 1, u64::MAX >> 1] {
+            let mut packer = Packer::try_new(settings(mode, 6, 2, 1), Mark { document: 1, done }).unwrap();
+            let pushed = packer.push(documents(1, &[5, 3])).and_then(|()| packer.end());
+            assert_eq!(pushed.is_ok(), done < most, "{mode:?}, {done}");
+        }
+        let mut packer = Packer::try_new(settings(mode, 6, 2, 1), Mark { document: 3, done: 1 }).unwrap();
+        let error = packer.end().unwrap_err();
+        assert!(error.to_string().starts_with("not a Forebay state: pack.done: 1 "), "{error}");
+    }
 }

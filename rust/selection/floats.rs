@@ -26,6 +26,9 @@ use super::numbers::null_as_arguments;
 const HANDING_ON: [&str; 8] =
     ["array_element", "canonical_float", "coalesce", "get_field", "make_array", "named_struct", "nullif", "struct"];
 
+/// Functions that cast what they are given first.
+const CASTING: [&str; 2] = ["arrow_cast", "cast_column"];
+
 /// Puts the function of [`canonical_floats`] around everything in a type-checked expression that makes floats, and gives
 /// its literals their one bit pattern.
 ///
@@ -116,6 +119,28 @@ fn bare(expr: Expr) -> Expr {
             call.args.remove(0)
         }
         other => other,
+    }
+}
+
+/// Returns an expression that only casts a column, as it is without the function of [`canonical_floats`]: what is not
+/// compared keeps the sign of its zeros, as a column does that is not cast. `None` of any other expression.
+pub(crate) fn cast_of_column(expr: &Expr) -> Option<Expr> {
+    let inside = |expr: &Expr| if matches!(expr, Expr::Column(_)) { Some(expr.clone()) } else { cast_of_column(expr) };
+    match expr {
+        Expr::Alias(alias) => cast_of_column(&alias.expr),
+        Expr::Cast(cast) => {
+            let mut cast = cast.clone();
+            *cast.expr = inside(&cast.expr)?;
+            Some(Expr::Cast(cast))
+        }
+        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => cast_of_column(call.args.first()?),
+        Expr::ScalarFunction(call) if CASTING.contains(&call.name()) => {
+            let mut call = call.clone();
+            let value = call.args.first_mut()?;
+            *value = inside(value)?;
+            Some(Expr::ScalarFunction(call))
+        }
+        _ => None,
     }
 }
 

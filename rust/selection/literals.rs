@@ -101,6 +101,37 @@ fn keep(operand: &mut ast::Expr) {
     }
 }
 
+/// Makes an `IN` of `x = ANY(values)` whose values are known, which are then compared one by one, each as what it is.
+///
+/// The engine casts either side to the type of the other: it knows no cast between decimals and integers, nor between units of
+/// time, makes doubles of large integers, and cuts moments off.
+pub(crate) fn with_known_members(expr: Expr) -> PlanResult<Transformed<Expr>> {
+    expr.transform_up(|node| {
+        let members = match &node {
+            Expr::ScalarFunction(call) if call.name() == "array_has" => call.args.first().and_then(members_of),
+            _ => None,
+        };
+        let (Some(members), Expr::ScalarFunction(call)) = (members, &node) else { return Ok(Transformed::no(node)) };
+        let Some(sought) = call.args.get(1) else { return Ok(Transformed::no(node)) };
+        Ok(Transformed::yes(match members.is_empty() {
+            true => lit(false),
+            false => Expr::InList(InList::new(Box::new(sought.clone()), members, false)),
+        }))
+    })
+}
+
+/// Returns the values of a list that is written or a parameter.
+fn members_of(list: &Expr) -> Option<Vec<Expr>> {
+    match list {
+        Expr::ScalarFunction(made) if made.name() == "make_array" => Some(made.args.clone()),
+        Expr::Literal(value, _) if !value.is_null() && value.data_type().is_list() => {
+            let lists = ScalarValue::convert_array_to_scalar_vec(&value.to_array().ok()?).ok()?;
+            Some(lists.into_iter().flatten().flatten().map(lit).collect())
+        }
+        _ => None,
+    }
+}
+
 /// Has numbers that are compared with integers and decimals, or cast to decimals, compared and cast as they are written.
 pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
@@ -228,7 +259,20 @@ fn place_of(literal: &Expr, data_type: &DataType) -> Option<Place> {
     if grid.is_of_integers() && is_a(DataType::is_integer) {
         return None;
     }
-    grid.place(&number_of(literal)?)
+    grid.place(&number_of(literal).or_else(|| beyond_all(literal))?)
+}
+
+/// Returns a number beyond all that a type holds, as are an infinity and NaN, which is above all.
+fn beyond_all(literal: &Expr) -> Option<Number> {
+    let double = match literal {
+        Expr::Literal(ScalarValue::Float64(Some(double)), _) => *double,
+        Expr::Literal(ScalarValue::Float32(Some(float)), _) => f64::from(*float),
+        _ => return None,
+    };
+    if double.is_finite() {
+        return None;
+    }
+    Number::parse(if double == f64::NEG_INFINITY { "-1e1000" } else { "1e1000" })
 }
 
 /// Returns whether [`number_of`] may find a number.
@@ -324,8 +368,29 @@ mod tests {
             ("d > $v", decimal(10_050_000_000), "d > '1.00'"),
             ("i < $v", decimal(15_000_000_000), "i <= 1"),
             ("x < $v", decimal(15_000_000_000), "x < 1.5"),
+            ("i < $v", ScalarValue::Float64(Some(f64::INFINITY)), "i <= 9223372036854775807"),
+            ("i < $v", ScalarValue::Float64(Some(f64::NAN)), "i <= 9223372036854775807"),
+            ("u >= $v", ScalarValue::Float64(Some(f64::NEG_INFINITY)), "u >= -0.5"),
+            ("i IN (1, $v)", ScalarValue::Float64(Some(f64::INFINITY)), "i IN (1)"),
         ] {
             assert_eq!(parsed(written, &[("v", value)]), parsed(same, &[]), "{written}");
+        }
+    }
+
+    #[test]
+    fn lists_of_another_type_are_searched_value_by_value() {
+        let doubles = [1.0, 0.5, f64::NAN].map(|double| ScalarValue::Float64(Some(double)));
+        let doubles = ScalarValue::List(ScalarValue::new_list_nullable(&doubles, &DataType::Float64));
+        let integers = [1, 0].map(|integer| ScalarValue::Int64(Some(integer)));
+        let integers = ScalarValue::List(ScalarValue::new_list_nullable(&integers, &DataType::Int64));
+        for (written, value, same) in [
+            ("i = ANY($v)", &doubles, "i IN (1)"),
+            ("d = ANY($v)", &doubles, "d IN ('1', '0.5')"),
+            ("u = ANY($v)", &integers, "u IN (1, 0)"),
+            ("d = ANY($v)", &integers, "d IN ('1', '0')"),
+            ("NOT i = ANY($v)", &doubles, "NOT i IN (1)"),
+        ] {
+            assert_eq!(parsed(written, &[("v", value.clone())]), parsed(same, &[]), "{written}");
         }
     }
 }

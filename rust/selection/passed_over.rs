@@ -18,11 +18,19 @@ pub(crate) fn passed_over(parsed: &impl ast::Visit, is_brought: impl Fn(&str) ->
     parsed.visit(&mut Search { is_brought }).break_value()
 }
 
-/// Returns the names that `* REPLACE (... AS name)` gives to values of a statement.
+/// Returns the names that `* REPLACE (... AS name)` gives to values of a statement, but for tables of `WITH` that nothing
+/// comes from: they are not in its plan.
 pub(crate) fn replaced(parsed: &impl ast::Visit) -> BTreeSet<String> {
-    let mut replaced = Replaced::default();
-    let ControlFlow::Continue(()) = parsed.visit(&mut replaced);
-    replaced.0
+    let mut last: Option<Replaced> = None;
+    loop {
+        let mut next = Replaced { used: last.as_ref().map(|last| last.tables.clone()), ..Replaced::default() };
+        let ControlFlow::Continue(()) = parsed.visit(&mut next);
+        // Each round leaves out tables that those before it had.
+        if next.names.is_empty() || next.used.as_ref() == Some(&next.tables) {
+            return next.names;
+        }
+        last = Some(next);
+    }
 }
 
 /// Returns one of the names that are [`replaced`] by which a plan calls nothing: the planner passes over what is no column.
@@ -39,19 +47,51 @@ pub(crate) fn unreplaced(mut names: BTreeSet<String>, plan: &LogicalPlan) -> Pla
 }
 
 #[derive(Default)]
-struct Replaced(BTreeSet<String>);
+struct Replaced {
+    names: BTreeSet<String>,
+    /// Tables that are named by what is used.
+    tables: BTreeSet<String>,
+    /// Those that the last round found; at first all are.
+    used: Option<BTreeSet<String>>,
+    unused: Vec<*const ast::Query>,
+    num_unused_around: usize,
+}
 
 impl ast::Visitor for Replaced {
     type Break = Infallible;
 
+    fn pre_visit_query(&mut self, query: &ast::Query) -> ControlFlow<Self::Break> {
+        self.num_unused_around += usize::from(self.unused.contains(&std::ptr::from_ref(query)));
+        if let (Some(used), Some(with)) = (&self.used, &query.with) {
+            let unused = with.cte_tables.iter().filter(|table| !used.contains(&table.alias.name.value));
+            self.unused.extend(unused.map(|table| std::ptr::from_ref(table.query.as_ref())));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, query: &ast::Query) -> ControlFlow<Self::Break> {
+        self.num_unused_around -= usize::from(self.unused.contains(&std::ptr::from_ref(query)));
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, relation: &ast::ObjectName) -> ControlFlow<Self::Break> {
+        if self.num_unused_around == 0 {
+            self.tables.extend(relation.0.iter().filter_map(|part| Some(part.as_ident()?.value.clone())));
+        }
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_select(&mut self, select: &ast::Select) -> ControlFlow<Self::Break> {
+        if self.num_unused_around > 0 {
+            return ControlFlow::Continue(());
+        }
         let replacements = select.projection.iter().filter_map(|item| match item {
             ast::SelectItem::Wildcard(options) | ast::SelectItem::QualifiedWildcard(_, options) => {
                 options.opt_replace.as_ref()
             }
             _ => None,
         });
-        self.0.extend(replacements.flat_map(|replace| &replace.items).map(|item| item.column_name.value.clone()));
+        self.names.extend(replacements.flat_map(|replace| &replace.items).map(|item| item.column_name.value.clone()));
         ControlFlow::Continue(())
     }
 }

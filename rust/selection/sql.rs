@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 use super::passed_over::passed_over;
 use super::{floats, literals, numbers, parser};
 use crate::error::{Error, Result};
-use crate::sql::{Names, compared_in_their_unit};
+use crate::sql::{Names, Times, compared_in_their_unit};
 use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
@@ -131,6 +131,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = expr.and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     let expr = bind(sql, expr, parameters)?;
+    let expr = literals::with_known_members(expr).map_err(|error| explain(sql, schema, &error))?.data;
     let mut names = Names::default();
     let expr = names.number(expr, &df_schema).map_err(|error| explain(sql, schema, &error))?.data;
     if let Some(refused) = names.refused {
@@ -359,6 +360,8 @@ pub(crate) fn session() -> &'static SessionState {
             // Nothing of that name is there yet, and nothing else can fail.
             drop(state.register_udf(Arc::clone(function)));
         }
+        // It is added to a list, which cannot fail.
+        drop(state.register_expr_planner(Arc::new(Times)));
         state
     })
 }

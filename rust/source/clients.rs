@@ -14,10 +14,10 @@ use object_store::client::{
 };
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use super::StoreKey;
+use super::files::Files;
 use super::recover::{CONNECT_TIMEOUT, Client, Connector, Policy, Recovering, STALL_TIMEOUT, causes};
 use super::settings::{self, Settings};
 use super::traffic::Traffic;
@@ -108,7 +108,7 @@ fn build<C: HttpConnector>(
         if let Some(name) = options.keys().next() {
             return Err(refused(&format!("`{name}` means nothing for local files")));
         }
-        return Ok(Arc::new(LocalFileSystem::new()));
+        return Ok(Arc::new(Files::default()));
     };
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     Ok(match key {

@@ -9,6 +9,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::walk::{Walked, walk};
 use super::{Connection, Location, Object, StoreKey, error};
 use crate::error::{Error, Result};
 
@@ -93,10 +94,12 @@ fn named(location: &Location, size_bytes: Option<u64>, e_tag: Option<String>) ->
 }
 
 async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec<Listed>> {
-    let metas = list_all(connection, location).await?;
+    let (metas, broken) = list_all(connection, location).await?;
     let num_seen = metas.len();
-    let listed =
-        keep(location, metas, |meta, relative| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref()));
+    let is_wanted =
+        |meta: &ObjectMeta, relative: &str| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref());
+    check_links(&keep(location, broken, is_wanted))?;
+    let listed = keep(location, metas, is_wanted);
     if listed.is_empty() {
         if num_seen == 0 && !connection.is_local {
             return Err(not_found(location));
@@ -112,10 +115,18 @@ async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec
 
 async fn list_glob(connection: &Connection, location: &Location, pattern: &str) -> Result<Vec<Listed>> {
     let matcher = matcher(location, pattern)?;
-    let metas = list_all(connection, location).await?;
+    let (metas, broken) = list_all(connection, location).await?;
     let num_seen = metas.len();
-    let listed =
-        keep(location, metas, |meta, relative| matcher.is_match(meta.location.as_ref()) && !is_hidden(relative));
+    let is_match = |meta: &ObjectMeta| matcher.is_match(meta.location.as_ref());
+    // A glob character in the name of something that exists is no glob, unless that fits something else.
+    let is_name = |meta: &ObjectMeta| meta.location.as_ref() == pattern;
+    let is_named = metas.iter().any(is_name) && !metas.iter().any(is_match);
+    let is_wanted = |meta: &ObjectMeta, relative: &str| match is_named {
+        true => is_name(meta),
+        false => is_match(meta) && !is_hidden(relative),
+    };
+    check_links(&keep(location, broken, is_wanted))?;
+    let listed = keep(location, metas, is_wanted);
     if listed.is_empty() {
         let folder = location.store.url_of(&location.path);
         let reason = format!("{num_seen} objects are under `{folder}`, none of which fits the pattern");
@@ -130,60 +141,49 @@ fn matcher(location: &Location, pattern: &str) -> Result<GlobMatcher> {
     Ok(glob.compile_matcher())
 }
 
-async fn list_all(connection: &Connection, location: &Location) -> Result<Vec<ObjectMeta>> {
-    let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
-    let failed = |source| error(&location.text, source);
-    let listed = connection.client.list(prefix).try_collect().await;
-    if listed.is_ok() || !connection.is_local {
-        return listed.map_err(failed);
+/// Returns all that is below the folder of `location`, and what is called there and leads nowhere.
+async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
+    if !connection.is_local {
+        let prefix = Some(&location.path).filter(|path| !path.as_ref().is_empty());
+        let listed = connection.client.list(prefix).try_collect().await;
+        return Ok((listed.map_err(|source| error(&location.text, with_advice(source)))?, Vec::new()));
     }
-    // The client refuses a folder for names in it that are no keys, and for links that lead in a circle.
-    let folder = file_path(&location.path);
-    let walked = connection.io.spawn_blocking(move || walk(folder)).await;
+    let (folder, depth) = (file_path(&location.path), depth(location));
+    let walked = connection.io.spawn_blocking(move || walk(&folder, depth)).await;
     let walked = walked.map_err(|_| Error::Closed { reason: "cancelled" })?;
-    let paths = walked.map_err(|source| system_error(location, source))?;
-    let head = async |path: &Path| match connection.client.head(path).await {
-        // Removed meanwhile.
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
-        // What the client keeps for itself.
-        Err(_) if !has_parquet_extension(path.as_ref()) => Ok(None),
-        found => found.map(Some),
-    };
-    let mut metas = Vec::with_capacity(paths.len());
-    for path in &paths {
-        metas.extend(head(path).await.map_err(failed)?);
-    }
-    Ok(metas)
+    let Walked { files, broken } = walked.map_err(|source| system_error(location, source))?;
+    let last_modified = chrono::DateTime::UNIX_EPOCH;
+    let named = |location| ObjectMeta { location, last_modified, size: 0, e_tag: None, version: None };
+    Ok((files, broken.into_iter().map(named).collect()))
 }
 
-/// Returns the files below a folder, wherever links lead, but for those that lead back. One that is Parquet by its name, which
-/// is none of a key, is an error.
-fn walk(folder: PathBuf) -> std::io::Result<Vec<Path>> {
-    let mut found = Vec::new();
-    let mut pending = vec![(folder.canonicalize()?, folder, Vec::new())];
-    while let Some((real, folder, mut above)) = pending.pop() {
-        if above.contains(&real) {
-            continue;
+/// Returns how far below its folder what a location names can be: nobody has to be let into folders that no pattern reaches.
+fn depth(location: &Location) -> usize {
+    let num_parts = |key: &str| key.split('/').filter(|part| !part.is_empty()).count();
+    match &location.glob {
+        Some(pattern) if !pattern.contains("**") && !pattern.contains('{') => {
+            num_parts(pattern).saturating_sub(num_parts(location.path.as_ref()))
         }
-        above.push(real);
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            // Links that lead nowhere, or to themselves.
-            let Ok(metadata) = std::fs::metadata(&path) else { continue };
-            if metadata.is_dir() {
-                pending.push((path.canonicalize()?, path, above.clone()));
-            } else if metadata.is_file() {
-                match Path::from_absolute_path(&path) {
-                    Ok(key) => found.push(key),
-                    Err(refused) if has_parquet_extension(&path.to_string_lossy()) => {
-                        return Err(std::io::Error::other(format!("{}: rename it: {refused}", path.display())));
-                    }
-                    Err(_) => {}
-                }
-            }
-        }
+        _ => usize::MAX,
     }
-    Ok(found)
+}
+
+/// Refuses links that lead nowhere, if one is among what is wanted: a dataset of the others would have fewer rows than
+/// it is thought to have.
+fn check_links(broken: &[Listed]) -> Result<()> {
+    let Some(Listed { object, .. }) = broken.first() else { return Ok(()) };
+    let (path, source) = (object.url.clone(), "it is a link to what is not there".into());
+    Err(Error::NotFound {
+        url: object.url.clone(),
+        source: Some(Box::new(object_store::Error::NotFound { path, source })),
+    })
+}
+
+/// Says what to do about a key that clients do not read, for which they refuse the whole listing.
+fn with_advice(source: object_store::Error) -> object_store::Error {
+    let object_store::Error::InvalidPath { source } = source else { return source };
+    let said = format!("{source}; such keys are not read: rename the object, or name those that are wanted one by one");
+    object_store::Error::Generic { store: "listing", source: said.into() }
 }
 
 /// Returns the objects that `wanted` accepts, in natural order of their keys.
@@ -193,7 +193,8 @@ fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta
     for meta in metas {
         let key: &str = meta.location.as_ref();
         let relative = key.strip_prefix(location.path.as_ref()).unwrap_or(key).trim_start_matches('/').to_owned();
-        if relative.is_empty() || markers.contains(&meta.location) || !wanted(&meta, &relative) {
+        let is_marker = meta.size == 0 && markers.contains(&meta.location);
+        if relative.is_empty() || is_marker || !wanted(&meta, &relative) {
             continue;
         }
         let url = location.store.url_of(&meta.location);
@@ -209,23 +210,24 @@ fn keep(location: &Location, metas: Vec<ObjectMeta>, wanted: impl Fn(&ObjectMeta
 }
 
 /// Returns the empty objects that stand for folders. Consoles and Hadoop make them; their keys end in a slash, which
-/// the client drops, so that `x.parquet/` looks like an object.
+/// the client drops, so that `x.parquet/` looks like an object, even beside one that is called `x.parquet`.
 fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
     let empty: HashSet<&Path> = metas.iter().filter(|meta| meta.size == 0).map(|meta| &meta.location).collect();
     if empty.is_empty() {
         return HashSet::new();
     }
     let folders = metas.iter().flat_map(|meta| std::iter::successors(meta.location.parent(), Path::parent));
-    folders.filter(|folder| empty.contains(folder)).collect()
+    let objects = metas.iter().filter(|meta| meta.size > 0).map(|meta| meta.location.clone());
+    folders.chain(objects).filter(|folder| empty.contains(folder)).collect()
 }
 
-fn is_hidden(relative: &str) -> bool {
+pub(super) fn is_hidden(relative: &str) -> bool {
     // The key of a partition may begin with an underscore, as in Spark.
     let is_key = |part: &str| part.starts_with('_') && part.contains('=');
     relative.split('/').any(|part| part.starts_with(['.', '_']) && !is_key(part))
 }
 
-fn has_parquet_extension(key: &str) -> bool {
+pub(super) fn has_parquet_extension(key: &str) -> bool {
     key.rsplit_once('.').is_some_and(|(_, extension)| EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str()))
 }
 
@@ -293,6 +295,55 @@ mod tests {
         assert_eq!(listed(&keys, "s3://b/d/**/*.parquet").unwrap(), ["a/1.parquet", "a/b/2.parquet"]);
         assert_eq!(listed(&keys, "s3://b/d/c/*.bin").unwrap(), ["3.bin"]);
         assert!(matches!(listed(&keys, "s3://b/d/*.csv"), Err(Error::NoObjects { .. })));
+    }
+
+    #[test]
+    fn what_is_called_as_a_pattern_is_found_by_its_name() {
+        let keys = ["d/a[1].parquet", "d/{x}.parquet", "d/b?.parquet", "d/b1.parquet"];
+        let found = |name: &str| listed(&keys, &format!("s3://b/d/{name}.parquet")).unwrap();
+        assert_eq!(found("a[1]"), ["a[1].parquet"]);
+        assert_eq!(found("{x}"), ["{x}.parquet"]);
+        assert_eq!(found("b[1]"), ["b1.parquet"]);
+        assert_eq!(found("b?"), ["b1.parquet", "b?.parquet"]);
+    }
+
+    #[test]
+    fn no_folder_is_looked_into_that_a_pattern_does_not_reach() {
+        let depth = |uri: &str| depth(&Location::parse(uri).unwrap());
+        assert_eq!((depth("s3://b/d/*.parquet"), depth("s3://b/d/*/x/?.parquet"), depth("s3://b/*")), (1, 3, 1));
+        for all in ["s3://b/d/**/x.parquet", "s3://b/d/**", "s3://b/d/{a,b/c}/x.parquet", "s3://b/d/"] {
+            assert_eq!(depth(all), usize::MAX, "{all}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_read_is_named_with_what_to_do() {
+        let source = Path::parse("d/a//b.parquet").unwrap_err();
+        let said = with_advice(object_store::Error::InvalidPath { source }).to_string();
+        assert!(said.contains("d/a//b.parquet") && said.contains("rename the object"), "{said}");
+    }
+
+    #[test]
+    fn a_folder_that_is_called_as_an_object_takes_none_away() {
+        let meta = |key: &str, size| ObjectMeta {
+            location: Path::parse(key).unwrap(),
+            last_modified: chrono::DateTime::UNIX_EPOCH,
+            size,
+            e_tag: None,
+            version: None,
+        };
+        let location = Location::parse("s3://b/d/").unwrap();
+        let kept = |metas: Vec<ObjectMeta>| -> Vec<(String, Option<u64>)> {
+            let kept = keep(&location, metas, |_, _| true);
+            kept.into_iter().map(|listed| (listed.relative, listed.object.size_bytes)).collect()
+        };
+        let (object, marker, below) =
+            (meta("d/x.parquet", 7), meta("d/x.parquet", 0), meta("d/x.parquet/y.parquet", 8));
+        let both = [("x.parquet".to_owned(), Some(7)), ("x.parquet/y.parquet".to_owned(), Some(8))];
+        assert_eq!(kept(vec![object.clone(), marker.clone()]), both[..1]);
+        assert_eq!(kept(vec![object.clone(), marker.clone(), below.clone()]), both);
+        assert_eq!(kept(vec![object, below.clone()]), both);
+        assert_eq!(kept(vec![marker, below]), both[1..]);
     }
 
     #[test]

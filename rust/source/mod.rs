@@ -1,9 +1,9 @@
 //! Lists objects and reads their bytes, wherever they lie.
 //!
-//! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, [`split`] names their
-//! splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need;
+//! [`uri`] understands text, [`store`] and [`clients`] make clients, [`list`] finds objects, on disk by a [`walk`], [`split`]
+//! names their splits, [`coalesce`] plans requests and [`read`] makes them, into [`room`] that is ready, some of them [`ahead`] of need;
 //! what the system has [`cached`] is read at once.
-//! [`hub`] is the store of the Hugging Face Hub, [`file_system`] all that others bring.
+//! [`hub`] is the store of the Hugging Face Hub, [`files`] that of this machine's files, [`file_system`] all that others bring.
 //!
 //! All requests to one store pass through its [`traffic`]: a [`queue`] in the order of need, which the [`limiter`] lets
 //! through as fast as the store likes. [`measure`] sees how fast answers come, [`preset`] says what counts before anything
@@ -14,6 +14,7 @@ mod cached;
 mod clients;
 mod coalesce;
 mod file_system;
+mod files;
 mod hub;
 mod limiter;
 mod list;
@@ -33,6 +34,7 @@ mod tests;
 mod traffic;
 mod uri;
 mod values;
+mod walk;
 mod whole;
 
 pub(crate) use self::ahead::Ahead;

@@ -188,9 +188,10 @@ fn pem(text: &str) -> Result<Vec<u8>> {
 /// [`Error::Setting`] if there are none, or they cannot be read.
 pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
     let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
-    let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|error| failed(error.to_string()))?;
+    let expected = |got: &str| failed(format!("expected certificates in PEM, or the path of a file of them; {got}"));
+    let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|_| expected("those given are damaged"))?;
     if found.is_empty() {
-        return Err(failed("expected certificates in PEM, or the path of a file of them; got none".into()));
+        return Err(expected("got none"));
     }
     Ok(found)
 }

@@ -18,6 +18,8 @@ pub type FunctionBody = dyn Fn(&[ArrayRef], usize) -> Result<ArrayRef, String> +
 #[derive(Clone)]
 pub struct Function {
     name: String,
+    /// What the planner makes of the name where it stands without quotes.
+    aliases: Vec<String>,
     signature: Signature,
     returns: DataType,
     body: Arc<FunctionBody>,
@@ -30,7 +32,8 @@ impl Function {
             true => Signature::nullary(Volatility::Immutable),
             false => Signature::exact(arguments, Volatility::Immutable),
         };
-        Self { name, signature, returns, body }
+        let aliases = vec![name.to_ascii_lowercase()];
+        Self { name, aliases, signature, returns, body }
     }
 
     /// Returns the name that queries call it by.
@@ -50,6 +53,10 @@ impl Function {
 impl ScalarUDFImpl for Function {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
     }
 
     fn signature(&self) -> &Signature {

@@ -11,7 +11,7 @@ use arrow_schema::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{Column, DFSchema, ExprSchema, Result as PlanResult, ScalarValue};
-use datafusion::logical_expr::expr::{InSubquery, ScalarFunction};
+use datafusion::logical_expr::expr::InSubquery;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlanBuilder, Operator, lit};
 
 use super::casts;
@@ -75,28 +75,11 @@ impl Names {
                     }
                     Transformed::yes(Expr::Case(case))
                 }
-                Expr::ScalarFunction(call) if call.name() == "array_has" => {
-                    Transformed::yes(Expr::ScalarFunction(self.sought(call, schema)))
-                }
                 other => Transformed::no(other),
             };
             let goes_on = if self.refused.is_none() { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop };
             Ok(Transformed { tnr: goes_on, ..numbered })
         })
-    }
-
-    /// Puts numbers in the place of the names in an array: `label = ANY(['cat', 'dog'])`.
-    fn sought(&mut self, mut call: ScalarFunction, schema: &DFSchema) -> ScalarFunction {
-        if let [Expr::ScalarFunction(array), column] = call.args.as_mut_slice()
-            && array.name() == "make_array"
-        {
-            for item in &mut array.args {
-                if let Some(number) = self.compared(column, item, None, schema) {
-                    *item = number;
-                }
-            }
-        }
-        call
     }
 
     /// Puts numbers in the place of the names that a subquery returns.

@@ -56,6 +56,7 @@ pub(crate) use self::casts::function as cast_function;
 pub use self::function::{Function, FunctionBody};
 pub(crate) use self::labels::Names;
 pub(crate) use self::moments::compared_in_their_unit;
+pub(crate) use self::operators::Times;
 pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};

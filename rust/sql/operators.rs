@@ -1,7 +1,7 @@
 //! Comparisons that the engine types as it plans them, before literals are replaced: those of times of day.
 //!
 //! It compares no time of day with one of another unit, and `TIME '12:30:00'` is of nanoseconds. In `WHERE` that is found
-//! after planning; in a `SELECT` list, in `GROUP BY` and in a join the type is asked for at once.
+//! after planning; within `NOT`, in a `SELECT` list, in `GROUP BY` and in a join the type is asked for at once.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::parameters::value_of;
 
 /// Compares times of day in a unit that both sides have.
 #[derive(Debug)]
-pub(super) struct Times;
+pub(crate) struct Times;
 
 impl ExprPlanner for Times {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> PlanResult<PlannerResult<RawBinaryExpr>> {

@@ -31,11 +31,10 @@ use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
 use super::membership::with_unknown_members;
 use super::moments::compared_in_their_unit;
-use super::operators::Times;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::windows::framed_by_peers;
-use super::{Request, Table, bounds, parameters};
+use super::{Function, Request, Table, bounds, parameters};
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
@@ -109,7 +108,7 @@ fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalP
         let kept = NamePreserver::new(&node);
         node.map_expressions(|expr| {
             let name = kept.save(&expr);
-            let numbered = names.number(expr, &schema)?;
+            let numbered = literals::with_known_members(expr)?.transform_data(|expr| names.number(expr, &schema))?;
             let replaced = numbered.transform_data(|expr| compared_in_their_unit(expr, &schema))?;
             let replaced = replaced.transform_data(|expr| literals::compared_exactly(expr, &schema))?;
             Ok(replaced.update_data(|expr| name.restore(expr)))
@@ -159,7 +158,6 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
         .with_optimizer_rule(Arc::new(OrderedOnce))
         .build();
     state.register_relation_planner(Arc::new(SamplePlanner)).map_err(|error| failed("tables", error))?;
-    state.register_expr_planner(Arc::new(Times)).map_err(|error| failed("params", error))?;
     for function in parameters::functions(&request.parameters) {
         state.register_udf(function).map_err(|error| failed("params", error))?;
     }
@@ -185,17 +183,29 @@ fn state(dataset: &Dataset, request: &Request) -> Result<SessionState> {
     }
     let known = sql::session();
     for function in &request.functions {
-        let name = function.name();
-        if known.scalar_functions().contains_key(name)
-            || known.aggregate_functions().contains_key(name)
-            || known.window_functions().contains_key(name)
+        // Without quotes a call says no more of a name than this.
+        let name = function.name().to_ascii_lowercase();
+        if known.scalar_functions().contains_key(&name)
+            || known.aggregate_functions().contains_key(&name)
+            || known.window_functions().contains_key(&name)
         {
             let reason = format!("`{}` is a function of SQL already; choose another name", function.name());
+            return Err(refused("functions", reason));
+        }
+        let mut others = request.functions.iter().filter(|other| other.name() != function.name());
+        if let Some(other) = others.find(|other| is_named(other, &name)) {
+            let reason =
+                format!("SQL does not tell `{}` from `{}`; choose another name", function.name(), other.name());
             return Err(refused("functions", reason));
         }
         state.register_udf(function.to_udf()).map_err(|error| failed("functions", error))?;
     }
     Ok(state)
+}
+
+/// Returns whether a call by `name` may be one of `function`: names of functions are the same in upper and lower case.
+fn is_named(function: &Function, name: &str) -> bool {
+    function.name().eq_ignore_ascii_case(name)
 }
 
 /// Parses one `SELECT`.
@@ -215,7 +225,7 @@ fn parse(request: &Request) -> Result<Statement> {
     if writes {
         return Err(refused(ONLY));
     }
-    let is_brought = |name: &str| request.functions.iter().any(|function| function.name() == name);
+    let is_brought = |name: &str| request.functions.iter().any(|function| is_named(function, name));
     if let Some(reason) = passed_over(query.as_ref(), is_brought) {
         return Err(refused(reason));
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from upstreams import Answer
 
 SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please wait.</Message></Error>'
+TOO_SLOW = b"<Error><Code>RequestTimeout</Code><Message>Your socket connection was not read from.</Message></Error>"
 CHANGED = "part-3.parquet"
 """The object to which things happen, in the middle of its being read."""
 
@@ -177,6 +178,8 @@ CASES: dict[str, Case] = {
     "502": passes(status=502, times=3),
     "504": passes(status=504, times=3),
     "408": passes(status=408),
+    "400 that means 408": passes(status=400, body=TOO_SLOW, times=2),
+    "400 that means 408, for a listing": listing(status=400, body=TOO_SLOW, times=2),
     "500 ten times": passes(status=500, times=10),
     "503": passes(**refused(503), times=3),
     "503 with Retry-After": passes(**refused(503, "1"), times=2),
@@ -229,7 +232,9 @@ CASES: dict[str, Case] = {
     # What stays.
     "503 for ever": stays(fb.StoreTimeoutError, words=about_bytes("503 .*SlowDown"), **refused(503)),
     "503 for ever, with a long Retry-After": stays(
-        fb.StoreTimeoutError, words=about_bytes("503 .*SlowDown"), **refused(503, "3600")
+        fb.StoreTimeoutError,
+        words=about_bytes("503 .*SlowDown.*to be asked again in 3600 s"),
+        **refused(503, "3600"),
     ),
     "500 for ever": stays(fb.StoreTimeoutError, words=about_bytes("500 Internal Server Error"), status=500),
     "stalls for ever": stays(fb.StoreTimeoutError, words=about_bytes(NO_ANSWER), cut_after=-1, ending="stall"),

@@ -128,8 +128,9 @@ def test_a_batch_says_what_it_is(ds, table):
     for number in (-1, len(table.column_names), 1 << 70):
         with pytest.raises(IndexError, match=f"no column {number}: the batch has {len(table.column_names)}"):
             batch.column(number)
-    with pytest.raises(TypeError):
-        batch.column("id")
+    for name in ("id", 1.0, None):
+        with pytest.raises(TypeError, match=f"expected the number of a column, from 0, got {name!r}; `column_names`"):
+            batch.column(name)
 
 
 def test_every_column_of_a_batch_is_an_arrow_array(ds, table):

@@ -125,6 +125,17 @@ def test_zero_switches_the_cache_off(folder, tmp_path, monkeypatch):
     assert entries(tmp_path / "xdg" / "forebay")
 
 
+def test_the_cache_may_be_below_home(folder, tmp_path, monkeypatch):
+    """A shell puts the folder in the place of `~`; a file of settings does not."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FOREBAY_CACHE", "~/kept")
+    opened(folder)
+    assert len(entries(tmp_path / "home" / "kept")) == 1
+    assert not list((tmp_path / "cwd").iterdir())
+
+
 def test_a_damaged_cache_warns_once_and_is_made_again(cache, folder):
     sound = opened(folder)
     [entry] = entries(cache)

@@ -321,7 +321,7 @@ def other_content(path: Path) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("how", ["same size", "other size", "emptied", "removed", "replaced"])
+@pytest.mark.parametrize("how", ["same size", "other size", "emptied", "removed", "replaced", "a pipe"])
 @pytest.mark.parametrize("use", ["batches", "filter", "arrow"])
 def test_an_object_that_changes_between_opening_and_reading_is_an_error(tmp_path, how, use):
     pq.write_table(data.ids_table(2000), tmp_path / "part-0.parquet", row_group_size=500)
@@ -338,6 +338,9 @@ def test_an_object_that_changes_between_opening_and_reading_is_an_error(tmp_path
         rewrite(path, b"")
     elif how == "removed":
         path.unlink()
+    elif how == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
     else:
         fresh = tmp_path / "fresh"
         fresh.write_bytes(other_content(path))

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -359,6 +360,54 @@ def test_a_cast_that_loses_nothing_or_rounds_is_that_of_datasets(tmp_path: Path,
     path = file_of(tmp_path, values)
     ours = list(fb.load_dataset(path, split="train").cast_column("x", Value(dtype)))
     assert str(ours) == str(list(feature_data.streamed(path).cast_column("x", Value(dtype))))
+
+
+ZONED = ["2024-07-01T12:00:00Z", "2024-07-01 12:00:00+02:00", "0001-01-01T00:00:00-05:30"]
+LOCAL = ["2024-07-01T12:00:00", "2024-07-01", "0001-01-01 00:00:00"]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+05:30", None], ids=str)
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_text_becomes_a_timestamp_with_a_zone_where_it_names_one(tmp_path: Path, zone: str | None, unit: str) -> None:
+    dtype = f"timestamp[{unit}{'' if zone is None else f', tz={zone}'}]"
+    fitting, others = (LOCAL, ZONED) if zone is None else (ZONED, LOCAL)
+    path = file_of(tmp_path, pa.array([*fitting, None]))
+    ours = fb.load_dataset(path, split="train").cast_column("x", Value(dtype))
+    assert pa.table(ours)["x"].to_pylist() == [*pa.array(fitting).cast(ours.schema.field("x").type).to_pylist(), None]
+    for text in others:
+        path = file_of(tmp_path, pa.array([None, text]))
+        with pytest.raises(ValueError, match="zone offset"):
+            list(feature_data.streamed(path).cast_column("x", Value(dtype)))
+        words = f"column `x`: `{re.escape(text)}` names {'a' if zone is None else 'no'} zone"
+        with pytest.raises(fb.QueryError, match=words):
+            list(fb.load_dataset(path, split="train").cast_column("x", Value(dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("stored", [pa.float32(), pa.float64(), pa.list_(pa.float64()), pa.string()], ids=str)
+def test_a_cast_keeps_the_sign_of_zero(tmp_path: Path, stored: pa.DataType, dtype: str) -> None:
+    is_list = pa.types.is_list(stored)
+    values = [-0.0, 0.0, -1.5]
+    path = file_of(tmp_path, pa.array([[value] for value in values] if is_list else values).cast(stored))
+    feature = List(Value(dtype)) if is_list else Value(dtype)
+    ds = fb.load_dataset(path, split="train").cast_column("x", feature)
+    assert str(list(ds)) == str(list(feature_data.streamed(path).cast_column("x", feature)))
+    if not is_list:
+        assert len(ds.filter("x = 0")) == len(ds.filter("x >= 0")) == 2
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+def test_zones_are_those_of_datasets_where_files_have_another_unit(tmp_path: Path, unit: str) -> None:
+    day = dt.datetime(2024, 7, 1, 23, 30)
+    zoned = pa.array([day, None], pa.timestamp("ns", "Europe/Berlin"))
+    columns = {"x": zoned, "l": pa.array([[day], []], pa.list_(pa.timestamp("s", "Asia/Tokyo"))), "n": [0, 1]}
+    columns |= {"s": pa.StructArray.from_arrays([zoned], ["at"]), "z": pa.array([day, day], pa.timestamp("s"))}
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table(columns), path, coerce_timestamps=unit)
+    ds = fb.load_dataset(path, split="train")
+    assert ds.features == feature_data.streamed(path).features
+    assert str(list(ds)) == str(list(feature_data.streamed(path)))
+    assert len(ds.filter("date_part('hour', x) = 1")) == 1
 
 
 def test_the_error_of_a_cast_names_column_and_value(tmp_path: Path) -> None:

@@ -158,6 +158,24 @@ def test_columns_that_are_none_are_left_to_datasets_which_refuses_them(folder: P
         list(ds)
 
 
+def test_columns_of_some_files_are_left_to_datasets_which_refuses_them(tmp_path: Path) -> None:
+    for name, columns in (("a", {"id": [0]}), ("b", {"id": [1], "more": ["x"]})):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="column `more` of some files is not among them"):
+        ds = load(tmp_path)
+    with pytest.raises(datasets.table.CastError):
+        list(ds)
+
+
+def test_no_columns_are_left_to_datasets_which_has_no_rows_then(folder: Path) -> None:
+    with fb.hf.enable(), pytest.warns(fb.PerformanceWarning, match="without Forebay: columns: there are none"):
+        ds = load(folder, columns=[])
+    assert list(ds) == []
+    assert [*fb.load_dataset(folder, split="train", columns=[]).take(2)] == [{}, {}]
+    with pytest.raises(fb.SettingError, match="columns: there are none in the list"):
+        fb.from_hf(ds)
+
+
 def test_filters_keep_their_rows_and_are_left_to_datasets_where_that_is_not_sure(tmp_path: Path) -> None:
     lang = ["de", None, "en", None, "fr", "de"]
     table = pa.table({"id": range(6), "lang": lang, "s": [1.0, math.nan, 5.0, None, math.nan, 7.0]})

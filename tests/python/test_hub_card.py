@@ -527,3 +527,21 @@ def test_a_name_that_leads_out_of_a_repository_reads_no_file_of_this_machine(hub
     hub.create("org/names", {form.format(tmp_path / "mine.parquet"): ids_file(5, 6)})
     with pytest.raises(fb.ForebayError, match=r"mine\.parquet"):
         fb.load_dataset("org/names")
+
+
+def test_parquet_in_a_folder_is_what_datasets_reads_there(hub, tmp_path):
+    import datasets
+
+    for name in ("train/0.parquet", "train/1.parquet", "test.parquet", "notes.md"):
+        (tmp_path / "rows" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rows" / name).write_bytes(ids_file(len(name), 20) if name.endswith("parquet") else b"notes")
+    (tmp_path / "rows" / "README.md").write_text(LABELS)
+    ours = fb.load_dataset("parquet", data_dir=str(tmp_path / "rows"))
+    theirs = datasets.load_dataset("parquet", data_dir=str(tmp_path / "rows"), streaming=True)
+    assert {name: list(split) for name, split in ours.items()} == {name: list(split) for name, split in theirs.items()}
+    assert ours["train"].features == theirs["train"].features
+    assert len(fb.load_dataset("parquet", data_dir=str(tmp_path / "rows"), split="train[:3]")) == 3
+    hub.create("org/folder", {"data/train.parquet": ids_file(0, 2)})
+    assert len(fb.load_dataset("parquet", data_dir="hf://datasets/org/folder/data", split="train")) == 2
+    with pytest.raises(fb.NotFoundError, match="data_dir: no such folder: `nowhere`"):
+        fb.load_dataset("parquet", data_dir="nowhere")

@@ -243,6 +243,32 @@ def test_random_crops_are_those_of_the_model(photos: tuple[fb.Dataset, list[byte
     assert position == len(bodies)
 
 
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_much_reduced_images_are_those_of_pil_however_few_their_pixels(subsampling: str, tmp_path: Path) -> None:
+    """A decoder that makes fewer pixels than there are leaves too few of small images."""
+    extents = [
+        (18, 2427),
+        (2231, 10),
+        (60, 196),
+        (638, 541),
+        (294, 959),
+        (145, 1035),
+        (300, 4000),
+        (384, 4000),
+        (390, 390),
+        (1301, 1001),
+        (1030, 1040),
+        (2601, 2003),
+    ]
+    for number, (width, height) in enumerate(extents):
+        body = encoded(photo(width, height), "JPEG", quality=92, subsampling=subsampling)
+        ds = dataset(tmp_path / str(number), [body])
+        for reduction in (8.0, 9.7, 13, 16, 19, 33, 70):
+            size = (max(1, int(height / reduction)), max(1, int(width / reduction)))
+            found = difference(decoded(ds, size=size)[0], reference(body, size=size))
+            assert found <= 2, (width, height, size)
+
+
 @pytest.mark.parametrize("crop", ["center", "random"])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "grey"])
 def test_rows_that_are_left_out_below_a_crop_change_nothing(subsampling: str, crop: str, tmp_path: Path) -> None:

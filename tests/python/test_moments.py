@@ -153,6 +153,8 @@ def test_times_of_day_are_compared_as_they_are(times, text, op):
         assert _ids(times, f"at {op} {literal}", **parameters) == expected
         swapped = [row for row, at in enumerate(TIMES) if OPERATORS[op](time, at)]
         assert _ids(times, f"{literal} {op} at", **parameters) == swapped
+        others = [row for row, at in enumerate(TIMES) if not OPERATORS[op](at, time)]
+        assert _ids(times, f"NOT (at {op} {literal})", **parameters) == others
         assert _listed(times, f"at {op} {literal}", **parameters) == [OPERATORS[op](at, time) for at in TIMES] + [None]
 
 
@@ -181,6 +183,24 @@ def test_times_of_day_of_two_units_are_compared(tmp_path):
         expected = [holds(TIMES[row], long[row]) for row in range(3)]
         assert _ids(ds, f"short {op} long") == [row for row in range(3) if expected[row]]
         assert _listed(ds, f"short {op} long") == [*expected, None, None]
+
+
+def test_moments_are_sought_in_lists_of_any_unit(moments):
+    ds, values = moments
+    sought = [values[1], values[0] + dt.timedelta(microseconds=1), *FAR, None]
+    expected = [row for row, value in enumerate(values) if value in sought]
+    assert _ids(ds, "at = ANY($list)", list=sought) == expected
+    assert _ids(ds, "at = ANY($list)", list=[values[0].date(), dt.date(9999, 12, 31)]) == [
+        row for row, value in enumerate(values) if value in (values[0], FAR[1])
+    ]
+    others = [row for row in range(len(values)) if row not in expected]
+    assert _filtered(ds, "NOT at = ANY($list)", list=sought[:-1]) == others
+    assert _filtered(ds, "NOT at = ANY($list)", list=sought) == []
+    assert _ids(ds, "at = ANY($list)", list=[]) == []
+
+
+def _filtered(ds: fb.Dataset, condition: str, **parameters: object) -> list[int]:
+    return pa.table(ds.filter(condition, params=parameters).select_columns("id"))["id"].to_pylist()
 
 
 DAYS = [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]

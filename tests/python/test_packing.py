@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,6 +287,11 @@ def test_states_of_other_streams_are_refused(documents: fb.Dataset) -> None:
     for done in (-1, 1 << 70, True, None):
         with pytest.raises(fb.StateError, match="done"):
             stream_of(documents, pack).load_state_dict(state | {"pack": state["pack"] | {"done": done}})
+    for at, done in ((0, 10_000), (NUM_DOCUMENTS, 1)):
+        stream = stream_of(documents, pack)
+        stream.load_state_dict(state | {"position": at, "pack": state["pack"] | {"done": done}})
+        with pytest.raises(fb.StateError, match=rf"pack.done: {done} sequences were delivered, of which there are \d"):
+            list(stream)
     of_two = stream_of(documents, pack, rank=1, world_size=2)
     here = of_two.state_dict()
     with pytest.raises(fb.StateError, match="between the documents"):
@@ -395,3 +401,23 @@ def test_columns_may_be_one_name_or_what_names_are_taken_from(documents: fb.Data
 def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(fb.SettingError, match=said):
         fb.Pack(**({"length": 8} | options))
+
+
+@pytest.mark.parametrize("mode", ["concat", "best_fit"])
+def test_a_forked_child_gets_nothing_of_what_its_parent_has_packed(documents: fb.Dataset, mode: Any) -> None:
+    batches = iter(stream_of(documents, fb.Pack(length=64, columns=["input_ids"], mode=mode)))
+    whole = [
+        batch["input_ids"].tolist()
+        for batch in stream_of(documents, fb.Pack(length=64, columns=["input_ids"], mode=mode))
+    ]
+    got = [next(batches)["input_ids"].tolist()]
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except fb.ClosedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert got + [batch["input_ids"].tolist() for batch in batches] == whole

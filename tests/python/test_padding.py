@@ -184,8 +184,9 @@ def test_what_contradicts_padding_is_refused(ds: fb.Dataset) -> None:
         batches_of(ds, True, on_error="skip")
     with pytest.raises(fb.SettingError, match="expected True or fb.Pad"):
         batches_of(ds, "longest")
-    with pytest.raises(fb.SettingError, match="no column is a list of numbers"):
-        batches_of(ds.select_columns("id"), True)
+    for padding in (True, fb.Pad(mask=None), fb.Pad(columns=[])):
+        with pytest.raises(fb.SettingError, match="no column is a list of numbers"):
+            batches_of(ds.select_columns("id"), padding)
     with pytest.raises(fb.TensorError, match="only lists of numbers are padded"):
         batches_of(ds, fb.Pad(columns=["id"]))
     with pytest.raises(fb.ColumnNotFoundError, match="nothing"):

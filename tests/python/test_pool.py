@@ -36,6 +36,7 @@ from forebay.pool.channel import Channel, LoopChannel, Message
 from forebay.pool.memory import Inbox, Outbox
 from forebay.pool.ordered import Done, Ordered
 from forebay.pool.pickling import take_apart
+from forebay.pool.processes import Worker
 from forebay.stages import Item, Pass
 from forebay.transforms import Rows
 
@@ -349,6 +350,29 @@ def test_workers_serve_all_epochs_and_end_with_the_stream(rows: fb.Dataset) -> N
     del stream
     gc.collect()
     assert {child.pid for child in children()} <= before
+
+
+def test_control_c_while_a_collected_pool_ends_is_not_lost(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {child.pid for child in children()}
+    stream = rows.map(functions.doubled, batched=True, num_proc=2).batches(16)
+    assert sum(len(batch["id"]) for batch in stream) == NUM_ROWS
+    let_go = Worker.let_go
+
+    def interrupted(worker: Worker) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        let_go(worker)
+
+    monkeypatch.setattr(Worker, "let_go", interrupted)
+
+    def collect() -> None:
+        nonlocal stream
+        # No collection of cycles, which takes long here, and may have other finalisers interrupted.
+        del stream
+        assert {child.pid for child in children()} <= before
+        time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        collect()
 
 
 def test_threads_end_though_not_all_of_them_started(rows: fb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

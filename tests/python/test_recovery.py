@@ -537,6 +537,10 @@ def test_a_web_identity_gets_a_new_session_when_one_is_over(
         ({"retry_fro": "1 s"}, "did you mean `retry_for`"),
         ({"hedge": "maybe"}, "`hedge`: expected `true` or `false`"),
         ({"ca_certificate": "/no/such.pem"}, "`ca_certificate`: cannot read `/no/such.pem`"),
+        (
+            {"ca_certificate": "-----BEGIN CERTIFICATE-----\nx"},
+            "`ca_certificate`: expected certificates in PEM.*; those given are damaged",
+        ),
     ],
 )
 def test_options_that_cannot_work_are_refused_by_name(options, said):

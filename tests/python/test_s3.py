@@ -10,6 +10,7 @@ import data
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_data import ids_file
 from obstore.store import S3Store
 
 import forebay as fb
@@ -83,6 +84,35 @@ def test_keys_of_any_letters_are_read(bucket, tmp_path):
     for number, name in enumerate(names):
         if "%" not in name:
             assert ids(opened(bucket, f"x/{name}")) == [number], name
+
+
+def test_an_object_is_read_beside_a_folder_of_its_name(bucket):
+    """Consoles make empty objects for folders; without the slash at the end of their keys they have the object's."""
+    for number, key in enumerate(["x.parquet", "x.parquet/y.parquet", "z.parquet"]):
+        bucket.put(f"d/{key}", ids_file(number, number + 1))
+    for key in ("d/", "d/x.parquet/", "d/z.parquet/"):
+        bucket.put(key, b"")
+    for source in ("d/", "d/**"):
+        ds = fb.load_dataset(f"{bucket.url}/{source}", split="train", storage_options=bucket.storage_options)
+        assert sorted(pa.table(ds)["id"].to_pylist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["a[1]", "{x}", "why?", "*"])
+def test_an_object_whose_name_looks_like_a_pattern_is_read_by_its_name(bucket, name):
+    bucket.put("k/other", b"")
+    source = bucket.put(f"k/{name}.parquet", ids_file(5, 7))
+    ds = fb.load_dataset(source, split="train", storage_options=bucket.storage_options)
+    assert pa.table(ds)["id"].to_pylist() == [5, 6]
+
+
+@pytest.mark.parametrize("key", ["a//b", "a/./b", "a/../b", "a\tb"])
+def test_a_key_that_is_not_read_is_named_with_what_to_do(bucket, key):
+    bucket.put("k/x.parquet", ids_file(0, 3))
+    bucket.put(f"k/{key}.parquet", ids_file(3, 5))
+    with pytest.raises(fb.StoreError, match="k/a.*b.*rename the object, or name those that are wanted"):
+        fb.load_dataset(f"{bucket.url}/k/", split="train", storage_options=bucket.storage_options)
+    named = fb.load_dataset(f"{bucket.url}/k/x.parquet", split="train", storage_options=bucket.storage_options)
+    assert len(named) == 3
 
 
 def test_filter_shuffle_and_resume_are_exact(lake):

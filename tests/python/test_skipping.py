@@ -205,6 +205,28 @@ def test_what_a_state_lists_is_not_read_again(sound: fb.Dataset, damaged: fb.Dat
     assert len(flat(read(healed))) == order(sound).num_rows
 
 
+def test_persistent_workers_know_what_a_state_lists(sound: fb.Dataset, damaged: fb.Dataset) -> None:
+    stream = skipping(damaged)
+    whole = read(stream)
+    stream.set_epoch(0)
+    state = stream.state_dict() | {"position": 0, "fingerprint": sound.batches(1).state_dict()["fingerprint"]}
+    healed = sound.to_torch(32)
+    loader = torch.utils.data.DataLoader(healed, batch_size=None, num_workers=2, persistent_workers=True)
+
+    def rows() -> list[list[int]]:
+        return [batch["id"].tolist() for batch in loader]
+
+    assert flat(rows()) == list(range(NUM_ROWS))
+    for _ in range(2):
+        healed.load_state_dict(state)
+        assert [batch for batch in rows() if batch] == whole
+        # Of that loop alone.
+        assert flat(rows()) == list(range(NUM_ROWS))
+    healed.load_state_dict(state)
+    assert [batch for batch in rows() if batch] == whole
+    assert flat([batch["id"].tolist() for batch in healed]) == list(range(NUM_ROWS)), "nor here"
+
+
 def test_a_position_that_was_chosen_has_no_holes_of_the_iteration_before(damaged: fb.Dataset) -> None:
     """The iteration may not have ended yet: its iterator was left, and somebody holds on to it."""
     stream = skipping(damaged.shuffle(1))
@@ -419,6 +441,8 @@ def test_what_is_missing_of_rows_that_were_handed_over_is_told_at_their_end(dama
         ({"max_skipped": 1.5}, "max_skipped: expected a number of rows or a share below 1, got 1.5"),
         ({"max_skipped": float("nan")}, "max_skipped"),
         ({"max_skipped": "all"}, "max_skipped: expected an integer"),
+        ({"max_skipped": 5}, "max_skipped: 5 is about rows that on_error='skip' leaves out"),
+        ({"max_skipped": 0.0, "on_error": "raise"}, "max_skipped: 0.0 is about rows"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sound: fb.Dataset, options: dict[str, Any], says: str) -> None:

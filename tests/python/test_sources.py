@@ -6,8 +6,10 @@ import http.server
 import os
 import re
 import shutil
+import tempfile
 import threading
 import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -15,12 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import data_files
 from obstore.store import LocalStore, MemoryStore
+from programs import run_python
 
 import forebay as fb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+CARD = "---\nconfigs:\n- config_name: default\n  data_files: '**/*.parquet'\n---\n"
 
 
 def put(folder: Path, *names: str) -> None:
@@ -432,7 +437,100 @@ def test_links_that_lead_back_and_names_of_no_objects_are_passed_over(tmp_path):
         fb.load_dataset(tmp_path, split="train")
 
 
-@pytest.mark.parametrize("card", [None, "---\nconfigs:\n- config_name: default\n  data_files: '**/*.parquet'\n---\n"])
+@pytest.mark.parametrize("target", ["nowhere", "lost.parquet"])
+@pytest.mark.parametrize("card", [None, CARD])
+def test_a_link_to_what_is_not_there_is_an_error_if_it_is_wanted(tmp_path, card, target):
+    """Of a cache whose files were removed, say: without it there are fewer rows than there were."""
+    put(tmp_path, "a.parquet", "d/b.parquet")
+    (tmp_path / "d" / "lost.txt").symlink_to("nowhere")
+    if card is not None:
+        (tmp_path / "README.md").write_text(card)
+    assert objects(fb.load_dataset(tmp_path, split="train")) == ["a.parquet", "d/b.parquet"]
+    (tmp_path / "d" / "lost.parquet").symlink_to(target)
+    for source in (tmp_path, f"{tmp_path}/**/*.parquet", f"{tmp_path}/d/lost.parquet"):
+        with pytest.raises((fb.NotFoundError, fb.StoreError), match=r"/d/lost\.parquet"):
+            fb.load_dataset(source, split="train")
+    assert objects(fb.load_dataset(f"{tmp_path}/*/b.parquet", split="train")) == ["d/b.parquet"]
+
+
+# The rights of files mean nothing to root, who becomes somebody else.
+AS_ANYBODY = """
+    import os
+    import sys
+    import forebay as fb
+    import pyarrow as pa
+    # Whatever modules are needed are imported as long as they can be.
+    pa.table(fb.load_dataset(sys.argv[1], split="train"))["id"].to_pylist()
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+    for source in sys.argv[1:]:
+        try:
+            print(sorted(pa.table(fb.load_dataset(source, split="train"))["id"].to_pylist()))
+        except fb.ForebayError as error:
+            print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody may read, with three files."""
+    folder = Path(tempfile.mkdtemp())
+    put(folder, "a.parquet", "d/b.parquet", "e/c.parquet")
+    (folder / "e" / "README.md").write_text(CARD)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    yield folder
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("card", [None, CARD])
+@pytest.mark.parametrize("mode", [0o000, 0o644, 0o711])
+def test_a_folder_that_may_not_be_read_is_an_error_and_no_rows_are_left_out(open_folder, mode, card):
+    """With 644 its names can be listed, and nothing is known of what they name."""
+    if card is not None:
+        (open_folder / "README.md").write_text(card)
+    (open_folder / "d").chmod(mode)
+    rows, *refusals = run_python(
+        AS_ANYBODY, f"{open_folder}/e", open_folder, f"{open_folder}/**/*.parquet"
+    ).splitlines()
+    assert rows == "[6, 7, 8]"
+    for said in refusals:
+        assert "Error: " in said
+        assert f"{open_folder}/d" in said
+        assert "Permission denied" in said
+        assert "credentials" not in said
+
+
+@pytest.mark.parametrize("card", [None, CARD])
+def test_a_folder_of_no_interest_may_be_closed(open_folder, card):
+    """As `lost+found` is, where a file system begins."""
+    if card is not None:
+        (open_folder / "README.md").write_text(card)
+    for name in ("lost+found", ".trash", "d/.snapshot"):
+        (open_folder / name).mkdir(0o000)
+    assert run_python(AS_ANYBODY, f"{open_folder}/e", open_folder).splitlines()[1] == str(list(range(9)))
+
+
+def test_a_folder_that_no_pattern_reaches_may_be_closed(open_folder):
+    (open_folder / "closed").mkdir(0o000)
+    (open_folder / "e" / "closed").mkdir(0o000)
+    sources = [f"{open_folder}/e/*.parquet", f"{open_folder}/*.parquet", f"{open_folder}/[de]/?.parquet"]
+    said = run_python(AS_ANYBODY, *sources).splitlines()
+    assert said == ["[6, 7, 8]", "[0, 1, 2]", "[3, 4, 5, 6, 7, 8]"]
+
+
+def test_a_card_that_may_not_be_read_is_named(open_folder):
+    (open_folder / "README.md").touch(0o000)
+    _, said = run_python(AS_ANYBODY, f"{open_folder}/e", open_folder).splitlines()
+    assert said.startswith(f"AccessDeniedError: permission denied for `{open_folder}/README.md`")
+
+
+@pytest.mark.parametrize("card", [None, CARD])
 def test_linked_folders_are_found_by_patterns_and_by_their_name(tmp_path, card):
     root = tmp_path / "root"
     put(root, "a.parquet")

@@ -294,6 +294,16 @@ def test_parameters_have_the_types_of_their_values(ds: fb.Dataset) -> None:
         assert len(rows) == 5
 
 
+def test_parameters_come_from_any_library(ds: fb.Dataset) -> None:
+    two = [1, 3]
+    for given in (two, range(1, 4, 2), np.array(two), pa.array(two), pl.Series(two), pd.Series(two)):
+        assert ids_of(ds.filter("id = ANY($v)", params={"v": given})) == two, type(given)
+    for missing in (None, pd.NA, pd.NaT, np.datetime64("NaT")):
+        assert len(ds.filter("id = $v OR $v IS NOT NULL", params={"v": missing})) == 0
+    for given in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+        assert len(ds.filter("$v = X'6162'", params={"v": given})) == len(ds)
+
+
 def test_vector_functions_are_those_of_numpy(ds: fb.Dataset) -> None:
     vectors = np.stack(TABLE["vector"].to_numpy(zero_copy_only=False))
     other = [0.5, -1.0, 2.0, 0.25]
@@ -323,6 +333,15 @@ def test_functions_run_in_filters_columns_and_other_processes(ds: fb.Dataset) ->
     assert sorted(row["id"] for row in again.iter()) == [row["id"] for row in loud.iter()]
     counted = ds.query("SELECT shout(lang) AS l, count(*) AS n FROM dataset GROUP BY 1", functions={"shout": SHOUT})
     assert pa.table(counted).num_rows == 4
+
+
+def test_functions_are_called_by_their_names_in_any_case(ds: fb.Dataset) -> None:
+    loud = ds.sql("SELECT makeLoud(lang) AS a, MAKELOUD(lang) AS b FROM dataset", functions={"makeLoud": SHOUT})
+    assert {(row["a"], row["b"]) for row in loud.iter()} >= {("DE", "DE")}
+    with pytest.raises(fb.SettingError, match="`Length` is a function of SQL already"):
+        ds.sql("SELECT Length(lang) AS l FROM dataset", functions={"Length": SHOUT})
+    with pytest.raises(fb.SettingError, match="SQL does not tell `F` from `f`; choose another name"):
+        ds.sql("SELECT f(lang) AS l FROM dataset", functions={"F": SHOUT, "f": SHOUT})
 
 
 def test_streams_that_call_python_end_while_it_is_called(ds: fb.Dataset) -> None:

@@ -214,6 +214,12 @@ def test_columns_are_replaced_left_out_and_named_behind_from(ds: fb.Dataset) -> 
         ds.sql(f"SELECT d.* REPLACE (id + 1 AS id, upper(text) AS text) {few.replace('t W', 't d W')}")
     ) == (written)
     assert pa.table(ds.sql(f"SELECT * REPLACE (id + 1 AS id, k AS k, upper(text) AS text) {few}")) == written
+    # Tables that nothing comes from are not planned.
+    unused = "WITH a AS (SELECT * REPLACE (id + 1 AS id) FROM dataset), b AS (SELECT * FROM a) SELECT * FROM "
+    assert ds.sql(unused + "dataset").num_rows == ds.num_rows
+    assert ds.sql(unused + "b").num_rows == ds.num_rows
+    with pytest.raises(fb.QueryError, match="no column `nope`"):
+        ds.sql("WITH a AS (SELECT * REPLACE (1 AS nope) FROM dataset), b AS (SELECT * FROM a) SELECT * FROM b")
     assert ds.sql(f"SELECT * EXCLUDE (k, p) {few}").column_names == ["id", "text"]
     assert ds.sql("FROM dataset SELECT text, id").column_names == ["text", "id"]
 

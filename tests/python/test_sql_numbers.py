@@ -132,6 +132,34 @@ def test_a_number_is_as_exact_as_its_decimal_parameter_its_text_and_its_cast(exa
     assert ids_of(exact.filter("d < $v", params={"v": decimal.Decimal("1.005")})) == [3, 4]
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [1, 0, -1],
+        [2**64 - 1, 0, 1],
+        [2**64, 2**53 + 1, 1],
+        [1.0, 0.5, 2.0**53],
+        [INF, -INF, float("nan"), 2.0**53],
+        [decimal.Decimal("1234567890123456.13"), decimal.Decimal("1.0"), decimal.Decimal("0.005")],
+        [None, 1],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", LITERALS)
+def test_a_list_is_sought_in_number_by_number(exact: fb.Dataset, name: str, numbers: list[Any]) -> None:
+    def kept(sql: str, params: dict[str, Any]) -> list[int]:
+        assert ids_of(exact.sql(f"SELECT id FROM dataset WHERE {sql}", params=params)) == ids_of(
+            exact.filter(sql, params=params)
+        )
+        return ids_of(exact.filter(sql, params=params))
+
+    one_by_one = [kept(f"{name} = $v", {"v": number}) for number in numbers]
+    expected = sorted({row for rows in one_by_one for row in rows})
+    assert kept(f"{name} = ANY($v)", {"v": numbers}) == expected
+    each = {f"v{i}": number for i, number in enumerate(numbers)}
+    assert kept(f"{name} IN ({', '.join(f'${v}' for v in each)})", each) == expected
+
+
 def test_a_comparison_with_another_number_is_decided_by_statistics(exact: fb.Dataset) -> None:
     for sql, kept in (("tiny > 0.5", 2), ("d >= 1234567890123456.125", 1), ("u < 18446744073709551614.5", 3)):
         facts = exact.filter(sql).explain()

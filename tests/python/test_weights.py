@@ -171,8 +171,10 @@ def test_the_columns_that_weigh_need_not_be_read(dataset: fb.Dataset) -> None:
         dataset.filter("id > 400").shuffle(1, weights="length(label) * id", num_samples=60).batches(10)
     )
     assert min(kept) > 400
-    with pytest.raises(fb.SettingError, match="without ORDER BY"):
-        len(shuffled.sql("SELECT * FROM dataset ORDER BY label").batches(10))
+    numbered = dataset.select([7, 3]).shuffle(1, weights="id")
+    for ordered in (shuffled.sql("SELECT * FROM dataset ORDER BY label"), numbered):
+        with pytest.raises(fb.SettingError, match="`ORDER BY` or `select` of row numbers; draw from"):
+            len(ordered.batches(10))
 
 
 def test_a_shard_is_drawn_from_whatever_follows(dataset: fb.Dataset) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from forebay.dataset import Dataset
+
 METHODS = ("_get_examples_iterable_for_split", "_as_streaming_dataset_single")
 """What the Parquet builder of `datasets` makes streams with."""
 
@@ -91,13 +93,24 @@ def _examples_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
         features = self.info.features
         try:
-            taken = open_files(self, split_generator.gen_kwargs).select_columns(list(features))
+            taken = _with_columns(open_files(self, split_generator.gen_kwargs), list(features))
         except (SettingError, SchemaError, ColumnNotFoundError) as error:
             warnings.warn(f"`datasets` reads these files without Forebay: {error}", PerformanceWarning, stacklevel=5)
             return original(self, split_generator)
         return ForebayExamplesIterable(Source(taken, ReadOptions()), features, Part())
 
     return _ours(examples)
+
+
+def _with_columns(taken: Dataset, names: list[str]) -> Dataset:
+    """Returns a dataset with its columns in the order of `names`, which are all of them.
+
+    Raises:
+        SettingError: only some of the files have a column, or none.
+    """
+    if others := [name for name in taken.column_names if name not in names]:
+        raise SettingError(f"features: column `{others[0]}` of some files is not among them")
+    return taken.select_columns(names)
 
 
 def _single_of(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -84,11 +86,23 @@ def local(path: str) -> Path | None:
         return None
 
 
+def _mode(path: Path) -> int:
+    """Returns which kind of thing a path is; 0 where nothing is."""
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return 0
+        raise
+
+
 def files_below(root: Path) -> Iterator[str]:
     """Yields the paths of the files below a folder, wherever links lead, but for those that lead back.
 
+    Links that lead nowhere are among them: whoever wants one is to know that it is not there.
+
     Raises:
-        StoreError: a folder cannot be read.
+        StoreError: a folder cannot be read that is not hidden.
     """
     pending: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
     while pending:
@@ -97,11 +111,15 @@ def files_below(root: Path) -> Iterator[str]:
         if real in above:
             continue
         try:
-            found = [(path, path.is_dir(), path.is_file()) for path in folder.iterdir()]
+            found = [(path, _mode(path)) for path in folder.iterdir()]
         except OSError as error:
+            is_hidden = any(part.startswith((".", "__")) for part in folder.relative_to(root).parts)
+            if isinstance(error, PermissionError) and (is_hidden or folder.name == "lost+found"):
+                continue
             raise StoreError(f"cannot list `{folder}`: {error}") from error
-        pending.extend((path, above | {real}) for path, is_folder, _ in found if is_folder)
-        yield from (path.relative_to(root).as_posix() for path, _, is_file in found if is_file)
+        pending.extend((path, above | {real}) for path, mode in found if stat.S_ISDIR(mode))
+        files = (path for path, mode in found if stat.S_ISREG(mode) or (mode == 0 and path.is_symlink()))
+        yield from (path.relative_to(root).as_posix() for path in files)
 
 
 def _of_uri(uri: str) -> Place:

@@ -31,8 +31,14 @@ if TYPE_CHECKING:
 
     from forebay.transforms import Rows
 
+    Interrupt = tuple[int, FrameType | None]
+
 SECONDS_TO_END = 0.2
 """How long idle workers have to end by themselves."""
+
+SECONDS_UNTIL_INTERRUPT = 0.1
+"""How long after the workers of a pool that was collected have ended the program is told of a Ctrl-C meanwhile: longer
+than the collection takes, which may run other finalisers, too."""
 
 HOW_TO_BEGIN = (
     "; what it printed says why; a program that starts processes needs `if __name__ == '__main__':` around all that it "
@@ -307,14 +313,25 @@ def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) ->
     """Ends the workers: idle ones by themselves, others at once."""
     if os.getpid() != owner:
         return
-    selector.close()
-    for worker in workers:
-        worker.let_go()
-    deadline = time.monotonic() + SECONDS_TO_END
-    for worker in workers:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-    for worker in workers:
-        worker.end()
+    # Python drops what is raised in a finaliser, and the workers that have not ended yet would stay.
+    with _held_interrupts() as came:
+        selector.close()
+        for worker in workers:
+            worker.let_go()
+        deadline = time.monotonic() + SECONDS_TO_END
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+        for worker in workers:
+            worker.end()
+    if came:
+        # When the finaliser is over. At the end of the program no thread starts, and none is needed.
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None, "it runs"  # noqa: S101
+        # A signal, which ends waiting, too.
+        again = threading.Timer(SECONDS_UNTIL_INTERRUPT, signal.pthread_kill, (main_thread, signal.SIGINT))
+        again.daemon = True
+        with contextlib.suppress(RuntimeError):
+            again.start()
 
 
 @contextlib.contextmanager
@@ -325,21 +342,34 @@ def _without_interrupts() -> Iterator[None]:
     """
     # It lets interrupts through again when it starts.
     resource_tracker.ensure_running()
-    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    came: list[Interrupt] = []
+    try:
+        with _held_interrupts() as came:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    finally:
+        if came and callable(handler):
+            handler(*came[0])
+
+
+@contextlib.contextmanager
+def _held_interrupts() -> Iterator[list[Interrupt]]:
+    """Notes Ctrl-C instead of interrupting the program."""
+    came: list[Interrupt] = []
     handler = signal.getsignal(signal.SIGINT)
     # Threads are not interrupted, and may set no handlers.
-    is_told = callable(handler) and threading.current_thread() is threading.main_thread()
-    if is_told:
-        signal.signal(signal.SIGINT, lambda *interrupt: came.append(interrupt))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    signal.signal(signal.SIGINT, lambda *interrupt: came.append(interrupt))
     try:
-        yield
+        yield came
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_told:
-            signal.signal(signal.SIGINT, handler)
-            if came and callable(handler):
-                handler(*came[0])
+        signal.signal(signal.SIGINT, handler)
 
 
 _CREWS: weakref.WeakSet[Processes] = weakref.WeakSet()

@@ -62,6 +62,11 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
     if !response.status().is_success() {
         let (head, body) = response.into_parts();
         let said = beginning(head.extensions.get(), body).await;
+        // So Amazon says that a connection was too slow for it.
+        if head.status == StatusCode::BAD_REQUEST && element(&said, "Code") == Some("RequestTimeout") {
+            let said = format!("the store answered {}{}", head.status, reason(&said));
+            return Err(HttpError::new(HttpErrorKind::Unknown, Trouble::new(Kind::Failed, said)));
+        }
         return Ok(HttpResponse::from_parts(head, said.into()));
     }
     tidy(response.headers_mut());
@@ -155,7 +160,10 @@ async fn failure(kind: Kind, response: HttpResponse) -> HttpError {
     let (status, retry_after) = (response.status(), retry_after(response.headers()));
     let (head, body) = response.into_parts();
     let body = beginning(head.extensions.get(), body).await;
-    let said = format!("the store answered {status}{}", reason(&body));
+    // Longer than the user's patience, it is why nothing was waited for.
+    let asked = retry_after.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
+    let asked = asked.map_or_else(String::new, |seconds| format!(", to be asked again in {seconds} s"));
+    let said = format!("the store answered {status}{}{asked}", reason(&body));
     let kind_of_client = if kind == Kind::Throttled { HttpErrorKind::Interrupted } else { HttpErrorKind::Unknown };
     HttpError::new(kind_of_client, Trouble { kind, said, retry_after })
 }

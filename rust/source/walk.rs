@@ -1,0 +1,188 @@
+//! The files below a folder of this machine, wherever links lead.
+//!
+//! Nothing that would be read is left out without a word: a folder that may not be looked into is an error, and so is a link
+//! that leads nowhere where a file of its name is wanted.
+
+use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use object_store::{ObjectMeta, path};
+
+use super::files::meta_of;
+use super::list::{has_parquet_extension, is_hidden};
+
+/// Where the system keeps what it has found of lost files; nobody else may look into it.
+const LOST: &str = "lost+found";
+
+/// What is below a folder.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    pub(super) files: Vec<ObjectMeta>,
+    /// Links that lead nowhere, or to themselves.
+    pub(super) broken: Vec<path::Path>,
+}
+
+/// What went wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+struct At {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Returns what is at most `max_depth` folders below `root`, one for what is in it; nothing if it is not there, or none.
+/// Links that lead back are passed over.
+///
+/// # Errors
+///
+/// What may not be looked at, unless it is hidden, and what is Parquet by a name that is none of a key.
+pub(super) fn walk(root: &Path, max_depth: usize) -> io::Result<Walked> {
+    let mut walked = Walked::default();
+    let real = match root.canonicalize() {
+        Ok(real) if real.is_dir() => real,
+        Ok(_) => return Ok(walked),
+        Err(error) if is_absent(&error) => return Ok(walked),
+        Err(error) => return Err(at(root, error)),
+    };
+    let mut pending = vec![(real, root.to_owned(), Vec::new())];
+    while let Some((real, folder, mut above)) = pending.pop() {
+        if above.contains(&real) {
+            continue;
+        }
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            // Removed meanwhile, or of no interest.
+            Err(error) if is_absent(&error) || may_be_closed(root, &folder, &error) => continue,
+            Err(error) => return Err(at(&folder, error)),
+        };
+        above.push(real.clone());
+        for entry in entries {
+            let entry = entry.map_err(|error| at(&folder, error))?;
+            let (path, is_link) = (entry.path(), is_link(&entry));
+            match fs::metadata(&path) {
+                Ok(found) if found.is_dir() && above.len() >= max_depth => {}
+                Ok(found) if found.is_dir() => {
+                    let real = if is_link {
+                        path.canonicalize().map_err(|error| at(&path, error))?
+                    } else {
+                        real.join(entry.file_name())
+                    };
+                    pending.push((real, path, above.clone()));
+                }
+                Ok(found) if found.is_file() => {
+                    walked.files.extend(key_of(&path)?.map(|key| meta_of(&found, key)));
+                }
+                // To open a pipe is to wait for who writes to it.
+                Ok(_) => {}
+                Err(error) if may_be_closed(root, &path, &error) => {}
+                Err(error) if is_link && error.kind() != ErrorKind::PermissionDenied => {
+                    walked.broken.extend(key_of(&path)?);
+                }
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(at(&path, error)),
+            }
+        }
+    }
+    Ok(walked)
+}
+
+/// Returns the key of a file; `None` for what no client reads: writers call what is not whole yet `name#1`.
+fn key_of(path: &Path) -> io::Result<Option<path::Path>> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_unfinished = |suffix: &str| !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
+    if name.split_once('#').is_some_and(|(_, suffix)| is_unfinished(suffix)) {
+        return Ok(None);
+    }
+    match path::Path::from_absolute_path(path) {
+        Ok(key) => Ok(Some(key)),
+        Err(refused) if has_parquet_extension(&name) => {
+            Err(io::Error::other(format!("{}: rename it: {refused}", path.display())))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns whether what `error` is about would not be read anyway.
+fn may_be_closed(root: &Path, path: &Path, error: &io::Error) -> bool {
+    let relative = path.strip_prefix(root).unwrap_or(path);
+    let is_lost = || relative.iter().any(|part| part == LOST);
+    error.kind() == ErrorKind::PermissionDenied && (is_hidden(&relative.to_string_lossy()) || is_lost())
+}
+
+fn is_link(entry: &DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_symlink())
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn at(path: &Path, source: io::Error) -> io::Error {
+    io::Error::new(source.kind(), At { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::recover::is_out_of_descriptors;
+
+    fn names(root: &Path, keys: impl IntoIterator<Item = path::Path>) -> Vec<String> {
+        let root = path::Path::from_absolute_path(root).unwrap();
+        let name =
+            |key: path::Path| key.as_ref().strip_prefix(root.as_ref()).unwrap().trim_start_matches('/').to_owned();
+        let mut names: Vec<_> = keys.into_iter().map(name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn files_are_found_wherever_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        for name in ["x", "a/y#1", "a/y#z", "a/b/z"] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        let found = walk(folder.path(), usize::MAX).unwrap();
+        assert!(found.broken.is_empty());
+        let sizes: u64 = found.files.iter().map(|file| file.size).sum();
+        assert_eq!(sizes, 11);
+        assert_eq!(names(folder.path(), found.files.into_iter().map(|file| file.location)), ["a/b/z", "a/y#z", "x"]);
+        for (depth, num_files) in [(1, 1), (2, 2), (3, 3)] {
+            assert_eq!(walk(folder.path(), depth).unwrap().files.len(), num_files);
+        }
+        for nothing in ["absent", "x", "x/y"] {
+            assert!(walk(&folder.path().join(nothing), usize::MAX).unwrap().files.is_empty());
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_once_and_those_that_lead_nowhere_are_told() {
+        use std::os::unix::fs::symlink;
+
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(folder.path().join("a")).unwrap();
+        fs::write(folder.path().join("a/x"), b"1").unwrap();
+        fs::write(elsewhere.path().join("y"), b"22").unwrap();
+        let link = |target: &Path, name: &str| symlink(target, folder.path().join(name)).unwrap();
+        link(folder.path(), "a/up");
+        link(elsewhere.path(), "there");
+        link(Path::new("nowhere"), "lost");
+        link(Path::new("itself"), "itself");
+        let found = walk(folder.path(), usize::MAX).unwrap();
+        assert_eq!(names(folder.path(), found.files.into_iter().map(|file| file.location)), ["a/x", "there/y"]);
+        assert_eq!(names(folder.path(), found.broken), ["itself", "lost"]);
+    }
+
+    #[test]
+    fn an_error_says_where_and_is_still_known_for_what_it_is() {
+        let error = at(Path::new("/d"), io::Error::from_raw_os_error(24));
+        assert!(error.to_string().starts_with("/d: "));
+        assert!(cfg!(windows) || is_out_of_descriptors(&error));
+        let denied = || io::Error::from(ErrorKind::PermissionDenied);
+        let may_be_closed = |path: &str| may_be_closed(Path::new("/d"), Path::new(path), &denied());
+        assert!(may_be_closed("/d/.git") && may_be_closed("/d/a/_temporary/b") && may_be_closed("/d/lost+found"));
+        assert!(!may_be_closed("/d/a") && !may_be_closed("/d/_day=1/a"));
+    }
+}

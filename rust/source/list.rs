@@ -148,8 +148,12 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
         let listed = connection.client.list(prefix).try_collect().await;
         return Ok((listed.map_err(|source| error(&location.text, with_advice(source)))?, Vec::new()));
     }
-    let (folder, depth) = (file_path(&location.path), depth(location));
-    let walked = connection.io.spawn_blocking(move || walk(&folder, depth)).await;
+    let (folder, levels) = (file_path(&location.path), reached_folders(location));
+    let may_enter = move |level: usize, name: &str| match &levels {
+        Some(levels) => levels.get(level).is_some_and(|level| level.is_match(name)),
+        None => true,
+    };
+    let walked = connection.io.spawn_blocking(move || walk(&folder, may_enter)).await;
     let walked = walked.map_err(|_| Error::Closed { reason: "cancelled" })?;
     let Walked { files, broken } = walked.map_err(|source| system_error(location, source))?;
     let last_modified = chrono::DateTime::UNIX_EPOCH;
@@ -157,15 +161,14 @@ async fn list_all(connection: &Connection, location: &Location) -> Result<(Vec<O
     Ok((files, broken.into_iter().map(named).collect()))
 }
 
-/// Returns how far below its folder what a location names can be: nobody has to be let into folders that no pattern reaches.
-fn depth(location: &Location) -> usize {
-    let num_parts = |key: &str| key.split('/').filter(|part| !part.is_empty()).count();
-    match &location.glob {
-        Some(pattern) if !pattern.contains("**") && !pattern.contains('{') => {
-            num_parts(pattern).saturating_sub(num_parts(location.path.as_ref()))
-        }
-        _ => usize::MAX,
-    }
+/// Returns what the folders are called, level by level, that the pattern of a location reaches: nobody has to be let into others.
+/// `None` where it may reach all.
+fn reached_folders(location: &Location) -> Option<Vec<GlobMatcher>> {
+    let parts = |key: &str| key.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+    let pattern = location.glob.as_ref().filter(|pattern| !pattern.contains("**") && !pattern.contains('{'))?;
+    let mut levels = parts(pattern).split_off(parts(location.path.as_ref()).len());
+    levels.pop();
+    levels.iter().map(|level| matcher(location, level).ok()).collect()
 }
 
 /// Refuses links that lead nowhere, if one is among what is wanted: a dataset of the others would have fewer rows than
@@ -309,10 +312,17 @@ mod tests {
 
     #[test]
     fn no_folder_is_looked_into_that_a_pattern_does_not_reach() {
-        let depth = |uri: &str| depth(&Location::parse(uri).unwrap());
-        assert_eq!((depth("s3://b/d/*.parquet"), depth("s3://b/d/*/x/?.parquet"), depth("s3://b/*")), (1, 3, 1));
-        for all in ["s3://b/d/**/x.parquet", "s3://b/d/**", "s3://b/d/{a,b/c}/x.parquet", "s3://b/d/"] {
-            assert_eq!(depth(all), usize::MAX, "{all}");
+        let reached = |uri: &str| reached_folders(&Location::parse(uri).unwrap());
+        let levels =
+            |uri: &str| reached(uri).map(|levels| levels.iter().map(|level| level.glob().to_string()).collect());
+        for (uri, expected) in
+            [("s3://b/d/*.parquet", &[][..]), ("s3://b/d/[de]/x/?.parquet", &["[de]", "x"]), ("s3://b/*", &[])]
+        {
+            assert_eq!(levels(uri), Some(expected.iter().map(|&level| level.to_owned()).collect::<Vec<_>>()), "{uri}");
+        }
+        for all in ["s3://b/d/**/x.parquet", "s3://b/d/**", "s3://b/d/{a,b/c}/x.parquet", "s3://b/d/x[/]y", "s3://b/d/"]
+        {
+            assert!(reached(all).is_none(), "{all}");
         }
     }
 

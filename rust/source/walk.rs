@@ -31,13 +31,14 @@ struct At {
     source: io::Error,
 }
 
-/// Returns what is at most `max_depth` folders below `root`, one for what is in it; nothing if it is not there, or none.
+/// Returns what is below `root`, in folders whose level, 0 for those in it, and name `may_enter`; nothing if it is not there,
+/// or no folder.
 /// Links that lead back are passed over.
 ///
 /// # Errors
 ///
 /// What may not be looked at, unless it is hidden, and what is Parquet by a name that is none of a key.
-pub(super) fn walk(root: &Path, max_depth: usize) -> io::Result<Walked> {
+pub(super) fn walk(root: &Path, may_enter: impl Fn(usize, &str) -> bool) -> io::Result<Walked> {
     let mut walked = Walked::default();
     let real = match root.canonicalize() {
         Ok(real) if real.is_dir() => real,
@@ -61,8 +62,10 @@ pub(super) fn walk(root: &Path, max_depth: usize) -> io::Result<Walked> {
             let entry = entry.map_err(|error| at(&folder, error))?;
             let (path, is_link) = (entry.path(), is_link(&entry));
             match fs::metadata(&path) {
-                Ok(found) if found.is_dir() && above.len() >= max_depth => {}
                 Ok(found) if found.is_dir() => {
+                    if !may_enter(above.len() - 1, &entry.file_name().to_string_lossy()) {
+                        continue;
+                    }
                     let real = if is_link {
                         path.canonicalize().map_err(|error| at(&path, error))?
                     } else {
@@ -143,16 +146,18 @@ mod tests {
         for name in ["x", "a/y#1", "a/y#z", "a/b/z"] {
             fs::write(folder.path().join(name), name).unwrap();
         }
-        let found = walk(folder.path(), usize::MAX).unwrap();
+        let all = |_: usize, _: &str| true;
+        let found = walk(folder.path(), all).unwrap();
         assert!(found.broken.is_empty());
         let sizes: u64 = found.files.iter().map(|file| file.size).sum();
         assert_eq!(sizes, 11);
         assert_eq!(names(folder.path(), found.files.into_iter().map(|file| file.location)), ["a/b/z", "a/y#z", "x"]);
-        for (depth, num_files) in [(1, 1), (2, 2), (3, 3)] {
-            assert_eq!(walk(folder.path(), depth).unwrap().files.len(), num_files);
+        for (names, num_files) in [(&[][..], 1), (&["a"], 2), (&["b"], 1), (&["a", "b"], 3), (&["a", "a"], 2)] {
+            let may_enter = |level: usize, name: &str| names.get(level) == Some(&name);
+            assert_eq!(walk(folder.path(), may_enter).unwrap().files.len(), num_files);
         }
         for nothing in ["absent", "x", "x/y"] {
-            assert!(walk(&folder.path().join(nothing), usize::MAX).unwrap().files.is_empty());
+            assert!(walk(&folder.path().join(nothing), all).unwrap().files.is_empty());
         }
     }
 
@@ -170,7 +175,7 @@ mod tests {
         link(elsewhere.path(), "there");
         link(Path::new("nowhere"), "lost");
         link(Path::new("itself"), "itself");
-        let found = walk(folder.path(), usize::MAX).unwrap();
+        let found = walk(folder.path(), |_, _| true).unwrap();
         assert_eq!(names(folder.path(), found.files.into_iter().map(|file| file.location)), ["a/x", "there/y"]);
         assert_eq!(names(folder.path(), found.broken), ["itself", "lost"]);
     }

@@ -788,8 +788,8 @@ class Dataset:
                 longer than the store is given: the stream ends with the error, or `"skip"` leaves them out. Their
                 positions stay [empty](../howto/errors.md#rows-that-cannot-be-read): the other rows keep their
                 order and their ranks. `Stream.holes` lists what was left out, and so does the state.
-            max_skipped: How many rows of an epoch `on_error="skip"` leaves out at most: a number, or a share (a float below
-                1).
+            max_skipped: How many rows of an epoch `on_error="skip"` may leave out: a number, or a share (a float
+                below 1).
             forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
                 checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
                 tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a

@@ -99,7 +99,15 @@ impl Location {
         if text.trim().is_empty() {
             return Err(refused(text, "it is empty; expected a path or a URI such as `s3://bucket/folder/`"));
         }
-        let Some((scheme, rest)) = text.split_once("://") else { return Self::local(text, text) };
+        let Some((scheme, rest)) = text.split_once("://") else {
+            // Of a URI with a slash too few, messages would repeat what stands in it.
+            return match text.split_once(":/") {
+                Some((scheme, _)) if !scheme.is_empty() && is_native(&scheme.to_ascii_lowercase()) => {
+                    Err(refused(&format!("{scheme}:/…"), &format!("a slash is missing; write `{scheme}://…`")))
+                }
+                _ => Self::local(text, text),
+            };
+        };
         let scheme = scheme.to_ascii_lowercase();
         if file_system::are_known() && !is_native(&scheme) {
             return Self::of_file_system(text);
@@ -467,6 +475,7 @@ mod tests {
             "gs://key:/secret",
             "az://container/x?sv=2024&sig=secret",
             "s3://bucket/x?X-Amz-Signature=secret",
+            "https:/user:secret@host/x.parquet",
         ];
         for uri in uris {
             let message = Location::parse(uri).unwrap_err().to_string();

@@ -212,9 +212,10 @@ fn check_range(range: &str, status: StatusCode, headers: &HeaderMap) -> Result<O
     }
 }
 
-/// Parses `bytes 5-9/20`.
+/// Parses `bytes 5-9/20`; the case of units means nothing (RFC 9110, 14.1).
 fn parse(content_range: &str) -> Option<(u64, u64, u64)> {
-    let (range, size) = content_range.trim().strip_prefix("bytes")?.trim().split_once('/')?;
+    let (unit, rest) = content_range.trim().split_at_checked("bytes".len())?;
+    let (range, size) = rest.trim().split_once('/').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;
     let (first, last) = range.split_once('-')?;
     let (first, last, size) = (first.trim().parse().ok()?, last.trim().parse().ok()?, size.trim().parse().ok()?);
     (first <= last && last < size).then_some((first, last, size))
@@ -254,7 +255,7 @@ mod tests {
     fn an_answer_is_of_what_was_asked_for() {
         for (range, content_range, length) in [
             ("bytes=5-9", "bytes 5-9/20", "5"),
-            ("bytes=5-99", "bytes 5-19/20", "15"),
+            ("bytes=5-99", "Bytes 5-19/20", "15"),
             ("bytes=5-", "bytes 5-19/20", "15"),
             ("bytes=-5", "bytes 15-19/20", "5"),
             ("bytes=-50", "bytes 0-19/20", "20"),

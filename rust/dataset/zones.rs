@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 use arrow_ipc::convert::try_schema_from_ipc_buffer;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 /// Returns `schema` with the zones that `told` has, the Arrow schema of a writer as a footer holds it.
 pub(super) fn with_zones(schema: Schema, told: &str) -> Schema {
     if !schema.fields().iter().any(|field| has_zone(field.data_type())) {
         return schema;
     }
-    let told = from_base64(told).and_then(|bytes| try_schema_from_ipc_buffer(&bytes).ok());
+    let bytes = STANDARD_NO_PAD.decode(told.trim_end_matches('='));
+    let told = bytes.ok().and_then(|bytes| try_schema_from_ipc_buffer(&bytes).ok());
     match told {
         Some(told) => Schema::new_with_metadata(zoned_fields(schema.fields(), told.fields()), schema.metadata),
         None => schema,
@@ -60,29 +63,6 @@ fn zoned(data_type: &DataType, told: &DataType) -> DataType {
         (Map(entries, is_sorted), Map(told, _)) => Map(zoned_field(entries, told), *is_sorted),
         _ => data_type.clone(),
     }
-}
-
-/// Returns what `text` stands for in base64; `None` if it is none.
-fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut num_bits) = (0_u32, 0);
-    for digit in text.trim_end_matches('=').bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        num_bits += 6;
-        if num_bits >= 8 {
-            num_bits -= 8;
-            bytes.push((bits >> num_bits).to_le_bytes()[0]);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -25,6 +25,19 @@ SECONDS_TO_CLEAN_UP = 3.0
 """How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
 
 
+def is_raised_in_a_fork(error: type[Exception], call: Callable[[], object]) -> bool:
+    """Returns whether a call raises an error in a forked child, which ends with it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            call()
+        except error:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def our_threads() -> dict[int, str]:
     """Names of the threads of this process that are the core's, by their numbers."""
     found = {}

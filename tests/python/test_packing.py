@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from data import write_fragments
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import is_raised_in_a_fork
 from torch.utils.data import DataLoader
 
 import forebay as fb
@@ -411,13 +411,5 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_packed(documents: fb
         for batch in stream_of(documents, fb.Pack(length=64, columns=["input_ids"], mode=mode))
     ]
     got = [next(batches)["input_ids"].tolist()]
-    child = os.fork()
-    if child == 0:
-        try:
-            next(batches)
-        except fb.ClosedError:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert is_raised_in_a_fork(fb.ClosedError, lambda: next(batches))
     assert got + [batch["input_ids"].tolist() for batch in batches] == whole

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import data
 import pytest
-from programs import our_threads, python_command, python_environment, run_python
+from programs import is_raised_in_a_fork, our_threads, python_command, python_environment, run_python
 
 import forebay as fb
 
@@ -142,15 +142,7 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_taken(corpus):
     while not stream._active or stream._active.stream.stats()["rows"] <= num_rows:
         num_rows += next(batches).num_rows
         time.sleep(0.002)
-    child = os.fork()
-    if child == 0:
-        try:
-            next(batches)
-        except fb.ClosedError:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert is_raised_in_a_fork(fb.ClosedError, lambda: next(batches))
     assert num_rows + sum(batch.num_rows for batch in batches) == 40_000
 
 

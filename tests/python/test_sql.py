@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import re
 from collections import Counter
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from programs import is_raised_in_a_fork
 
 import forebay as fb
 
@@ -425,14 +425,7 @@ def test_a_query_result_is_read_once(ds: fb.Dataset) -> None:
 
 def test_a_forked_child_is_refused_its_parents_rows_and_does_not_wait(ds: fb.Dataset) -> None:
     rows = ds.query("SELECT cluster, count(*) AS n FROM dataset GROUP BY cluster")
-    child = os.fork()
-    if child == 0:
-        try:
-            next(iter(rows))
-        except fb.ClosedError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert is_raised_in_a_fork(fb.ClosedError, lambda: next(iter(rows)))
     assert pa.table(rows).num_rows == 40
 
 

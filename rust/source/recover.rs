@@ -122,8 +122,10 @@ impl Reads {
     /// Asks once; again, each time that the answer is late.
     async fn ask(&self, client: &dyn ObjectStore, asked: &Asked, patience: &mut Patience) -> Result<GetResult> {
         let request = || client.get_opts(&asked.location, asked.options.clone());
-        if patience.has_failed() {
-            let late = || Trouble::new(Kind::Stalled, "no answer came in time").of("store");
+        if let Some(failure) = patience.failure.clone() {
+            // Cut off by what is left of the patience, it says less than the request before it.
+            let late =
+                || Trouble::new(Kind::Stalled, format!("{failure}, and then no answer in the time left")).of("store");
             return patience.wait(patience.left(), request()).await.unwrap_or_else(|| Err(late()));
         }
         let start = Instant::now();

@@ -29,7 +29,7 @@ CHANGED = "part-3.parquet"
 OBJECT = r"`[^`]+/part-\d\.parquet`"
 """How messages name an object; those that are of a range of it begin with `bytes 4..3685 of`."""
 
-NO_ANSWER = "timed out|no answer came in time"
+NO_ANSWER = "timed out|no answer"
 """What comes first: the end of a request's time, or of all time that there is."""
 
 PAGE = b"<html><body>Please log in to the network.</body></html>"

@@ -327,7 +327,7 @@ REFUSED = "part-2.parquet"
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "500": ({"status": 500}, "500 Internal Server Error"),
     "404": ({"status": 404}, "404 Not Found"),
-    "stalls": ({"cut_after": -1, "ending": "stall"}, "timed out|no answer came in time"),
+    "stalls": ({"cut_after": -1, "ending": "stall"}, "timed out|no answer"),
     "resets": ({"cut_after": -1, "ending": "reset"}, "[Cc]onnection (reset|closed|error)"),
 }
 """Of faults that stay: how they are made, and what is said of them."""

@@ -74,8 +74,9 @@ pub(super) struct Patience {
     /// What the read has waited for so far.
     pub(super) watch: Stopwatch,
     pause: Duration,
-    num_failed: u32,
     num_wrong: u32,
+    /// What was said of the request that failed last.
+    pub(super) failure: Option<String>,
     /// Whether other credentials were tried.
     pub(super) has_refreshed: bool,
 }
@@ -83,17 +84,12 @@ pub(super) struct Patience {
 impl Patience {
     pub(super) fn new(limit: Limit) -> Self {
         let (watch, pause) = (Stopwatch::default(), FIRST_PAUSE);
-        Self { limit, watch, pause, num_failed: 0, num_wrong: 0, has_refreshed: false }
+        Self { limit, watch, pause, num_wrong: 0, failure: None, has_refreshed: false }
     }
 
     /// Returns how much of it is left.
     pub(super) fn left(&self) -> Duration {
         self.limit.time.min(LONGEST).saturating_sub(self.watch.shown())
-    }
-
-    /// Returns whether a request of the read has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.num_failed > 0
     }
 
     /// Awaits `future`, which costs patience, for so long at most.
@@ -103,7 +99,6 @@ impl Patience {
 
     /// Notes that a request failed. Refuses to go on if that is in vain.
     pub(super) fn note(&mut self, kind: Kind, is_known: bool, error: Error) -> Result<Error, Error> {
-        self.num_failed += 1;
         self.num_wrong += u32::from(kind == Kind::Wrong);
         let is_lost = kind == Kind::Broken || kind == Kind::Stalled;
         let is_nowhere =
@@ -132,10 +127,16 @@ impl Patience {
 
     /// Waits before the next request, after `error`: for a time between the shortest pause and three times the last one.
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
+        self.pause_for(Duration::ZERO, error).await
+    }
+
+    /// Waits as [`Self::pause`] does, for `least` at least.
+    pub(super) async fn pause_for(&mut self, least: Duration, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        self.check(self.pause, || error)?;
-        self.watch.run(sleep(self.pause)).await;
+        let time = self.pause.max(least);
+        self.check(time, || error)?;
+        self.watch.run(sleep(time)).await;
         Ok(())
     }
 }

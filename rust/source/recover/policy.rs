@@ -62,6 +62,7 @@ impl Policy {
         let said = said(&error);
         let error = patience.note(kind, self.traffic.has_answered(), error)?;
         notes.again(kind);
+        patience.failure = Some(said.clone());
         if self.traffic.is_first_of(kind) {
             let seconds = self.limit.time.as_secs_f64();
             notices::push(format!(
@@ -72,14 +73,14 @@ impl Policy {
             ));
         }
         match kind {
-            // All wait together.
+            // All wait together, unless others are answered.
             Kind::Throttled => {
                 // One request that goes ahead alone says nothing of how many are too many.
                 if !pass.is_probe() {
                     self.traffic.throttled();
                 }
-                pass.refused(retry_after, said);
-                return Ok(());
+                let Some(_alone) = pass.refused(retry_after, said) else { return Ok(()) };
+                return patience.pause_for(retry_after.unwrap_or_default(), error).await;
             }
             Kind::Failed | Kind::Wrong => pass.answered(),
             Kind::Broken | Kind::Stalled => drop(pass),

@@ -295,6 +295,13 @@ fn patience_ends_with_an_error_that_says_which_range_for_how_long_and_why() {
     let never = Server::start(|_, seen| seen.answer().after(Duration::from_secs(20)));
     let failed = never.read(3..9, &[("retry_for", "400 ms")]).0.unwrap_err();
     assert!(matches!(failed, Error::Impatient { .. }) && start.elapsed() < 5000 * MS, "{failed:?}");
+    // What is cut off in the end says less than the failure before it.
+    let silent = Server::start(|number, seen| match number {
+        0 => Reply::status("500 Internal Server Error", ""),
+        _ => seen.answer().after(Duration::from_secs(20)),
+    });
+    let failed = silent.read(3..9, &[("retry_for", "400 ms")]).0.unwrap_err().describe();
+    assert!(failed.contains("500 Internal") && failed.contains("no answer in the time left"), "{failed}");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nowhere = Server { origin: format!("http://{closed}"), log: Arc::default() };
     let failed = nowhere.read(3..9, &[("retry_for", "300 ms")]).0.unwrap_err();

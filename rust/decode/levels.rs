@@ -129,10 +129,10 @@ pub(super) fn expand(bytes: &[u8], num_levels: usize, max: u8, all: &mut Vec<u8>
                 len
             }
             Run::Packed { start, first, len } => {
-                unpack(&bytes[start..], width, first, &mut block[..len]);
-                for &level in &block[..len] {
-                    all.push(narrow(level)?);
-                }
+                let block = &mut block[..len];
+                unpack(&bytes[start..], width, first, block);
+                narrow(block.iter().copied().max().unwrap_or(0))?;
+                all.extend(block.iter().map(|level| level.to_le_bytes()[0]));
                 len
             }
         };

@@ -4,10 +4,10 @@
 //! which runs tell at once, every level is a slot with a value. A row may go on in the next page, if no index says
 //! otherwise.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use arrow_array::{ArrayRef, FixedSizeListArray, LargeListArray, ListArray};
-use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_array::ArrayRef;
+use arrow_buffer::BooleanBuffer;
 use arrow_schema::{DataType, FieldRef};
 
 use super::bits::Bits;
@@ -16,43 +16,28 @@ use super::header::Kind;
 use super::hybrid::Hybrid;
 use super::pages::{Page, Pages};
 use super::rows::Rows;
+use super::tier::{self, Depth, GOES_ON, TOO_LONG, Tier};
 use super::values::{Items, Leaf};
 use super::{Column, Fit, Misfit, levels};
 
-const TOO_LONG: Misfit = Misfit("lists have more values than offsets can count");
-
-/// The definition levels of a list column.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Depth {
-    /// That of a list that is there, at least.
-    pub(super) list: u8,
-    /// That of an element that is there, at least.
-    pub(super) element: u8,
-    /// That of a value.
-    pub(super) value: u8,
-}
-
-/// Reads a column of lists.
+/// Reads a column of lists, or of lists within lists.
 #[derive(Debug)]
 pub(super) struct List {
     pages: Pages,
     leaf: Leaf,
     wanted: Rows,
-    depth: Depth,
-    data_type: DataType,
+    /// The lists of each depth, those of rows first.
+    tiers: Vec<Tier>,
+    /// The definition level of a value.
+    value: u8,
     /// The levels of so many rows, where all are wanted.
     num_levels: Option<(u64, u64)>,
-    /// The row that the first of `starts` begins.
+    /// The row that the first list of the page at hand is.
     first_row: u32,
-    /// The slots at which the rows of the page at hand begin, and the end of the last.
-    starts: Vec<u32>,
-    /// The lists of the page that are there, if not all are.
-    present: Option<BooleanBuffer>,
     /// The last row taken may go on in the next page.
     is_open: bool,
-    offsets: Vec<i32>,
-    validity: Option<Bits>,
-    /// The definition levels of a page, where they differ.
+    /// The levels of a page, where they differ.
+    reps: Vec<u8>,
     defs: Vec<u8>,
 }
 
@@ -61,34 +46,24 @@ impl List {
         pages: Pages,
         leaf: Leaf,
         wanted: Rows,
-        depth: Depth,
-        data_type: DataType,
+        (depths, value): (&[Depth], u8),
+        data_type: &DataType,
         num_levels: Option<(u64, u64)>,
     ) -> Self {
-        Self {
-            pages,
-            leaf,
-            wanted,
-            depth,
-            data_type,
-            num_levels,
-            first_row: 0,
-            starts: vec![0],
-            present: None,
-            is_open: false,
-            offsets: Vec::new(),
-            validity: None,
-            defs: Vec::new(),
-        }
+        let types = std::iter::successors(Some(data_type), |outer| Some(item(outer)?.data_type()));
+        let tiers = depths.iter().zip(types).map(|(depth, data_type)| Tier::new(*depth, data_type.clone())).collect();
+        let (reps, defs) = (Vec::new(), Vec::new());
+        Self { pages, leaf, wanted, tiers, value, num_levels, first_row: 0, is_open: false, reps, defs }
+    }
+
+    /// Returns the slots at which the rows of the page at hand begin, and the end of the last.
+    fn starts(&self) -> &[u32] {
+        &self.tiers[0].starts
     }
 
     /// Returns the row after those that begin in the page at hand.
     fn end_row(&self) -> u32 {
-        self.first_row.saturating_add(u32::try_from(self.starts.len() - 1).unwrap_or(u32::MAX))
-    }
-
-    fn num_rows(&self) -> usize {
-        self.offsets.len() - 1
+        self.first_row.saturating_add(u32::try_from(self.starts().len() - 1).unwrap_or(u32::MAX))
     }
 
     /// Goes on to the next page, of which nothing before the row `wanted` is needed; returns whether there is one.
@@ -103,13 +78,13 @@ impl List {
         }
         let indexed = page.rows.clone();
         self.first_row = indexed.as_ref().map_or(end_row, |rows| rows.start);
-        self.starts.clear();
-        self.starts.push(0);
+        self.tiers[0].starts.clear();
+        self.tiers[0].starts.push(0);
         if let (Kind::V2 { num_rows, .. }, false) = (page.header.kind, self.is_open) {
             let end = u32::try_from(num_rows).ok().and_then(|num| self.first_row.checked_add(num));
             let end = end.ok_or(Misfit::MISSING)?;
             // Old writers claim other rows.
-            if wanted.is_none_or(|wanted| wanted >= end) && has_rows(&page, num_rows) {
+            if wanted.is_none_or(|wanted| wanted >= end) && self.has_rows(&page, num_rows) {
                 self.first_row = end;
                 return Ok(true);
             }
@@ -119,7 +94,7 @@ impl List {
             _ => None,
         };
         let lead = self.open(page)?;
-        let num_rows = self.starts.len() - 1;
+        let num_rows = self.starts().len() - 1;
         if claimed.is_some_and(|claimed| claimed != num_rows)
             || indexed.is_some_and(|rows| (rows.end - rows.start) as usize != num_rows)
             || self.pages.is_indexed() && lead > 0
@@ -131,9 +106,10 @@ impl List {
         }
         self.reserve(num_missing, lead)?;
         if self.is_open {
-            self.leaf.take(self.pages.values(), 0..lead)?;
-            let last = self.offsets.last_mut().ok_or(Misfit::MISSING)?;
-            *last = i32::try_from(self.leaf.num_slots()).map_err(|_| TOO_LONG)?;
+            if lead > 0 {
+                self.leaf.take(self.pages.values(), 0..lead)?;
+                self.tiers[0].extend_last(self.leaf.num_slots())?;
+            }
             self.is_open = num_rows == 0;
         }
         Ok(true)
@@ -144,13 +120,9 @@ impl List {
         let (kind, num_levels) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(true, true)?;
         self.pages.open(page, true, true)?;
-        self.starts.clear();
-        self.present = None;
-        let (num_slots, validity) = if levels::are_all(self.pages.defs(), num_levels, self.depth.value)? {
-            levels::row_starts(self.pages.reps(), num_levels, &mut self.starts)?;
-            (num_levels, None)
-        } else {
-            self.read_levels(num_levels)?
+        let (num_slots, validity) = match self.tiers.len() {
+            1 => self.read_levels(num_levels)?,
+            _ => self.read_nested_levels(num_levels)?,
         };
         if let Kind::V2 { num_nulls, .. } = kind {
             let num_values = validity.as_ref().map_or(num_slots, BooleanBuffer::count_set_bits);
@@ -158,40 +130,38 @@ impl List {
                 return Err(Misfit("a page has another number of NULLs than it claims"));
             }
         }
-        let end = u32::try_from(num_slots).map_err(|_| TOO_LONG)?;
-        self.starts.push(end);
         self.leaf.set_page(encoding, self.pages.values(), num_slots, validity)?;
-        Ok(self.starts[0] as usize)
+        Ok(self.starts()[0] as usize)
     }
 
-    /// Reads the levels of a page with NULLs or empty lists; returns its slots, and which of them have values.
+    /// Reads the levels of a page; returns its slots, and which of them have values, if not all have.
     fn read_levels(&mut self, num_levels: usize) -> Fit<(usize, Option<BooleanBuffer>)> {
-        levels::row_starts(self.pages.reps(), num_levels, &mut self.starts)?;
+        let tier = &mut self.tiers[0];
+        tier.starts.clear();
+        tier.present = None;
+        levels::row_starts(self.pages.reps(), num_levels, &mut tier.starts)?;
+        let (num_slots, validity) = if levels::are_all(self.pages.defs(), num_levels, self.value)? {
+            (num_levels, None)
+        } else {
+            self.defs.clear();
+            levels::expand(self.pages.defs(), num_levels, self.value, &mut self.defs)?;
+            read_sparse_levels(tier, &self.defs, self.value)?
+        };
+        tier.starts.push(u32::try_from(num_slots).map_err(|_| TOO_LONG)?);
+        Ok((num_slots, validity))
+    }
+
+    /// Does the same for lists within lists, whose pages begin with a row.
+    fn read_nested_levels(&mut self, num_levels: usize) -> Fit<(usize, Option<BooleanBuffer>)> {
+        let deepest = u8::try_from(self.tiers.len()).map_err(|_| Misfit::TOO_HIGH)?;
+        self.reps.clear();
         self.defs.clear();
-        levels::expand(self.pages.defs(), num_levels, self.depth.value, &mut self.defs)?;
-        // A list without elements is one level, which begins a row.
-        let mut present = Bits::with_capacity(self.starts.len());
-        let mut num_without = 0;
-        for start in &mut self.starts {
-            let def = self.defs[*start as usize];
-            *start -= num_without;
-            num_without += u32::from(def < self.depth.element);
-            present.push(u64::from(def >= self.depth.list), 1);
+        levels::expand(self.pages.reps(), num_levels, deepest, &mut self.reps)?;
+        levels::expand(self.pages.defs(), num_levels, self.value, &mut self.defs)?;
+        if self.reps.first().is_some_and(|&rep| rep > 0) {
+            return Err(Misfit("a page begins within a row of lists within lists"));
         }
-        if count(&self.defs, |def| def < self.depth.element) != num_without as usize {
-            return Err(Misfit("a list without elements goes on"));
-        }
-        let present = present.finish();
-        self.present = (present.count_set_bits() < present.len()).then_some(present);
-        let num_slots = num_levels - num_without as usize;
-        if count(&self.defs, |def| def == self.depth.value) == num_slots {
-            return Ok((num_slots, None));
-        }
-        let mut slots = Bits::with_capacity(num_slots);
-        for &def in self.defs.iter().filter(|&&def| def >= self.depth.element) {
-            slots.push(u64::from(def == self.depth.value), 1);
-        }
-        Ok((num_slots, Some(slots.finish())))
+        tier::read_levels(&mut self.tiers, &self.reps, &self.defs, self.value)
     }
 
     /// Makes room for the missing rows, if they are as long as those of the page at hand.
@@ -199,68 +169,75 @@ impl List {
         if self.num_levels.is_some() {
             return Ok(());
         }
-        let num_rows = self.starts.len() - 1;
-        let num_slots = *self.starts.last().unwrap_or(&0) as usize - lead;
+        let starts = self.starts();
+        let num_rows = starts.len() - 1;
+        let num_slots = self.tiers.last().map_or(0, Tier::num_slots) - lead;
         // Where lists are longer than pages, or hardly any is whole: no telling.
         let expected =
             num_slots.checked_mul(num_missing).and_then(|all| all.checked_div(num_rows)).unwrap_or(num_slots);
-        let is_even = self.starts.windows(2).all(|pair| (pair[1] - pair[0]) as usize * num_rows == num_slots);
+        let is_even = starts.windows(2).all(|pair| (pair[1] - pair[0]) as usize * num_rows == num_slots);
         let slack = if is_even { 0 } else { expected / 16 };
         self.leaf.reserve(lead + expected + slack, self.pages.num_bytes())
     }
 
     /// Appends rows of the page at hand.
-    fn take(&mut self, rows: std::ops::Range<usize>) -> Fit<()> {
-        let slots = self.starts[rows.start]..self.starts[rows.end];
-        let before = u32::try_from(self.leaf.num_slots()).map_err(|_| TOO_LONG)?;
-        let end = before.checked_add(slots.end - slots.start).filter(|&end| i32::try_from(end).is_ok());
-        end.ok_or(TOO_LONG)?;
-        self.leaf.take(self.pages.values(), slots.start as usize..slots.end as usize)?;
-        let num_before = self.num_rows();
-        match (&self.present, &mut self.validity) {
-            (None, None) => {}
-            (None, Some(validity)) => validity.push_same(true, rows.len()),
-            (Some(present), validity) => {
-                let validity = validity.get_or_insert_with(|| {
-                    let mut validity = Bits::with_capacity(num_before + rows.len());
-                    validity.push_same(true, num_before);
-                    validity
-                });
-                validity.push_buffer(&present.slice(rows.start, rows.len()));
-            }
+    fn take(&mut self, rows: Range<usize>) -> Fit<()> {
+        let mut slots = rows;
+        for tier in &mut self.tiers {
+            slots = tier.take(slots)?;
         }
-        let ends = &self.starts[rows.start + 1..=rows.end];
-        self.offsets.extend(ends.iter().map(|end| (before + (end - slots.start)).cast_signed()));
-        Ok(())
+        self.leaf.take(self.pages.values(), slots)
     }
 
     fn finish(&mut self) -> Fit<ArrayRef> {
-        const REFUSED: Misfit = Misfit("lists are not of the column's type");
         let values = self.leaf.finish()?;
-        let nulls = self.validity.take().map(|validity| NullBuffer::new(validity.finish()));
-        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
-        let offsets = std::mem::take(&mut self.offsets);
-        let array: Result<ArrayRef, _> = match &self.data_type {
-            DataType::List(item) => {
-                let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-                ListArray::try_new(Arc::clone(item), offsets, values, nulls).map(|list| Arc::new(list) as ArrayRef)
-            }
-            DataType::LargeList(item) => {
-                let offsets = offsets.into_iter().map(i64::from).collect::<Vec<_>>();
-                let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-                LargeListArray::try_new(Arc::clone(item), offsets, values, nulls).map(|list| Arc::new(list) as ArrayRef)
-            }
-            DataType::FixedSizeList(item, len) => return fixed_size(item, *len, &offsets, values, nulls),
-            _ => return Err(REFUSED),
-        };
-        array.map_err(|_| REFUSED)
+        self.tiers.iter_mut().rev().try_fold(values, |values, tier| tier.finish(values))
+    }
+
+    /// Returns whether so many rows begin in a page, as far as that is seen without opening it.
+    fn has_rows(&self, page: &Page, num_rows: usize) -> bool {
+        let Ok(deepest) = u8::try_from(self.tiers.len()) else { return false };
+        let width = levels::width_of(deepest);
+        let count = |reps| levels::count(reps, Hybrid::new(0, width)?, page.header.num_values, deepest.into(), 0);
+        page.plain_reps().is_some_and(|reps| count(reps) == Ok(num_rows))
     }
 }
 
-/// Returns whether so many rows begin in a page, as far as that is seen without opening it.
-fn has_rows(page: &Page, num_rows: usize) -> bool {
-    let count = |reps| levels::count(reps, Hybrid::new(0, 1)?, page.header.num_values, 1, 0);
-    page.plain_reps().is_some_and(|reps| count(reps) == Ok(num_rows))
+/// Returns the field of a list's elements.
+pub(super) fn item(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, 1..) => Some(item),
+        _ => None,
+    }
+}
+
+/// Makes places of levels, at which lists begin, those of slots; returns how many slots there are, and which of them have values,
+/// if not all have.
+fn read_sparse_levels(tier: &mut Tier, defs: &[u8], value: u8) -> Fit<(usize, Option<BooleanBuffer>)> {
+    // A list without elements is one level, which begins a row.
+    let Depth { list, element } = tier.depth;
+    let mut present = Bits::with_capacity(tier.starts.len());
+    let mut num_without = 0;
+    for start in &mut tier.starts {
+        let def = defs[*start as usize];
+        *start -= num_without;
+        num_without += u32::from(def < element);
+        present.push(u64::from(def >= list), 1);
+    }
+    if count(defs, |def| def < element) != num_without as usize {
+        return Err(GOES_ON);
+    }
+    let present = present.finish();
+    tier.present = (present.count_set_bits() < present.len()).then_some(present);
+    let num_slots = defs.len() - num_without as usize;
+    if count(defs, |def| def == value) == num_slots {
+        return Ok((num_slots, None));
+    }
+    let mut slots = Bits::with_capacity(num_slots);
+    for &def in defs.iter().filter(|&&def| def >= element) {
+        slots.push(u64::from(def == value), 1);
+    }
+    Ok((num_slots, Some(slots.finish())))
 }
 
 fn count(levels: &[u8], is_one: impl Fn(u8) -> bool) -> usize {
@@ -268,36 +245,21 @@ fn count(levels: &[u8], is_one: impl Fn(u8) -> bool) -> usize {
     levels.chunks(255).map(|chunk| usize::from(chunk.iter().map(|&level| u8::from(is_one(level))).sum::<u8>())).sum()
 }
 
-/// Returns lists of one length; NULL among them is left to the `parquet` crate, which makes room for its values.
-fn fixed_size(
-    item: &FieldRef,
-    len: i32,
-    offsets: &[i32],
-    values: ArrayRef,
-    nulls: Option<NullBuffer>,
-) -> Fit<ArrayRef> {
-    if nulls.is_some() || offsets.windows(2).any(|pair| pair[1] - pair[0] != len) {
-        return Err(Misfit("lists of one length have another"));
-    }
-    let array = FixedSizeListArray::try_new(Arc::clone(item), len, values, None);
-    array.map(|list| Arc::new(list) as ArrayRef).map_err(|_| Misfit("lists are not of the column's type"))
-}
-
 impl Column for List {
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef> {
-        self.offsets = Vec::new();
-        self.offsets.try_reserve_exact(num_rows + 1).map_err(|_| Misfit::MEMORY)?;
-        self.offsets.push(0);
+        for (depth, tier) in self.tiers.iter_mut().enumerate() {
+            tier.begin(if depth == 0 { num_rows } else { 0 })?;
+        }
         match self.num_levels {
             Some((levels, rows)) => {
                 let expected = u128::from(levels) * num_rows as u128 / u128::from(rows.max(1));
                 self.leaf.reserve(usize::try_from(expected).unwrap_or(usize::MAX), self.pages.num_bytes())?;
             }
-            None if self.starts.len() > 1 => self.reserve(num_rows, self.starts[0] as usize)?,
+            None if self.starts().len() > 1 => self.reserve(num_rows, self.starts()[0] as usize)?,
             None => {}
         }
         loop {
-            let missing = num_rows - self.num_rows();
+            let missing = num_rows - self.tiers[0].len();
             if missing == 0 && !self.is_open {
                 return self.finish();
             }
@@ -323,14 +285,14 @@ impl Column for List {
     }
 
     fn take_items(&mut self, num_rows: usize, row_len: usize, width: usize) -> Option<(usize, Items<'_>)> {
-        if self.is_open || self.present.is_some() {
+        if self.is_open || self.tiers.len() > 1 || self.tiers[0].present.is_some() {
             return None;
         }
         // Without an index, the last row of a page may go on in the next.
-        let end_row = self.end_row() - u32::from(!self.pages.is_indexed() && self.starts.len() > 1);
+        let end_row = self.end_row() - u32::from(!self.pages.is_indexed() && self.starts().len() > 1);
         let run = self.wanted.first_run(end_row, num_rows);
         let rows = run.start.checked_sub(self.first_row)? as usize..run.end.checked_sub(self.first_row)? as usize;
-        let starts = self.starts.get(rows.start..=rows.end).filter(|_| !rows.is_empty())?;
+        let starts = self.starts().get(rows.start..=rows.end).filter(|_| !rows.is_empty())?;
         if starts.windows(2).any(|pair| (pair[1] - pair[0]) as usize != row_len) {
             return None;
         }

@@ -14,7 +14,7 @@
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary     values of a page
 //! spread                    values into the slots that are not NULL
-//! flat, list                slots of rows
+//! flat, list, tier          slots of rows
 //! ```
 
 mod binary;
@@ -38,6 +38,7 @@ mod rows;
 mod spread;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tier;
 mod values;
 
 use std::fmt;

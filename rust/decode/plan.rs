@@ -15,18 +15,26 @@ use super::body::Body;
 use super::codec::{Codec, Scratch};
 use super::fixed::FixedValues;
 use super::flat::Flat;
-use super::list::{Depth, List};
+use super::list::{List, item};
 use super::pages::{Pages, Piece};
 use super::rows::Rows;
+use super::tier::Depth;
 use super::values::{Leaf, Values};
 use crate::dataset::Fragment;
 use crate::rows::RowSet;
 
 /// How a column's rows are made of slots.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Nesting {
-    Flat { is_nullable: bool },
-    List(Depth),
+    Flat {
+        is_nullable: bool,
+    },
+    List {
+        /// The outermost first.
+        depths: Vec<Depth>,
+        /// The definition level of a value.
+        value: u8,
+    },
 }
 
 /// How to store a value.
@@ -139,17 +147,21 @@ fn pages_of(
 
 /// Returns how a column's rows are made of slots, and the type of these.
 fn nesting(data_type: &DataType, is_nullable: bool, column: &ColumnDescriptor) -> Option<(Nesting, DataType)> {
-    let max_def = u8::try_from(column.max_def_level()).ok()?;
-    match (data_type, column.max_rep_level()) {
-        (flat, 0) => (max_def == u8::from(is_nullable)).then(|| (Nesting::Flat { is_nullable }, flat.clone())),
-        (DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, 1..), 1) => {
-            let list = u8::from(is_nullable);
-            let depth = Depth { list, element: list + 1, value: max_def };
-            let is_sound = max_def == depth.element + u8::from(item.is_nullable());
-            is_sound.then(|| (Nesting::List(depth), item.data_type().clone()))
-        }
-        _ => None,
+    let (mut data_type, mut is_nullable, mut def) = (data_type, is_nullable, 0_u8);
+    let mut depths = Vec::new();
+    while let Some(item) = item(data_type) {
+        let list = def.checked_add(u8::from(is_nullable))?;
+        let element = list.checked_add(1)?;
+        depths.push(Depth { list, element });
+        (data_type, is_nullable, def) = (item.data_type(), item.is_nullable(), element);
     }
+    let value = def.checked_add(u8::from(is_nullable))?;
+    let levels = (i16::try_from(depths.len()).ok()?, i16::from(value));
+    if levels != (column.max_rep_level(), column.max_def_level()) {
+        return None;
+    }
+    let nesting = if depths.is_empty() { Nesting::Flat { is_nullable } } else { Nesting::List { depths, value } };
+    Some((nesting, data_type.clone()))
 }
 
 /// Returns how values are stored whose bits are those of the Arrow type.
@@ -231,12 +243,12 @@ impl ColumnPlan {
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
         let is_whole = **wanted == RowSet::All;
         let wanted = Rows::new(Arc::clone(wanted), self.num_rows);
-        match self.nesting {
-            Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, is_nullable)),
-            Nesting::List(depth) => {
+        match &self.nesting {
+            Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, *is_nullable)),
+            Nesting::List { depths, value } => {
                 // All rows, or it is not known how long those are that are wanted.
                 let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
-                Box::new(List::new(pages, leaf, wanted, depth, self.data_type.clone(), num_levels))
+                Box::new(List::new(pages, leaf, wanted, (depths, *value), &self.data_type, num_levels))
             }
         }
     }

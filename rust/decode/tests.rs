@@ -181,6 +181,7 @@ impl Shape {
             ("large", Arc::new(large), true),
         ]);
         columns.extend(self.lists(noise));
+        columns.extend(self.nested_lists(noise));
         let field = |(name, array, is_nullable): &(&str, ArrayRef, bool)| {
             Field::new(*name, array.data_type().clone(), *is_nullable)
         };
@@ -224,6 +225,58 @@ impl Shape {
             ("large_list", Arc::new(large.finish()), true),
             ("fixed", Arc::new(fixed.finish()), true),
             ("texts", Arc::new(texts.finish()), true),
+        ]
+    }
+
+    /// Lists within lists: without NULLs, of one length, with NULLs at every depth, of three depths.
+    fn nested_lists(&self, noise: &mut Noise) -> Vec<(&'static str, ArrayRef, bool)> {
+        let item = Arc::new(Field::new("element", DataType::Int32, false));
+        let items = Arc::new(Field::new("element", DataType::List(Arc::clone(&item)), false));
+        let whole = ListBuilder::new(Int32Builder::new()).with_field(item);
+        let mut whole = ListBuilder::new(whole).with_field(items);
+        let mut boxes = LargeListBuilder::new(FixedSizeListBuilder::new(Float32Builder::new(), 4));
+        let mut sparse = ListBuilder::new(ListBuilder::new(StringBuilder::new()));
+        let mut deep = ListBuilder::new(ListBuilder::new(ListBuilder::new(Int64Builder::new())));
+        let even = self.seed.is_multiple_of(2);
+        let most = self.longest_list.min(9);
+        for _ in 0..self.num_rows {
+            let len = |noise: &mut Noise| if even { most } else { noise.below(most + 1) };
+            let is_there = |noise: &mut Noise| noise.below(100) >= self.nulls / 4;
+            for _ in 0..len(noise) {
+                for _ in 0..len(noise) {
+                    whole.values().values().append_value(i32::try_from(noise.below(self.num_distinct)).unwrap());
+                }
+                whole.values().append(true);
+                for _ in 0..4 {
+                    boxes.values().values().append_option(self.value(noise).map(|value| value as f32));
+                }
+                boxes.values().append(true);
+                if is_there(noise) {
+                    for _ in 0..len(noise) {
+                        sparse.values().values().append_option(self.text(noise));
+                    }
+                    sparse.values().append(true);
+                } else {
+                    sparse.values().append(false);
+                }
+                for _ in 0..noise.below(3) {
+                    for _ in 0..len(noise) {
+                        deep.values().values().values().append_option(self.value(noise));
+                    }
+                    deep.values().values().append(is_there(noise));
+                }
+                deep.values().append(is_there(noise));
+            }
+            whole.append(true);
+            boxes.append(true);
+            sparse.append(is_there(noise));
+            deep.append(true);
+        }
+        vec![
+            ("whole_nested", Arc::new(whole.finish()), false),
+            ("boxes", Arc::new(boxes.finish()), true),
+            ("sparse_nested", Arc::new(sparse.finish()), true),
+            ("deep", Arc::new(deep.finish()), true),
         ]
     }
 

@@ -115,8 +115,10 @@ impl OwnColumn {
     fn reopen(&self) -> Result<ForeignColumn> {
         let wanted = if self.num_read == 0 { self.rows.clone() } else { self.rows.after(self.num_read) };
         let fragment = wanted.snapshot.fragment(wanted.row_group);
-        let leaf = fragment.leaves(self.root).start;
-        let is_of_lists = fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
+        let leaves = fragment.leaves(self.root);
+        let leaf = leaves.start;
+        // Pages of several leaves end with different rows.
+        let is_of_lists = leaves.len() == 1 && fragment.reader.parquet_schema().column(leaf).max_rep_level() > 0;
         let read = if is_of_lists { wanted.of_whole_pages(leaf) } else { wanted.clone() };
         let (columns, ranges) = ParquetColumns::try_new(&read, vec![self.root])?;
         let fetched = self.fetched.part(ranges)?;

@@ -67,6 +67,10 @@ impl Bits {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the bits.
     pub(super) fn finish(self) -> BooleanBuffer {
         BooleanBuffer::new(Buffer::from_vec(self.words), 0, self.len)

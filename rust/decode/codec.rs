@@ -67,6 +67,8 @@ pub(crate) struct Scratch {
     /// A page as it was read from a file.
     pub(super) stored: Vec<u8>,
     page: Vec<u8>,
+    /// The values of a page, put together of streams.
+    pub(super) joined: Vec<u8>,
     zstd: Option<Decompressor<'static>>,
 }
 

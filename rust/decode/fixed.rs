@@ -144,6 +144,10 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         Ok(())
     }
 
+    fn stored_width(&self) -> Option<usize> {
+        Some(STORED)
+    }
+
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()> {
         self.place = Place::of_page(encoding, bytes)?;
         // Also where the last ones are not wanted: the others may begin elsewhere then.

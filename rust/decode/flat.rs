@@ -1,8 +1,9 @@
-//! Columns without nesting: one slot for each row.
+//! Columns without lists: one slot for each row.
 
 use std::ops::Range;
 
 use arrow_array::ArrayRef;
+use arrow_buffer::BooleanBuffer;
 
 use super::codec::Scratch;
 use super::header::Kind;
@@ -17,17 +18,23 @@ pub(super) struct Flat {
     pages: Pages,
     leaf: Leaf,
     wanted: Rows,
-    is_nullable: bool,
+    /// The definition level of a value.
+    value: u8,
+    /// Those of structs that are NULL, as bits.
+    hidden: u64,
     /// The rows of the page at hand.
     first_row: u32,
     end_row: u32,
     /// What was last taken of that page; kept for its memory.
     slots: Vec<Range<usize>>,
+    /// The definition levels of a page, where they differ.
+    defs: Vec<u8>,
 }
 
 impl Flat {
-    pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, is_nullable: bool) -> Self {
-        Self { pages, leaf, wanted, is_nullable, first_row: 0, end_row: 0, slots: Vec::new() }
+    pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, (value, hidden): (u8, u64)) -> Self {
+        let (slots, defs) = (Vec::new(), Vec::new());
+        Self { pages, leaf, wanted, value, hidden, first_row: 0, end_row: 0, slots, defs }
     }
 
     /// Opens the page that has the row `wanted`.
@@ -55,16 +62,32 @@ impl Flat {
 
     fn open(&mut self, page: Page) -> Fit<()> {
         let (kind, num_values) = (page.header.kind, page.header.num_values);
-        let encoding = kind.encoding(false, self.is_nullable)?;
-        self.pages.open(page, false, self.is_nullable)?;
-        let validity = if self.is_nullable { levels::validity(self.pages.defs(), num_values)? } else { None };
+        let encoding = kind.encoding(false, self.value > 0)?;
+        self.pages.open(page, false, self.value > 0)?;
+        let encoding = self.pages.join(encoding, self.leaf.stored_width())?;
+        let validity = match (self.value, self.hidden) {
+            (0, _) => None,
+            (1, 0) => levels::validity(self.pages.defs(), num_values)?,
+            _ => self.read_levels(num_values)?,
+        };
         if let Kind::V2 { num_nulls, .. } = kind {
-            let num_present = validity.as_ref().map_or(num_values, arrow_buffer::BooleanBuffer::count_set_bits);
+            let num_present = validity.as_ref().map_or(num_values, BooleanBuffer::count_set_bits);
             if num_present + num_nulls != num_values {
                 return Err(Misfit("a page has another number of NULLs than it claims"));
             }
         }
         self.leaf.set_page(encoding, self.pages.values(), num_values, validity)
+    }
+
+    /// Returns which slots within structs have values; `None` where all have.
+    fn read_levels(&mut self, num_values: usize) -> Fit<Option<BooleanBuffer>> {
+        if levels::are_all(self.pages.defs(), num_values, self.value)? {
+            return Ok(None);
+        }
+        self.defs.clear();
+        levels::expand(self.pages.defs(), num_values, self.value, &mut self.defs)?;
+        levels::check_hidden(&self.defs, self.hidden)?;
+        Ok(Some(levels::equal(&self.defs, self.value)))
     }
 }
 

@@ -34,6 +34,10 @@ pub(super) enum Encoding {
     Plain,
     /// As numbers of the values of a dictionary.
     Dictionary,
+    /// The first bytes of all, then the second ones, and so on: `BYTE_STREAM_SPLIT`.
+    Streams,
+    /// In runs and packed groups, as levels are: `RLE`.
+    Runs,
 }
 
 /// What a page is.
@@ -387,6 +391,8 @@ fn encoding_of(encoding: Option<i64>) -> Fit<Encoding> {
     match encoding {
         Some(PLAIN) => Ok(Encoding::Plain),
         Some(PLAIN_DICTIONARY | RLE_DICTIONARY) => Ok(Encoding::Dictionary),
+        Some(BYTE_STREAM_SPLIT) => Ok(Encoding::Streams),
+        Some(RLE) => Ok(Encoding::Runs),
         _ => Err(Misfit("a page is in another encoding")),
     }
 }

@@ -92,7 +92,10 @@ pub(super) fn are_all(defs: &[u8], num_levels: usize, max: u8) -> Fit<bool> {
     let pattern = match (width, max) {
         (1, 1) | (2, 3) => 0xff,
         (2, 2) => 0xaa,
-        _ => return Ok(false),
+        _ => {
+            return count(defs, Hybrid::new(0, width)?, num_levels, max.into(), max.into())
+                .map(|num| num == num_levels);
+        }
     };
     let mut levels = Hybrid::new(0, width)?;
     let mut done = 0;
@@ -138,6 +141,17 @@ pub(super) fn expand(bytes: &[u8], num_levels: usize, max: u8, all: &mut Vec<u8>
         };
     }
     Ok(())
+}
+
+/// Refuses levels whose bits are in `hidden`: those of structs that are NULL.
+pub(super) fn check_hidden(levels: &[u8], hidden: u64) -> Fit<()> {
+    let is_hidden = |level: &u8| hidden >> (level & 63) & 1 == 1;
+    if hidden != 0 && levels.iter().any(is_hidden) { Err(Misfit("a struct is NULL")) } else { Ok(()) }
+}
+
+/// Returns which levels are `wanted`.
+pub(super) fn equal(levels: &[u8], wanted: u8) -> BooleanBuffer {
+    BooleanBuffer::collect_bool(levels.len(), |place| levels[place] == wanted)
 }
 
 /// Returns whether `bytes` hold no levels or, as some writers store them of columns that have none, a run of nothing.

@@ -12,6 +12,7 @@ use arrow_schema::{DataType, FieldRef};
 
 use super::bits::Bits;
 use super::codec::Scratch;
+use super::group::Chain;
 use super::header::Kind;
 use super::hybrid::Hybrid;
 use super::pages::{Page, Pages};
@@ -30,6 +31,8 @@ pub(super) struct List {
     tiers: Vec<Tier>,
     /// The definition level of a value.
     value: u8,
+    /// Those of structs that are NULL, as bits.
+    hidden: u64,
     /// The levels of so many rows, where all are wanted.
     num_levels: Option<(u64, u64)>,
     /// The row that the first list of the page at hand is.
@@ -42,18 +45,13 @@ pub(super) struct List {
 }
 
 impl List {
-    pub(super) fn new(
-        pages: Pages,
-        leaf: Leaf,
-        wanted: Rows,
-        (depths, value): (&[Depth], u8),
-        data_type: &DataType,
-        num_levels: Option<(u64, u64)>,
-    ) -> Self {
+    pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, chain: &Chain, num_levels: Option<(u64, u64)>) -> Self {
+        let Chain { depths, value, hidden, data_type, .. } = chain;
         let types = std::iter::successors(Some(data_type), |outer| Some(item(outer)?.data_type()));
         let tiers = depths.iter().zip(types).map(|(depth, data_type)| Tier::new(*depth, data_type.clone())).collect();
         let (reps, defs) = (Vec::new(), Vec::new());
-        Self { pages, leaf, wanted, tiers, value, num_levels, first_row: 0, is_open: false, reps, defs }
+        let (value, hidden) = (*value, *hidden);
+        Self { pages, leaf, wanted, tiers, value, hidden, num_levels, first_row: 0, is_open: false, reps, defs }
     }
 
     /// Returns the slots at which the rows of the page at hand begin, and the end of the last.
@@ -120,6 +118,7 @@ impl List {
         let (kind, num_levels) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(true, true)?;
         self.pages.open(page, true, true)?;
+        let encoding = self.pages.join(encoding, self.leaf.stored_width())?;
         let (num_slots, validity) = match self.tiers.len() {
             1 => self.read_levels(num_levels)?,
             _ => self.read_nested_levels(num_levels)?,
@@ -145,6 +144,7 @@ impl List {
         } else {
             self.defs.clear();
             levels::expand(self.pages.defs(), num_levels, self.value, &mut self.defs)?;
+            levels::check_hidden(&self.defs, self.hidden)?;
             read_sparse_levels(tier, &self.defs, self.value)?
         };
         tier.starts.push(u32::try_from(num_slots).map_err(|_| TOO_LONG)?);
@@ -158,6 +158,7 @@ impl List {
         self.defs.clear();
         levels::expand(self.pages.reps(), num_levels, deepest, &mut self.reps)?;
         levels::expand(self.pages.defs(), num_levels, self.value, &mut self.defs)?;
+        levels::check_hidden(&self.defs, self.hidden)?;
         if self.reps.first().is_some_and(|&rep| rep > 0) {
             return Err(Misfit("a page begins within a row of lists within lists"));
         }

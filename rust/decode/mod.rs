@@ -1,7 +1,7 @@
 //! Decodes the columns that training reads most, straight from pages into the arrays that batches are gathered of.
 //!
-//! The `parquet` crate decodes every type and encoding, level by level and value by value. Here are numbers, text and
-//! lists of them as nearly every writer stores them: plain or by a dictionary, levels in runs. [`plan`] tells from the
+//! The `parquet` crate decodes every type and encoding, level by level and value by value. Here are numbers, text,
+//! lists and structs of them as nearly every writer stores them: plain or by a dictionary, levels in runs. [`plan`] tells from the
 //! footer whether a column may be one of these. What turns out to be something else is a [`Misfit`], and its reader
 //! leaves it to the `parquet` crate, with the same bytes: so there is one answer for each file, and one error.
 //!
@@ -12,9 +12,11 @@
 //! body                      a chunk, or pages that are read one by one
 //! header, pages, codec      a page out of its chunk and its compression
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
-//! values, fixed, binary     values of a page
+//! values, fixed, binary,    values of a page
+//! flags
 //! spread                    values into the slots that are not NULL
 //! flat, list, tier          slots of rows
+//! group                     leaves of structs
 //! ```
 
 mod binary;
@@ -24,9 +26,11 @@ mod claims;
 mod codec;
 mod delta;
 mod fixed;
+mod flags;
 mod flat;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod group;
 mod header;
 mod hybrid;
 mod levels;

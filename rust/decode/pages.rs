@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 
 use super::body::{Body, FilePages};
 use super::codec::{Codec, Scratch};
-use super::header::{Kind, PageHeader};
+use super::header::{Encoding, Kind, PageHeader};
 use super::{Fit, Misfit, levels};
 
 /// Bytes of a chunk that were fetched in one piece: some pages.
@@ -53,8 +53,16 @@ enum Rest {
 /// Where a part of a page is.
 #[derive(Debug, Clone, Default)]
 struct Section {
-    is_unpacked: bool,
+    state: State,
     range: Range<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum State {
+    #[default]
+    Stored,
+    Unpacked,
+    Joined,
 }
 
 /// The pages of a chunk, one of them open.
@@ -182,8 +190,8 @@ impl Pages {
                 false => Err(Misfit("a page claims levels that it has not")),
             };
         }
-        let is_unpacked = self.unpack(0, header.unpacked_bytes)?;
-        let bytes = self.get(&Section { is_unpacked, range: 0..usize::MAX });
+        let state = self.unpack(0, header.unpacked_bytes)?;
+        let bytes = self.get(&Section { state, range: 0..usize::MAX });
         let (mut at, end) = (0, bytes.len());
         let levels = |at: &mut usize, has: bool| {
             if !has {
@@ -195,13 +203,13 @@ impl Pages {
             let start = *at + size_of::<u32>();
             let stop = start.checked_add(len as usize).filter(|&stop| stop <= end).ok_or(SHORT)?;
             *at = stop;
-            Ok(Section { is_unpacked, range: start..stop })
+            Ok(Section { state, range: start..stop })
         };
         let is_data = header.kind != Kind::Dictionary;
         let reps = levels(&mut at, has_reps && is_data)?;
         let defs = levels(&mut at, has_defs && is_data)?;
         (self.reps, self.defs) = (reps, defs);
-        self.values = Section { is_unpacked, range: at..end };
+        self.values = Section { state, range: at..end };
         Ok(())
     }
 
@@ -210,25 +218,36 @@ impl Pages {
         if levels_bytes > self.stored().len() || levels_bytes > header.unpacked_bytes {
             return Err(Misfit("the levels of a page end after it"));
         }
-        self.reps = Section { is_unpacked: false, range: 0..rep_bytes };
-        self.defs = Section { is_unpacked: false, range: rep_bytes..levels_bytes };
+        self.reps = Section { state: State::Stored, range: 0..rep_bytes };
+        self.defs = Section { state: State::Stored, range: rep_bytes..levels_bytes };
         let unpacked_bytes = header.unpacked_bytes - levels_bytes;
         self.values = if !is_compressed || self.codec == Codec::Uncompressed {
-            Section { is_unpacked: false, range: levels_bytes..self.stored().len() }
+            Section { state: State::Stored, range: levels_bytes..self.stored().len() }
         } else if unpacked_bytes == 0 {
             // Nothing but NULL: there may be nothing to unpack.
             Section::default()
         } else {
-            let is_unpacked = self.unpack(levels_bytes, unpacked_bytes)?;
-            Section { is_unpacked, range: 0..unpacked_bytes }
+            let state = self.unpack(levels_bytes, unpacked_bytes)?;
+            Section { state, range: 0..unpacked_bytes }
         };
         Ok(())
     }
 
-    /// Unpacks the page at hand from `start` on; returns whether that was necessary.
-    fn unpack(&mut self, start: usize, unpacked_bytes: usize) -> Fit<bool> {
+    /// Puts together the values of the open page, of `width` bytes each, if they are stored in streams; returns how they
+    /// are stored now.
+    pub(super) fn join(&mut self, encoding: Encoding, width: Option<usize>) -> Fit<Encoding> {
+        let (Encoding::Streams, Some(width)) = (encoding, width) else { return Ok(encoding) };
+        let mut joined = std::mem::take(&mut self.scratch.joined);
+        let is_joined = join(self.values(), width, &mut joined);
+        self.values = Section { state: State::Joined, range: 0..joined.len() };
+        self.scratch.joined = joined;
+        is_joined.map(|()| Encoding::Plain)
+    }
+
+    /// Unpacks the page at hand from `start` on, where that is necessary; returns what it is then.
+    fn unpack(&mut self, start: usize, unpacked_bytes: usize) -> Fit<State> {
         if self.codec == Codec::Uncompressed {
-            return Ok(false);
+            return Ok(State::Stored);
         }
         match &self.body {
             Some(body) => self.scratch.unpack(self.codec, &body[start..], unpacked_bytes)?,
@@ -239,7 +258,7 @@ impl Pages {
                 unpacked?;
             }
         }
-        Ok(true)
+        Ok(State::Unpacked)
     }
 
     /// Returns the page at hand as it is stored.
@@ -248,7 +267,11 @@ impl Pages {
     }
 
     fn get(&self, section: &Section) -> &[u8] {
-        let bytes: &[u8] = if section.is_unpacked { self.scratch.page() } else { self.stored() };
+        let bytes = match section.state {
+            State::Stored => self.stored(),
+            State::Unpacked => self.scratch.page(),
+            State::Joined => &self.scratch.joined,
+        };
         &bytes[section.range.start.min(bytes.len())..section.range.end.min(bytes.len())]
     }
 
@@ -270,5 +293,31 @@ impl Pages {
     /// Gives back the memory for the next column.
     pub(super) fn into_scratch(self) -> Scratch {
         self.scratch
+    }
+}
+
+/// Puts together values whose first bytes are stored before all second ones, and so on.
+fn join(streams: &[u8], width: usize, values: &mut Vec<u8>) -> Fit<()> {
+    const UNEVEN: Misfit = Misfit("streams of values have different lengths");
+    if !streams.len().is_multiple_of(width) {
+        return Err(UNEVEN);
+    }
+    values.clear();
+    values.try_reserve(streams.len()).map_err(|_| Misfit::MEMORY)?;
+    values.resize(streams.len(), 0);
+    match width {
+        2 => join_each::<2>(streams, values),
+        4 => join_each::<4>(streams, values),
+        8 => join_each::<8>(streams, values),
+        _ => return Err(UNEVEN),
+    }
+    Ok(())
+}
+
+fn join_each<const WIDTH: usize>(streams: &[u8], values: &mut [u8]) {
+    let values = values.as_chunks_mut::<WIDTH>().0;
+    let streams: [&[u8]; WIDTH] = std::array::from_fn(|byte| &streams[byte * values.len()..(byte + 1) * values.len()]);
+    for (place, value) in values.iter_mut().enumerate() {
+        *value = std::array::from_fn(|byte| streams[byte][place]);
     }
 }

@@ -14,32 +14,21 @@ use super::binary::BinaryValues;
 use super::body::Body;
 use super::codec::{Codec, Scratch};
 use super::fixed::FixedValues;
+use super::flags::FlagValues;
 use super::flat::Flat;
-use super::list::{List, item};
+use super::group::{Chain, Group, chains};
+use super::list::List;
 use super::pages::{Pages, Piece};
 use super::rows::Rows;
-use super::tier::Depth;
 use super::values::{Leaf, Values};
 use crate::dataset::Fragment;
 use crate::rows::RowSet;
 
-/// How a column's rows are made of slots.
-#[derive(Debug)]
-enum Nesting {
-    Flat {
-        is_nullable: bool,
-    },
-    List {
-        /// The outermost first.
-        depths: Vec<Depth>,
-        /// The definition level of a value.
-        value: u8,
-    },
-}
-
 /// How to store a value.
 #[derive(Debug, Clone, Copy)]
 enum Width {
+    /// In one bit.
+    Bit,
     /// In four bytes, of which the first counts.
     One,
     /// In four bytes, of which the first two count.
@@ -50,18 +39,27 @@ enum Width {
     Any,
 }
 
+/// Leaves of a column that are read together: pages of all are out of their compression at the same time.
+const MOST_LEAVES: usize = 32;
+
 /// A column of a read: what to fetch of it, and how to decode that.
 #[derive(Debug)]
 pub(crate) struct ColumnPlan {
+    data_type: DataType,
+    leaves: Vec<LeafPlan>,
+    /// Those of all leaves.
     ranges: Vec<Range<u64>>,
+}
+
+/// A leaf of a column.
+#[derive(Debug)]
+struct LeafPlan {
     /// The rows of the page in each range, where the index tells.
     rows: Vec<Option<Range<u32>>>,
     /// An index says which rows the pages begin with, whether or not it is needed.
     is_indexed: bool,
     codec: Codec,
-    nesting: Nesting,
-    data_type: DataType,
-    value_type: DataType,
+    chain: Chain,
     width: Width,
     num_rows: u32,
     /// Levels of the whole chunk.
@@ -73,29 +71,52 @@ pub(crate) struct ColumnPlan {
 /// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` where it is left to the `parquet`
 /// crate.
 pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &RowSet) -> Option<ColumnPlan> {
-    let leaves = fragment.leaves(root);
-    let leaf = (leaves.len() == 1).then_some(leaves.start)?;
-    let metadata = fragment.row_group(row_group);
-    let column = metadata.column(leaf);
-    if !column.encodings().all(is_known) {
+    let field = fragment.reader.schema().field(root);
+    let chains = chains(field)?;
+    let places = fragment.leaves(root);
+    if chains.len() != places.len() || chains.len() > MOST_LEAVES {
         return None;
     }
-    let field = fragment.reader.schema().field(root);
-    let (nesting, value_type) = nesting(field.data_type(), field.is_nullable(), column.column_descr())?;
+    let (mut leaves, mut ranges) = (Vec::new(), Vec::new());
+    for (chain, place) in chains.into_iter().zip(places) {
+        leaves.push(plan_leaf(fragment, row_group, place, chain, wanted, &mut ranges)?);
+    }
+    // What is fetched comes in the order of the object.
+    ranges.is_sorted_by_key(|range| range.start).then(|| ColumnPlan {
+        data_type: field.data_type().clone(),
+        leaves,
+        ranges,
+    })
+}
+
+/// Plans a leaf, and appends what to fetch of it.
+fn plan_leaf(
+    fragment: &Fragment,
+    row_group: u32,
+    leaf: usize,
+    chain: Chain,
+    wanted: &RowSet,
+    ranges: &mut Vec<Range<u64>>,
+) -> Option<LeafPlan> {
+    let metadata = fragment.row_group(row_group);
+    let column = metadata.column(leaf);
+    let descriptor = column.column_descr();
+    let levels = (i16::try_from(chain.depths.len()).ok()?, i16::from(chain.value));
+    if levels != (descriptor.max_rep_level(), descriptor.max_def_level()) || !column.encodings().all(is_known) {
+        return None;
+    }
     let num_rows = u32::try_from(metadata.num_rows()).ok()?;
-    let (ranges, rows) = match (wanted, fragment.offset_indexes(row_group)) {
+    let (needed, rows) = match (wanted, fragment.offset_indexes(row_group)) {
         (RowSet::All, _) | (_, None) => (vec![chunk(column)], vec![None]),
         (some, Some(indexes)) => pages_of(chunk(column).start, indexes.get(leaf)?.page_locations(), some, num_rows)?,
     };
-    Some(ColumnPlan {
-        ranges,
+    ranges.extend(needed);
+    Some(LeafPlan {
         rows,
         is_indexed: fragment.offset_indexes(row_group).is_some(),
         codec: Codec::of(column.compression())?,
-        nesting,
-        data_type: field.data_type().clone(),
-        width: width(&value_type, column.column_descr())?,
-        value_type,
+        width: width(&chain.value_type, descriptor)?,
+        chain,
         num_rows,
         num_levels: u64::try_from(column.num_values()).ok()?,
         value_bytes: value_bytes(column),
@@ -107,7 +128,14 @@ fn is_known(encoding: Encoding) -> bool {
     #[expect(deprecated, reason = "old writers name it for levels that they do not store")]
     let of_levels = Encoding::BIT_PACKED;
     encoding == of_levels
-        || matches!(encoding, Encoding::PLAIN | Encoding::RLE | Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY)
+        || matches!(
+            encoding,
+            Encoding::PLAIN
+                | Encoding::RLE
+                | Encoding::PLAIN_DICTIONARY
+                | Encoding::RLE_DICTIONARY
+                | Encoding::BYTE_STREAM_SPLIT
+        )
 }
 
 fn chunk(column: &ColumnChunkMetaData) -> Range<u64> {
@@ -145,28 +173,10 @@ fn pages_of(
     Some((ranges, rows))
 }
 
-/// Returns how a column's rows are made of slots, and the type of these.
-fn nesting(data_type: &DataType, is_nullable: bool, column: &ColumnDescriptor) -> Option<(Nesting, DataType)> {
-    let (mut data_type, mut is_nullable, mut def) = (data_type, is_nullable, 0_u8);
-    let mut depths = Vec::new();
-    while let Some(item) = item(data_type) {
-        let list = def.checked_add(u8::from(is_nullable))?;
-        let element = list.checked_add(1)?;
-        depths.push(Depth { list, element });
-        (data_type, is_nullable, def) = (item.data_type(), item.is_nullable(), element);
-    }
-    let value = def.checked_add(u8::from(is_nullable))?;
-    let levels = (i16::try_from(depths.len()).ok()?, i16::from(value));
-    if levels != (column.max_rep_level(), column.max_def_level()) {
-        return None;
-    }
-    let nesting = if depths.is_empty() { Nesting::Flat { is_nullable } } else { Nesting::List { depths, value } };
-    Some((nesting, data_type.clone()))
-}
-
 /// Returns how values are stored whose bits are those of the Arrow type.
 fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
     match (data_type, column.physical_type()) {
+        (DataType::Boolean, PhysicalType::BOOLEAN) => Some(Width::Bit),
         (DataType::Int8 | DataType::UInt8, PhysicalType::INT32) => Some(Width::One),
         (DataType::Int16 | DataType::UInt16, PhysicalType::INT32) => Some(Width::Two),
         (DataType::Float16, PhysicalType::FIXED_LEN_BYTE_ARRAY) if column.type_length() == 2 => Some(Width::Half),
@@ -176,6 +186,9 @@ fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
             Some(Width::Eight)
         }
         (DataType::Timestamp(unit, _), PhysicalType::INT64) if is_unit(*unit, column) => Some(Width::Eight),
+        (DataType::Time32(unit), PhysicalType::INT32) if is_unit(*unit, column) => Some(Width::Four),
+        (DataType::Time64(unit), PhysicalType::INT64) if is_unit(*unit, column) => Some(Width::Eight),
+        (DataType::Duration(_), PhysicalType::INT64) if column.logical_type_ref().is_none() => Some(Width::Eight),
         (DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary, PhysicalType::BYTE_ARRAY) => {
             Some(Width::Any)
         }
@@ -183,18 +196,21 @@ fn width(data_type: &DataType, column: &ColumnDescriptor) -> Option<Width> {
     }
 }
 
+/// Returns whether moments or times of day are stored in a unit.
 fn is_unit(unit: ArrowUnit, column: &ColumnDescriptor) -> bool {
-    match (unit, column.logical_type_ref(), column.converted_type()) {
-        (_, Some(LogicalType::Timestamp(stored)), _) => matches!(
-            (unit, &stored.unit),
-            (ArrowUnit::Millisecond, TimeUnit::MILLIS)
-                | (ArrowUnit::Microsecond, TimeUnit::MICROS)
-                | (ArrowUnit::Nanosecond, TimeUnit::NANOS)
-        ),
-        (ArrowUnit::Millisecond, None, ConvertedType::TIMESTAMP_MILLIS)
-        | (ArrowUnit::Microsecond, None, ConvertedType::TIMESTAMP_MICROS) => true,
-        _ => false,
-    }
+    let stored = match (column.logical_type_ref(), column.converted_type()) {
+        (Some(LogicalType::Timestamp(stored)), _) => &stored.unit,
+        (Some(LogicalType::Time(stored)), _) => &stored.unit,
+        (None, ConvertedType::TIMESTAMP_MILLIS | ConvertedType::TIME_MILLIS) => &TimeUnit::MILLIS,
+        (None, ConvertedType::TIMESTAMP_MICROS | ConvertedType::TIME_MICROS) => &TimeUnit::MICROS,
+        _ => return false,
+    };
+    matches!(
+        (unit, stored),
+        (ArrowUnit::Millisecond, TimeUnit::MILLIS)
+            | (ArrowUnit::Microsecond, TimeUnit::MICROS)
+            | (ArrowUnit::Nanosecond, TimeUnit::NANOS)
+    )
 }
 
 /// Returns about the bytes of a chunk's values of any length: what the writer noted or, where there is no dictionary, what
@@ -216,7 +232,7 @@ impl ColumnPlan {
 
     /// Returns whether its pages may be read one by one. How long texts are is looked at beforehand, in all of them.
     pub(crate) fn may_read_pages(&self) -> bool {
-        !matches!(self.width, Width::Any)
+        self.leaves.iter().all(|leaf| !matches!(leaf.width, Width::Any))
     }
 
     /// Returns what reads the rows `wanted`, of values that take at most `memory_bytes` at once; `bodies` holds the bytes of
@@ -228,29 +244,44 @@ impl ColumnPlan {
         memory_bytes: u64,
         scratch: Scratch,
     ) -> Box<dyn Column> {
-        let pieces: Vec<_> =
-            bodies.into_iter().zip(&self.rows).map(|(body, rows)| Piece { body, rows: rows.clone() }).collect();
-        let values: Box<dyn Values> = match self.width {
-            Width::One => Box::new(FixedValues::<u8, 4>::new(self.value_type.clone())),
-            Width::Two => Box::new(FixedValues::<u16, 4>::new(self.value_type.clone())),
-            Width::Half => Box::new(FixedValues::<u16, 2>::new(self.value_type.clone())),
-            Width::Four => Box::new(FixedValues::<u32, 4>::new(self.value_type.clone())),
-            Width::Eight => Box::new(FixedValues::<u64, 8>::new(self.value_type.clone())),
-            Width::Any => {
-                Box::new(BinaryValues::new(self.value_type.clone(), (self.value_bytes, self.num_levels), memory_bytes))
+        let mut bodies = bodies.into_iter();
+        let mut scratch = Some(scratch);
+        let mut open = |leaf: &LeafPlan| {
+            let pieces = bodies.by_ref().take(leaf.rows.len()).zip(&leaf.rows);
+            let pieces = pieces.map(|(body, rows)| Piece { body, rows: rows.clone() }).collect();
+            leaf.open(wanted, pieces, memory_bytes, scratch.take().unwrap_or_default())
+        };
+        match &self.leaves[..] {
+            [leaf] if leaf.chain.data_type == self.data_type => open(leaf),
+            leaves => {
+                let leaves = leaves.iter().map(open).collect();
+                Box::new(Group::new(self.data_type.clone(), leaves))
             }
+        }
+    }
+}
+
+impl LeafPlan {
+    fn open(&self, wanted: &Arc<RowSet>, pieces: Vec<Piece>, memory_bytes: u64, scratch: Scratch) -> Box<dyn Column> {
+        let value_type = self.chain.value_type.clone();
+        let values: Box<dyn Values> = match self.width {
+            Width::Bit => Box::new(FlagValues::new()),
+            Width::One => Box::new(FixedValues::<u8, 4>::new(value_type)),
+            Width::Two => Box::new(FixedValues::<u16, 4>::new(value_type)),
+            Width::Half => Box::new(FixedValues::<u16, 2>::new(value_type)),
+            Width::Four => Box::new(FixedValues::<u32, 4>::new(value_type)),
+            Width::Eight => Box::new(FixedValues::<u64, 8>::new(value_type)),
+            Width::Any => Box::new(BinaryValues::new(value_type, (self.value_bytes, self.num_levels), memory_bytes)),
         };
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
         let is_whole = **wanted == RowSet::All;
         let wanted = Rows::new(Arc::clone(wanted), self.num_rows);
-        match &self.nesting {
-            Nesting::Flat { is_nullable } => Box::new(Flat::new(pages, leaf, wanted, *is_nullable)),
-            Nesting::List { depths, value } => {
-                // All rows, or it is not known how long those are that are wanted.
-                let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
-                Box::new(List::new(pages, leaf, wanted, (depths, *value), &self.data_type, num_levels))
-            }
+        if self.chain.depths.is_empty() {
+            return Box::new(Flat::new(pages, leaf, wanted, (self.chain.value, self.chain.hidden)));
         }
+        // All rows, or it is not known how long those are that are wanted.
+        let num_levels = if is_whole { Some((self.num_levels, u64::from(self.num_rows))) } else { None };
+        Box::new(List::new(pages, leaf, wanted, &self.chain, num_levels))
     }
 }
 

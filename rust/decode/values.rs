@@ -28,6 +28,11 @@ pub(super) trait Values: fmt::Debug + Send {
     /// Reads the values that pages number.
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
+    /// Returns the bytes in which a value is stored, if all have as many.
+    fn stored_width(&self) -> Option<usize> {
+        None
+    }
+
     /// Begins a page of so many values.
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()>;
 
@@ -124,6 +129,11 @@ impl Leaf {
 
     pub(super) fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
         self.values.set_dictionary(bytes, num_values)
+    }
+
+    /// Returns the bytes in which a value is stored, if all have as many.
+    pub(super) fn stored_width(&self) -> Option<usize> {
+        self.values.stored_width()
     }
 
     /// Begins a page of so many slots, of which those in `validity` have a value.
@@ -245,6 +255,7 @@ impl Place {
                 // Nothing but NULL.
                 None => Ok(Self::Plain(0)),
             },
+            Encoding::Streams | Encoding::Runs => Err(Misfit("values are in another encoding")),
         }
     }
 }

@@ -1,0 +1,171 @@
+//! Columns of several leaves: structs, lists of them, and maps.
+//!
+//! Each leaf is read by itself, as if no struct were around it. Lists around a struct so come out of every one of its
+//! leaves; they are checked to be the same. Structs that are NULL are left to the `parquet` crate.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray};
+use arrow_schema::{DataType, Field, FieldRef};
+
+use super::codec::Scratch;
+use super::list::item;
+use super::tier::Depth;
+use super::{Column, Fit, Misfit};
+
+const DIFFERENT: Misfit = Misfit("leaves of a struct have other rows than each other");
+
+/// A leaf, and the lists around it.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    /// The lists' definition levels, the outermost first.
+    pub(super) depths: Vec<Depth>,
+    /// That of a value.
+    pub(super) value: u8,
+    /// Those of structs that are NULL, as bits.
+    pub(super) hidden: u64,
+    /// The lists of the leaf, without structs.
+    pub(super) data_type: DataType,
+    pub(super) value_type: DataType,
+}
+
+/// Returns the leaves of a column in their order; `None` where one cannot be told.
+pub(super) fn chains(column: &Field) -> Option<Vec<Chain>> {
+    let mut chains = Vec::new();
+    Descent::default().into(column, &mut chains)?;
+    if let ([chain], false) = (&mut chains[..], has_struct(column.data_type())) {
+        chain.data_type = column.data_type().clone();
+    }
+    Some(chains)
+}
+
+/// The way from a column to its leaves.
+#[derive(Debug, Default, Clone)]
+struct Descent<'a> {
+    /// The definition level of a slot that is there.
+    def: u8,
+    depths: Vec<Depth>,
+    hidden: u64,
+    lists: Vec<&'a DataType>,
+}
+
+impl<'a> Descent<'a> {
+    fn into(mut self, field: &'a Field, chains: &mut Vec<Chain>) -> Option<()> {
+        let is_nullable = u8::from(field.is_nullable());
+        let data_type = field.data_type();
+        if let DataType::Struct(fields) = data_type {
+            self.hidden |= u64::from(is_nullable).checked_shl(self.def.into())?;
+            self.def = self.def.checked_add(is_nullable)?;
+            return fields.iter().try_for_each(|field| self.clone().into(field, chains));
+        }
+        if let Some(item) = elements(data_type) {
+            let list = self.def.checked_add(is_nullable)?;
+            self.def = list.checked_add(1)?;
+            self.depths.push(Depth { list, element: self.def });
+            self.lists.push(data_type);
+            return self.into(item, chains);
+        }
+        let value = self.def.checked_add(is_nullable)?;
+        let (value_type, depths) = (data_type.clone(), self.depths);
+        let data_type = self.lists.into_iter().rev().fold(value_type.clone(), list_of);
+        chains.push(Chain { depths, value, hidden: self.hidden, data_type, value_type });
+        Some(())
+    }
+}
+
+/// Returns the field of the elements of a list or map.
+fn elements(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::Map(entries, _) => Some(entries),
+        other => item(other),
+    }
+}
+
+/// Returns the type of lists like `list` of other values.
+fn list_of(values: DataType, list: &DataType) -> DataType {
+    let of = |item: &FieldRef| Arc::new(item.as_ref().clone().with_data_type(values.clone()).with_nullable(true));
+    match list {
+        DataType::LargeList(item) => DataType::LargeList(of(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(of(item), *len),
+        DataType::List(item) | DataType::Map(item, _) => DataType::List(of(item)),
+        _ => values,
+    }
+}
+
+fn has_struct(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Struct(_)) || elements(data_type).is_some_and(|item| has_struct(item.data_type()))
+}
+
+/// Reads the leaves of a column, and puts them together.
+#[derive(Debug)]
+pub(super) struct Group {
+    data_type: DataType,
+    leaves: Vec<Box<dyn Column>>,
+}
+
+impl Group {
+    pub(super) fn new(data_type: DataType, leaves: Vec<Box<dyn Column>>) -> Self {
+        Self { data_type, leaves }
+    }
+}
+
+impl Column for Group {
+    fn read(&mut self, num_rows: usize) -> Fit<ArrayRef> {
+        let leaves = self.leaves.iter_mut().map(|leaf| leaf.read(num_rows)).collect::<Fit<Vec<_>>>()?;
+        assemble(&self.data_type, &mut leaves.into_iter())
+    }
+
+    fn into_scratch(self: Box<Self>) -> Scratch {
+        self.leaves.into_iter().next().map_or_else(Scratch::default, Column::into_scratch)
+    }
+}
+
+/// Returns an array of the next leaves.
+fn assemble(data_type: &DataType, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<ArrayRef> {
+    const REFUSED: Misfit = Misfit("structs are not of the column's type");
+    match data_type {
+        DataType::Struct(fields) => {
+            let children = fields.iter().map(|field| assemble(field.data_type(), leaves)).collect::<Fit<Vec<_>>>()?;
+            let array = StructArray::try_new(fields.clone(), children, None).map_err(|_| REFUSED)?;
+            Ok(Arc::new(array))
+        }
+        DataType::List(item) => list::<i32>(item, leaves).map(|list| Arc::new(list) as ArrayRef),
+        DataType::LargeList(item) => list::<i64>(item, leaves).map(|list| Arc::new(list) as ArrayRef),
+        DataType::FixedSizeList(item, len) => {
+            let mut lists = leaves.take(num_leaves(item.data_type())).peekable();
+            let num_rows = lists.peek().ok_or(DIFFERENT)?.len();
+            let mut values = lists.map(|list| Arc::clone(list.as_fixed_size_list().values()));
+            let values = assemble(item.data_type(), &mut values)?;
+            let list = FixedSizeListArray::try_new(Arc::clone(item), *len, values, None).map_err(|_| REFUSED)?;
+            if list.len() == num_rows { Ok(Arc::new(list)) } else { Err(DIFFERENT) }
+        }
+        DataType::Map(entries, is_sorted) => {
+            let (_, offsets, values, nulls) = list::<i32>(entries, leaves)?.into_parts();
+            let values = values.as_struct().clone();
+            let map = MapArray::try_new(Arc::clone(entries), offsets, values, nulls, *is_sorted);
+            Ok(Arc::new(map.map_err(|_| REFUSED)?))
+        }
+        _ => leaves.next().ok_or(DIFFERENT),
+    }
+}
+
+/// Returns lists of what the next leaves are lists of.
+fn list<O: OffsetSizeTrait>(item: &FieldRef, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<GenericListArray<O>> {
+    let lists: Vec<_> = leaves.take(num_leaves(item.data_type())).collect();
+    let lists: Vec<&GenericListArray<O>> = lists.iter().map(|list| list.as_list()).collect();
+    let (first, others) = lists.split_first().ok_or(DIFFERENT)?;
+    if others.iter().any(|other| other.offsets() != first.offsets() || other.nulls() != first.nulls()) {
+        return Err(DIFFERENT);
+    }
+    let values = assemble(item.data_type(), &mut lists.iter().map(|list| Arc::clone(list.values())))?;
+    GenericListArray::try_new(Arc::clone(item), first.offsets().clone(), values, first.nulls().cloned())
+        .map_err(|_| DIFFERENT)
+}
+
+fn num_leaves(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().map(|field| num_leaves(field.data_type())).sum(),
+        other => elements(other).map_or(1, |item| num_leaves(item.data_type())),
+    }
+}

@@ -1,32 +1,43 @@
 """Batches in the memory that a GPU reads: pinned, or already copied to the device, a few batches ahead of the loop.
 
-A batch's tensors are copied into pinned memory, and from there by a stream of their own, beside what the loop computes.
-The loop's stream waits for an event of the copies, not the process, and every tensor is told that this stream uses it,
-so that its memory is not given away too early. Pinned memory is torch's: its allocator keeps what is freed, and gives
-it away again when the copies from it are over. Without an accelerator there is no stage, and nothing is copied.
+Pinned memory is torch's: its allocator keeps what is freed, and gives it away again when the copies from it are over.
+The native stream is given slabs of it ahead of time, one for each batch, and gathers into them what becomes tensors;
+what does not fit, and what functions return, is copied there. From there a batch goes to the device by a stream of its
+own, beside what the loop computes. The loop's stream waits for an event of the copies, not the process, and every
+tensor is told that this stream uses it, so that its memory is not given away too early. Without an accelerator there is
+no stage, and nothing is copied.
 """
 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections import deque
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from forebay.exceptions import SettingError
 from forebay.options import check_flag
+from forebay.stages import MOST_TAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from forebay import _lib
     from forebay.stages import Batches, Item, Pass, Stage
 
 BATCHES_AHEAD = 2
 """Batches that are on their way to the device beside the one that the loop has."""
 
+MOST_BYTES_WAITING = 32 << 20
+"""Pinned memory that waits for batches, but for two of them in any case."""
+
 
 class Link(Protocol):
     """The way to a device: that of CUDA, or one that notes what it is asked for, in the tests."""
+
+    def allocate(self, num_bytes: int) -> Any:
+        """Returns pinned memory, as a tensor of bytes."""
 
     def pin(self, tensor: Any) -> Any:
         """Returns a copy in pinned memory."""
@@ -54,9 +65,13 @@ class Cuda:
         self._device = device
         self._stream = None if device is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
+    def allocate(self, num_bytes: int) -> Any:
+        """Returns memory of torch's allocator of pinned memory."""
+        return self._torch.empty(num_bytes, dtype=self._torch.uint8, device="cpu", pin_memory=True)
+
     def pin(self, tensor: Any) -> Any:
-        """Returns a copy in memory of torch's allocator of pinned memory."""
-        return self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+        """Returns a copy in memory of that allocator."""
+        return self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True).copy_(tensor)
 
     def copy(self, pinned: Any) -> Any:
         """Begins to copy on the side stream."""
@@ -119,7 +134,58 @@ class DeviceStage:
         """Begins an iteration; workers of a DataLoader leave batches as they are, for its own `pin_memory`."""
         if not this.is_alone:
             return batches
-        return Ahead(batches, self._make_link(self._device), copies=self._device is not None)
+        link, stream = self._make_link(self._device), getattr(batches, "stream", None)
+        # Where functions lie between, batches are not the stream's any more.
+        slabs = None if stream is None else Slabs(stream, link)
+        return Ahead(batches, link, slabs, copies=self._device is not None)
+
+
+class Slabs:
+    """Pinned memory that a stream gathers batches into: a tensor of bytes for each.
+
+    A batch's tensors become tensors over its slab, as any that is cut from another. Nothing is used twice here: a slab
+    whose stream and tensors are gone is torch's again, which knows of the copies from it.
+    """
+
+    def __init__(self, stream: _lib.Stream, link: Link) -> None:
+        self._stream = stream
+        self._link = link
+        # Those that are held elsewhere: by the stream, and by what it made of a batch.
+        self._supplied: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._size = 0
+        # From now on it notes what batches need.
+        stream.slabs()
+
+    def supply(self) -> None:
+        """Has slabs wait for as many batches as the stream may gather before it is asked again."""
+        num_waiting, num_bytes = self._stream.slabs()
+        if num_bytes == 0:
+            return
+        # As long as torch makes its blocks, so that one serves for batches of about a size.
+        size = 1 << (num_bytes - 1).bit_length()
+        if size > self._size:
+            # Those that wait are too small, and go when a larger one is supplied.
+            self._size, num_waiting = size, 0
+        # All that are ready may be taken at once, and as many gathered in their places.
+        for _ in range(num_waiting, min(2 * MOST_TAKEN, max(2, MOST_BYTES_WAITING // size))):
+            slab = self._link.allocate(size)
+            self._supplied[slab.data_ptr()] = slab
+            self._stream.supply(slab.data_ptr(), size, slab)
+
+    def held(self) -> list[tuple[int, int, Any]]:
+        """Returns where the memory of each slab begins and ends, and the slab."""
+        return [(start, start + slab.numel(), slab) for start, slab in self._supplied.items()]
+
+
+def over_slab(tensor: Any, slabs: list[tuple[int, int, Any]]) -> Any | None:
+    """Returns a tensor as one over the slab that its memory is of; None where that is of none."""
+    start = tensor.data_ptr()
+    for begin, end, slab in slabs:
+        if begin <= start < end:
+            place, misfit = divmod(start - begin, tensor.element_size())
+            view = slab.new_empty(0, dtype=tensor.dtype)
+            return None if misfit else view.set_(slab.untyped_storage(), place, tensor.size(), tensor.stride())
+    return None
 
 
 class Moved(NamedTuple):
@@ -134,9 +200,10 @@ class Moved(NamedTuple):
 class Ahead:
     """Batches on their way to a device."""
 
-    def __init__(self, batches: Batches, link: Link, *, copies: bool) -> None:
+    def __init__(self, batches: Batches, link: Link, slabs: Slabs | None = None, *, copies: bool) -> None:
         self._batches = batches
         self._link = link
+        self._slabs = slabs
         self._copies = copies
         self._moved: deque[Moved] = deque()
         self._failure: Exception | None = None
@@ -149,11 +216,13 @@ class Ahead:
         if not self._moved:
             if self._failure is not None:
                 raise self._failure
+            self._supply()
             self._moved.append(self._move(next(self._batches)))
         moved = self._moved.popleft()
         # Others that are there, so that they are copied while the loop computes.
         while self._failure is None and len(self._moved) < BATCHES_AHEAD:
             try:
+                self._supply()
                 item = next(self._batches, None) if self._batches.is_ready() else None
             except Exception as error:  # noqa: BLE001 - raised behind the batches before it
                 self._failure = error
@@ -165,14 +234,24 @@ class Ahead:
             self._link.hand_over(moved.event, moved.tensors)
         return moved.item
 
+    def _supply(self) -> None:
+        """Has slabs there before batches are taken: others are gathered in their places at once."""
+        if self._slabs is not None:
+            self._slabs.supply()
+
     def _move(self, item: Item) -> Moved:
-        """Copies a batch into pinned memory, and has that copied on."""
+        """Takes a batch to pinned memory, and has it copied on."""
         tensors: list[Any] = []
+        slabs = [] if self._slabs is None else self._slabs.held()
 
         def move(tensor: Any) -> Any:
             is_plain = str(tensor.layout) == "torch.strided" and not tensor.is_nested
-            is_there = tensor.device.type != "cpu" or not is_plain or tensor.is_pinned()
-            pinned = tensor if is_there else self._link.pin(tensor)
+            pinned = tensor
+            if tensor.device.type == "cpu" and is_plain:
+                # First: what lies in a slab is pinned, but torch would not know of copies from there.
+                pinned = over_slab(tensor, slabs)
+                if pinned is None:
+                    pinned = tensor if tensor.is_pinned() else self._link.pin(tensor)
             if not self._copies:
                 return pinned
             tensors.append(self._link.copy(pinned))

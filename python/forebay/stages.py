@@ -261,6 +261,11 @@ class Until:
         self._num_workers = num_workers
         self._is_over = False
 
+    @property
+    def stream(self) -> _lib.Stream | None:
+        """Where the batches come from, if nothing was made of them."""
+        return getattr(self._batches, "stream", None)
+
     def is_ready(self) -> bool:
         """Whether a batch is there, or none will come."""
         return self._is_over or self._batches.is_ready()

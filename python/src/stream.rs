@@ -1,13 +1,17 @@
 //! `forebay._lib.Stream`: batches of one share of one epoch.
 
+use std::panic::AssertUnwindSafe;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
+use forebay::parts::Buffer;
 use forebay::plan::Hole;
 use forebay::{
-    BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, StreamOptions, StreamStats,
+    BatchStream, Cause, Conversion, Most, OF_ANOTHER_PROCESS, OfProcess, Polled, SchemaRef, Slab, StreamOptions,
+    StreamStats,
 };
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
@@ -144,6 +148,17 @@ impl PyStream {
     }
 }
 
+/// Returns the memory of an object, which is held.
+#[expect(unsafe_code, reason = "of memory that libraries allocate only the address is known")]
+fn slab(address: usize, num_bytes: usize, owner: Py<PyAny>) -> Option<Slab> {
+    let start = NonNull::new(with_exposed_provenance_mut::<u8>(address))?;
+    // Wherever the last buffer is let go of: without the GIL, Python's count is lowered later.
+    let owner = Arc::new(AssertUnwindSafe(owner));
+    // SAFETY: the one caller, a stage of ours, passes tensors of bytes that it has just allocated, and looks at them again in a
+    // batch; they hold the memory.
+    Some(unsafe { Slab::new(Buffer::from_custom_allocation(start, num_bytes, owner)) })
+}
+
 fn as_dicts<'py>(py: Python<'py>, holes: &[Hole]) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let as_dict = |hole: &Hole| {
         let dict = PyDict::new(py);
@@ -180,6 +195,18 @@ impl PyStream {
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.with(py, |stream| stream.wait(timeout))
+    }
+
+    /// How many slabs wait for a batch, and the bytes that the largest batch needs, of those gathered since this was called.
+    fn slabs(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        self.with(py, |stream| stream.slabs())
+    }
+
+    /// Takes memory for a batch that is not gathered yet: `num_bytes` from `address` on, of `owner`, which is held until that
+    /// batch is given up. Nobody else may read or write it before the batch was taken.
+    fn supply(&self, py: Python<'_>, address: usize, num_bytes: usize, owner: Py<PyAny>) -> PyResult<()> {
+        let slab = slab(address, num_bytes, owner).ok_or_else(|| PyValueError::new_err("no memory is at address 0"))?;
+        self.with(py, |stream| stream.supply(slab))
     }
 
     /// What could not be read and is left out, as a state lists it.

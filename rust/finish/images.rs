@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, make_array};
-use arrow_buffer::MutableBuffer;
+use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 
@@ -12,6 +12,7 @@ use super::{Fault, unfit};
 use crate::error::{Error, Result};
 use crate::image::{ImageDecoder, ImageSettings, OnError};
 use crate::plan::seed::Draws;
+use crate::stream::Room;
 
 /// A column of images, and what they become.
 #[derive(Debug)]
@@ -37,6 +38,11 @@ impl ImageColumn {
         self.index
     }
 
+    /// Returns whether rows may be left out, for which all columns are copied once more.
+    pub(super) fn leaves_out(&self) -> bool {
+        self.settings.on_error == OnError::Skip
+    }
+
     /// Returns the bytes of an image's pixels.
     pub(super) fn row_bytes(&self) -> u64 {
         self.settings.num_bytes() as u64
@@ -48,11 +54,35 @@ impl ImageColumn {
         array: &ArrayRef,
         is_kept: &mut [bool],
         draws: &dyn Fn(usize) -> Draws,
+        room: Option<&Room>,
     ) -> Result<(FieldRef, ArrayRef), Fault> {
-        let size = self.settings.num_bytes();
-        let mut pixels = MutableBuffer::from_len_zeroed(array.len() * size);
+        let num_bytes = array.len() * self.settings.num_bytes();
+        let pixels = match room.filter(|_| !self.leaves_out()).and_then(|room| room.take(num_bytes)) {
+            Some(mut block) => {
+                block.bytes().fill(0);
+                self.decode_into(block.bytes(), array, is_kept, draws)?;
+                block.whole()
+            }
+            None => {
+                let mut pixels = MutableBuffer::from_len_zeroed(num_bytes);
+                self.decode_into(pixels.as_slice_mut(), array, is_kept, draws)?;
+                pixels.into()
+            }
+        };
+        self.column(array.len(), pixels).map_err(|error| unfit(&error))
+    }
+
+    /// Decodes images into pixels that are black.
+    fn decode_into(
+        &self,
+        pixels: &mut [u8],
+        array: &ArrayRef,
+        is_kept: &mut [bool],
+        draws: &dyn Fn(usize) -> Draws,
+    ) -> Result<(), Fault> {
         let mut decoder = ImageDecoder::new(&self.settings);
-        let rows = pixels.as_slice_mut().chunks_exact_mut(size.max(1)).zip(is_kept.iter_mut()).enumerate();
+        let size = self.settings.num_bytes();
+        let rows = pixels.chunks_exact_mut(size.max(1)).zip(is_kept.iter_mut()).enumerate();
         for (row, (out, is_kept)) in rows.filter(|(_, (_, is_kept))| **is_kept) {
             let decoded = encoded(array, row).and_then(|bytes| decoder.decode(bytes, || draws(row), out));
             match decoded {
@@ -64,13 +94,13 @@ impl ImageColumn {
                 }
             }
         }
-        self.column(array.len(), pixels).map_err(|error| unfit(&error))
+        Ok(())
     }
 
-    fn column(&self, num_rows: usize, pixels: MutableBuffer) -> Result<(FieldRef, ArrayRef), ArrowError> {
+    fn column(&self, num_rows: usize, pixels: Buffer) -> Result<(FieldRef, ArrayRef), ArrowError> {
         let size = self.settings.num_bytes();
         let width = i32::try_from(size).map_err(|_| ArrowError::OffsetOverflowError(size))?;
-        let bytes = ArrayData::builder(DataType::UInt8).len(num_rows * size).add_buffer(pixels.into()).build()?;
+        let bytes = ArrayData::builder(DataType::UInt8).len(num_rows * size).add_buffer(pixels).build()?;
         let data_type = DataType::FixedSizeList(Arc::new(Field::new("item", DataType::UInt8, false)), width);
         let images = ArrayData::builder(data_type.clone()).len(num_rows).add_child_data(bytes).build()?;
         let shape = format!("{{\"shape\":{:?}}}", self.settings.shape());

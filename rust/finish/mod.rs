@@ -34,6 +34,7 @@ use crate::forms::{Form, Request};
 use crate::image::ImageSettings;
 use crate::plan::BatchSlice;
 use crate::plan::seed::{Key, Purpose};
+use crate::stream::Room;
 
 /// What is to be made of batches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -173,18 +174,29 @@ impl Finish {
         }
     }
 
-    /// Makes of a batch what was asked for.
+    /// Returns whether a column is handed on as it was gathered.
+    pub(crate) fn leaves(&self, column: usize) -> bool {
+        let is_made_into_others = match &self.lists {
+            Lists::Untouched => false,
+            Lists::Padded(padder) => padder.columns().contains(&column),
+            Lists::Documents(_) => true,
+        };
+        // Where rows may be left out, all columns may be copied once more.
+        !is_made_into_others && self.images.iter().all(|image| image.index() != column && !image.leaves_out())
+    }
+
+    /// Makes of a batch what was asked for, in `room` as far as it fits there.
     ///
     /// # Errors
     ///
     /// The first value that cannot be used; images, where they are not to be skipped.
-    pub(crate) fn apply(&self, batch: RecordBatch, rows: &BatchRows) -> Result<Finished, Fault> {
+    pub(crate) fn apply(&self, batch: RecordBatch, rows: &BatchRows, room: Option<&Room>) -> Result<Finished, Fault> {
         let num_rows = batch.num_rows();
-        let (batch, is_kept) = self.decode_images(batch, rows)?;
+        let (batch, is_kept) = self.decode_images(batch, rows, room)?;
         let num_skipped = (num_rows - batch.num_rows()) as u64;
         let batch = match &self.lists {
             Lists::Untouched => Ok(batch),
-            Lists::Padded(padder) => padder.apply(&batch),
+            Lists::Padded(padder) => padder.apply(&batch, room),
             Lists::Documents(packable) => packable.apply(&batch),
         };
         let batch = batch.map_err(|fault| {
@@ -196,7 +208,12 @@ impl Finish {
     }
 
     /// Returns the rows that are left, and which these are; nothing of the latter where there are no images.
-    fn decode_images(&self, batch: RecordBatch, rows: &BatchRows) -> Result<(RecordBatch, Vec<bool>), Fault> {
+    fn decode_images(
+        &self,
+        batch: RecordBatch,
+        rows: &BatchRows,
+        room: Option<&Room>,
+    ) -> Result<(RecordBatch, Vec<bool>), Fault> {
         if self.images.is_empty() {
             return Ok((batch, Vec::new()));
         }
@@ -205,7 +222,7 @@ impl Finish {
         let mut is_kept = vec![true; num_rows];
         for image in &self.images {
             let draws = |row: usize| key.draws(rows.position(row));
-            columns[image.index()] = image.decode(batch.column(image.index()), &mut is_kept, &draws)?;
+            columns[image.index()] = image.decode(batch.column(image.index()), &mut is_kept, &draws, room)?;
         }
         let decoded = made(&batch.schema(), columns, num_rows).map_err(|error| unfit(&error))?;
         if is_kept.iter().all(|kept| *kept) {

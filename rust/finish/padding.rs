@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::lists::{Integers, Items, Lists, longest};
 use super::{Columns, Fault, index_of, made, unfit};
 use crate::error::{Error, Result};
+use crate::stream::{Room, Sink};
 
 /// The column whose lengths the mask tells, where several are padded.
 pub(super) const LEADER: &str = "input_ids";
@@ -113,17 +114,17 @@ impl Padder {
         self.columns.iter().zip(&self.items).enumerate().map(of_column).fold(0, u64::saturating_add)
     }
 
-    pub(super) fn apply(&self, batch: &RecordBatch) -> Result<RecordBatch, Fault> {
+    pub(super) fn apply(&self, batch: &RecordBatch, room: Option<&Room>) -> Result<RecordBatch, Fault> {
         let mut columns: Columns = batch.schema().fields().iter().cloned().zip(batch.columns().to_vec()).collect();
         let mut mask = None;
         for (place, (&index, (items, pad))) in self.columns.iter().zip(&self.items).enumerate() {
             let lists = items.lists(batch.column(index))?;
             let length = self.length(longest(batch.column(index)));
-            let values = self.padded(&lists, length, items.width, pad);
+            let values = self.padded(&lists, items.width, &pad.repeat(length), room);
             columns[index] = items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
             if let Some((of, mask_items)) = self.mask.as_ref().filter(|(of, _)| *of == place) {
                 debug_assert_eq!(*of, place);
-                let values = self.mask(&lists, length);
+                let values = self.mask(&lists, length, room);
                 let made = mask_items.column(length, batch.num_rows(), values).map_err(|error| unfit(&error))?;
                 mask = Some(made);
             }
@@ -146,45 +147,60 @@ impl Padder {
         self.padding.max_length.map_or(length, |max_length| length.min(max_length))
     }
 
-    fn padded(&self, lists: &Lists, length: usize, width: usize, pad: &[u8]) -> Buffer {
-        let pads = pad.repeat(length);
-        self.rows(lists, length, width, |start, kept| &lists.values[start * width..(start + kept) * width], &pads)
+    fn padded(&self, lists: &Lists, width: usize, pads: &[u8], room: Option<&Room>) -> Buffer {
+        let items = |start: usize, kept: usize| &lists.values[start * width..(start + kept) * width];
+        self.rows(lists, width, items, pads, room)
     }
 
-    fn mask(&self, lists: &Lists, length: usize) -> Buffer {
+    fn mask(&self, lists: &Lists, length: usize, room: Option<&Room>) -> Buffer {
         let (ones, zeros) = (1_i64.to_ne_bytes().repeat(length), vec![0; length * size_of::<i64>()]);
-        self.rows(lists, length, size_of::<i64>(), |_, kept| &ones[..kept * size_of::<i64>()], &zeros)
+        self.rows(lists, size_of::<i64>(), |_, kept| &ones[..kept * size_of::<i64>()], &zeros, room)
     }
 
-    /// Lays the kept part of each list and its padding side by side.
+    /// Lays the kept part of each list and its padding side by side, in `room` if they fit there; `pads` are those of a row
+    /// without items, of `width` bytes each.
     fn rows<'a>(
         &self,
         lists: &Lists,
-        length: usize,
+        width: usize,
+        items: impl Fn(usize, usize) -> &'a [u8],
+        pads: &[u8],
+        room: Option<&Room>,
+    ) -> Buffer {
+        let num_bytes = (lists.offsets.len() - 1) * pads.len();
+        match room.and_then(|room| room.take(num_bytes)) {
+            Some(block) => self.put_rows(block, lists, width, items, pads),
+            None => self.put_rows(MutableBuffer::with_capacity(num_bytes), lists, width, items, pads),
+        }
+    }
+
+    fn put_rows<'a>(
+        &self,
+        mut out: impl Sink,
+        lists: &Lists,
         width: usize,
         items: impl Fn(usize, usize) -> &'a [u8],
         pads: &[u8],
     ) -> Buffer {
-        let mut out = MutableBuffer::with_capacity((lists.offsets.len() - 1) * length * width);
         for pair in lists.offsets.windows(2) {
             let kept = self.kept(pair[1] - pair[0]);
             let start = match self.padding.truncation_side {
                 Side::Right => pair[0],
                 Side::Left => pair[1] - kept,
             };
-            let pads = &pads[..(length - kept) * width];
+            let pads = &pads[kept * width..];
             match self.padding.side {
                 Side::Right => {
-                    out.extend_from_slice(items(start, kept));
-                    out.extend_from_slice(pads);
+                    out.put(items(start, kept));
+                    out.put(pads);
                 }
                 Side::Left => {
-                    out.extend_from_slice(pads);
-                    out.extend_from_slice(items(start, kept));
+                    out.put(pads);
+                    out.put(items(start, kept));
                 }
             }
         }
-        out.into()
+        out.into_buffer()
     }
 }
 

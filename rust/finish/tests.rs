@@ -20,7 +20,7 @@ fn padding() -> Padding {
 fn padded(batch: &RecordBatch, padding: Padding) -> Result<RecordBatch, String> {
     let settings = FinishSettings { padding: Some(padding), ..FinishSettings::default() };
     let finish = Finish::try_new(&batch.schema(), &settings).map_err(|error| error.to_string())?;
-    let finished = finish.apply(batch.clone(), &rows_of(batch.num_rows()));
+    let finished = finish.apply(batch.clone(), &rows_of(batch.num_rows()), None);
     finished
         .map(|finished| finished.batch)
         .map_err(|fault| format!("{} of row {}: {}", fault.column, fault.row, fault.reason))
@@ -154,7 +154,7 @@ fn documents_of_other_lengths_are_refused() {
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let finish = Finish::try_new(&batch.schema(), &settings).unwrap();
-    let fault = finish.apply(batch, &rows_of(2)).unwrap_err();
+    let fault = finish.apply(batch, &rows_of(2), None).unwrap_err();
     let reason = "expected 2 items, as many as `input_ids` has, got 1".to_owned();
     assert_eq!(fault, Fault { row: 1, column: "labels".to_owned(), reason });
 }

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, MutableBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, MutableBuffer, ToByteSlice};
 use arrow_schema::ArrowError;
 
 use super::gather::SourceRow;
+use super::slabs::{Room, Sink};
 
 /// How many values ahead of the one at hand memory is asked for, and how many ranges, long and short ones.
 const VALUES_AHEAD: usize = 64;
@@ -18,40 +19,56 @@ const SHORT: usize = 32;
 /// A range of values: which source, and which of its values.
 pub(super) type SourceRange = (u32, Range<usize>);
 
-/// Copies `width` bytes for each row; `values` starts at each source's row 0.
-pub(super) fn copy_fixed<'a>(values: impl Iterator<Item = &'a [u8]>, rows: &[SourceRow], width: usize) -> Buffer {
+/// Copies `width` bytes for each row, into `room` if they fit there; `values` starts at each source's row 0.
+pub(super) fn copy_fixed<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+    rows: &[SourceRow],
+    width: usize,
+    room: Option<&Room>,
+) -> Buffer {
     let values: Vec<&[u8]> = values.collect();
     match width {
-        1 => copy_words::<1>(&values, rows),
-        2 => copy_words::<2>(&values, rows),
-        4 => copy_words::<4>(&values, rows),
-        8 => copy_words::<8>(&values, rows),
-        16 => copy_words::<16>(&values, rows),
-        _ => {
-            let mut out = MutableBuffer::with_capacity(rows.len() * width);
-            for (place, &(source, row)) in rows.iter().enumerate() {
-                if let Some(&(source, row)) = rows.get(place + RANGES_AHEAD) {
-                    prefetch(values[source as usize], row as usize * width);
-                }
-                let start = row as usize * width;
-                out.extend_from_slice(&values[source as usize][start..start + width]);
-            }
-            out.into()
-        }
+        1 => copy_words::<1>(&values, rows, room),
+        2 => copy_words::<2>(&values, rows, room),
+        4 => copy_words::<4>(&values, rows, room),
+        8 => copy_words::<8>(&values, rows, room),
+        16 => copy_words::<16>(&values, rows, room),
+        _ => match room.and_then(|room| room.take(rows.len() * width)) {
+            Some(block) => put_fixed(block, &values, rows, width),
+            None => put_fixed(MutableBuffer::with_capacity(rows.len() * width), &values, rows, width),
+        },
     }
 }
 
-/// Copies `N` bytes for each row, which the compiler turns into one load and one store.
-fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow]) -> Buffer {
-    let values: Vec<&[[u8; N]]> = values.iter().map(|source| source.as_chunks::<N>().0).collect();
-    let mut out = MutableBuffer::from_len_zeroed(rows.len() * N);
-    for (place, slot) in out.as_slice_mut().as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
-            prefetch(values[source as usize], row as usize);
+fn put_fixed(mut out: impl Sink, values: &[&[u8]], rows: &[SourceRow], width: usize) -> Buffer {
+    for (place, &(source, row)) in rows.iter().enumerate() {
+        if let Some(&(source, row)) = rows.get(place + RANGES_AHEAD) {
+            prefetch(values[source as usize], row as usize * width);
         }
-        let (source, row) = rows[place];
-        *slot = values[source as usize][row as usize];
+        let start = row as usize * width;
+        out.put(&values[source as usize][start..start + width]);
     }
+    out.into_buffer()
+}
+
+/// Copies `N` bytes for each row, which the compiler turns into one load and one store.
+fn copy_words<const N: usize>(values: &[&[u8]], rows: &[SourceRow], room: Option<&Room>) -> Buffer {
+    let values: Vec<&[[u8; N]]> = values.iter().map(|source| source.as_chunks::<N>().0).collect();
+    let fill = |out: &mut [u8]| {
+        for (place, slot) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+            if let Some(&(source, row)) = rows.get(place + VALUES_AHEAD) {
+                prefetch(values[source as usize], row as usize);
+            }
+            let (source, row) = rows[place];
+            *slot = values[source as usize][row as usize];
+        }
+    };
+    if let Some(mut block) = room.and_then(|room| room.take(rows.len() * N)) {
+        fill(block.bytes());
+        return block.whole();
+    }
+    let mut out = MutableBuffer::from_len_zeroed(rows.len() * N);
+    fill(out.as_slice_mut());
     out.into()
 }
 
@@ -138,25 +155,34 @@ fn max_offset<O>() -> usize {
     if size_of::<O>() == 4 { i32::MAX as usize } else { isize::MAX as usize }
 }
 
-/// Copies the values of each range, `width` bytes each.
-pub(super) fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
+/// Copies the values of each range, `width` bytes each, into `room` if they fit there.
+pub(super) fn copy_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, room: Option<&Room>) -> Buffer {
     let total: usize = ranges.iter().map(|(_, range)| range.len() * width).sum();
     if total <= ranges.len() * SHORT {
-        return copy_short_ranges(values, ranges, width, total);
+        return match room.and_then(|room| room.take(total + SHORT)) {
+            Some(block) => put_short_ranges(block, values, ranges, width),
+            None => put_short_ranges(MutableBuffer::with_capacity(total + SHORT), values, ranges, width),
+        };
     }
-    let mut out = MutableBuffer::with_capacity(total);
+    match room.and_then(|room| room.take(total)) {
+        Some(block) => put_ranges(block, values, ranges, width),
+        None => put_ranges(MutableBuffer::with_capacity(total), values, ranges, width),
+    }
+}
+
+fn put_ranges(mut out: impl Sink, values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
             prefetch(values[*source as usize], ahead.start * width);
         }
-        out.extend_from_slice(&values[*source as usize][range.start * width..range.end * width]);
+        out.put(&values[*source as usize][range.start * width..range.end * width]);
     }
-    out.into()
+    out.into_buffer()
 }
 
-/// Copies the values of ranges most of which are short: each takes two moves of registers instead of a call.
-fn copy_short_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, total: usize) -> Buffer {
-    let mut out = MutableBuffer::with_capacity(total + SHORT);
+/// Copies the values of ranges most of which are short: each takes two moves of registers instead of a call. Behind the last
+/// there are [`SHORT`] bytes more.
+fn put_short_ranges(mut out: impl Sink, values: &[&[u8]], ranges: &[SourceRange], width: usize) -> Buffer {
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + SHORT_RANGES_AHEAD) {
             prefetch(values[*source as usize], ahead.start * width);
@@ -164,14 +190,14 @@ fn copy_short_ranges(values: &[&[u8]], ranges: &[SourceRange], width: usize, tot
         let (rest, len) = (&values[*source as usize][range.start * width..], range.len() * width);
         match rest.first_chunk::<SHORT>() {
             Some(bytes) if len <= SHORT => {
-                let end = out.len() + len;
-                out.extend_from_slice(bytes);
-                out.truncate(end);
+                let end = out.num_bytes() + len;
+                out.put(bytes);
+                out.cut(end);
             }
-            _ => out.extend_from_slice(&rest[..len]),
+            _ => out.put(&rest[..len]),
         }
     }
-    out.into()
+    out.into_buffer()
 }
 
 /// Integers of a source, each of 2 bytes, 4, or as many as it is to have.
@@ -181,14 +207,27 @@ pub(super) struct Integers<'a> {
     pub(super) width: usize,
 }
 
-/// Copies the integers of each range to ones of `width` bytes each, 4 or 8.
-pub(super) fn widen_ranges(values: &[Integers<'_>], ranges: &[SourceRange], width: usize) -> Buffer {
-    if width == 4 { widen::<u32>(values, ranges) } else { widen::<u64>(values, ranges) }
+/// Copies the integers of each range to ones of `width` bytes each, 4 or 8, into `room` if they fit there.
+pub(super) fn widen_ranges(
+    values: &[Integers<'_>],
+    ranges: &[SourceRange],
+    width: usize,
+    room: Option<&Room>,
+) -> Buffer {
+    let total = ranges.iter().map(|(_, range)| range.len()).sum::<usize>() * width;
+    match (width, room.and_then(|room| room.take(total))) {
+        (4, Some(block)) => put_wide::<u32>(block, values, ranges),
+        (4, None) => put_wide::<u32>(MutableBuffer::with_capacity(total), values, ranges),
+        (_, Some(block)) => put_wide::<u64>(block, values, ranges),
+        (_, None) => put_wide::<u64>(MutableBuffer::with_capacity(total), values, ranges),
+    }
 }
 
-fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ranges: &[SourceRange]) -> Buffer {
-    let total: usize = ranges.iter().map(|(_, range)| range.len()).sum();
-    let mut out = MutableBuffer::with_capacity(total * size_of::<T>());
+fn put_wide<T: ArrowNativeType + From<u16> + From<u32>>(
+    mut out: impl Sink,
+    values: &[Integers<'_>],
+    ranges: &[SourceRange],
+) -> Buffer {
     let mut wide: Vec<T> = Vec::new();
     for (place, (source, range)) in ranges.iter().enumerate() {
         if let Some((source, ahead)) = ranges.get(place + RANGES_AHEAD) {
@@ -198,7 +237,7 @@ fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ra
         let Integers { bytes, width } = values[*source as usize];
         let bytes = &bytes[range.start * width..range.end * width];
         if width == size_of::<T>() {
-            out.extend_from_slice(bytes);
+            out.put(bytes);
             continue;
         }
         // One range stays in the cache, which the buffer does not.
@@ -207,7 +246,7 @@ fn widen<T: ArrowNativeType + From<u16> + From<u32>>(values: &[Integers<'_>], ra
             2 => wide.extend(bytes.as_chunks().0.iter().map(|n| T::from(u16::from_ne_bytes(*n)))),
             _ => wide.extend(bytes.as_chunks().0.iter().map(|n| T::from(u32::from_ne_bytes(*n)))),
         }
-        out.extend_from_slice(&wide);
+        out.put(wide.to_byte_slice());
     }
-    out.into()
+    out.into_buffer()
 }

@@ -16,6 +16,7 @@ use super::copies::{Bits, Integers, SourceRange, copy_bits, copy_fixed, copy_ran
 use super::dictionary::{has_dictionary, with_unique_values};
 use super::narrow::{has_nulls, item_of, item_width, narrow_ranges, stands_for, with_item_width};
 use super::runs::Runs;
+use super::slabs::Room;
 
 /// One row: which source, and which row of it.
 pub(crate) type SourceRow = (u32, u32);
@@ -26,12 +27,22 @@ pub(super) struct Rows<'a> {
     pub(super) each: &'a [SourceRow],
     /// The same in runs, where these are long.
     pub(super) runs: Option<&'a Runs>,
+    /// Where numbers go, as far as they fit.
+    pub(super) room: Option<&'a Room>,
 }
 
 impl<'a> Rows<'a> {
     /// Returns rows of which nothing else is known.
     pub(super) fn new(each: &'a [SourceRow]) -> Self {
-        Self { each, runs: None }
+        Self { each, runs: None, room: None }
+    }
+
+    /// Returns other rows that go to the same place.
+    fn others<'b>(&self, each: &'b [SourceRow]) -> Rows<'b>
+    where
+        'a: 'b,
+    {
+        Rows { each, runs: None, room: self.room }
     }
 }
 
@@ -86,11 +97,11 @@ pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Arr
             Some(ArrayData::builder(data_type.clone()).add_buffer(copy_bits(&bits, rows.each).into_inner()))
         }
         DataType::FixedSizeBinary(len) => Some(fixed_width(sources, rows, usize::try_from(*len).unwrap_or(0))),
-        DataType::FixedSizeList(_, len) => fixed_size_lists(sources, rows.each, usize::try_from(*len).unwrap_or(0))?,
+        DataType::FixedSizeList(_, len) => fixed_size_lists(sources, rows, usize::try_from(*len).unwrap_or(0))?,
         DataType::Utf8 | DataType::Binary => Some(bytes::<i32>(sources, rows.each)?),
         DataType::LargeUtf8 | DataType::LargeBinary => Some(bytes::<i64>(sources, rows.each)?),
-        DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows.each)?,
-        DataType::LargeList(_) => lists::<i64>(sources, rows.each)?,
+        DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows)?,
+        DataType::LargeList(_) => lists::<i64>(sources, rows)?,
         DataType::Struct(fields) => Some(structs(sources, rows, fields.len())?),
         other => other.primitive_width().map(|width| fixed_width(sources, rows, width)),
     };
@@ -105,7 +116,7 @@ pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows
         return gather_array(sources, rows);
     };
     if sources.iter().any(|source| has_nulls(source)) {
-        return gather_beside_nulls(data_type, sources, rows.each);
+        return gather_beside_nulls(data_type, sources, rows);
     }
     let builder = ArrayData::builder(data_type.clone()).len(rows.each.len());
     let (builder, ranges) = match data_type {
@@ -123,7 +134,7 @@ pub(super) fn gather_as(data_type: &DataType, sources: &[&ArrayData], rows: Rows
         let (items, width) = (&source.child_data()[0], item_width(source.data_type()).unwrap_or(width));
         Integers { bytes: &items.buffers()[0].as_slice()[items.offset() * width..], width }
     });
-    let buffer = widen_ranges(&integers.collect::<Vec<_>>(), &ranges, width);
+    let buffer = widen_ranges(&integers.collect::<Vec<_>>(), &ranges, width, rows.room);
     let item_type = item_of(data_type).map_or(DataType::Null, |item| item.data_type().clone());
     let items = ArrayData::builder(item_type).len(buffer.len() / width).add_buffer(buffer);
     Ok(trusted(builder.add_child_data(trusted(items))))
@@ -157,26 +168,22 @@ pub(super) fn gather_narrowed(
 }
 
 /// As [`gather_as`] where others have NULLs, which kernels for one width know: first all rows that are narrow, then all.
-fn gather_beside_nulls(
-    data_type: &DataType,
-    sources: &[&ArrayData],
-    rows: &[SourceRow],
-) -> Result<ArrayData, ArrowError> {
+fn gather_beside_nulls(data_type: &DataType, sources: &[&ArrayData], rows: Rows<'_>) -> Result<ArrayData, ArrowError> {
     let is_narrow: Vec<bool> = sources.iter().map(|source| stands_for(source.data_type(), data_type)).collect();
     let is_picked = |row: &SourceRow| is_narrow[row.0 as usize];
     let Some(any_narrow) = sources.iter().zip(&is_narrow).find_map(|(source, is)| is.then_some(*source)) else {
-        return gather_array(sources, Rows::new(rows));
+        return gather_array(sources, rows);
     };
     // Sources of which nothing is taken have others in their places, so that rows keep their numbers.
     let narrow = sources.iter().zip(&is_narrow).map(|(source, is)| if *is { source } else { any_narrow });
-    let picked: Vec<SourceRow> = rows.iter().copied().filter(is_picked).collect();
+    let picked: Vec<SourceRow> = rows.each.iter().copied().filter(is_picked).collect();
     let widened = gather_as(data_type, &narrow.collect::<Vec<_>>(), Rows::new(&picked))?;
     let wide = sources.iter().zip(&is_narrow).map(|(source, is)| if *is { &widened } else { *source });
     let (wide, last) = (wide.chain([&widened]).collect::<Vec<_>>(), u32::try_from(sources.len()).unwrap_or(u32::MAX));
     let mut of_widened = (0..).map(|row| (last, row));
     let in_turn = |row: &SourceRow| if is_picked(row) { of_widened.next().unwrap_or(*row) } else { *row };
-    let rows: Vec<SourceRow> = rows.iter().map(in_turn).collect();
-    gather_array(&wide, Rows::new(&rows))
+    let each: Vec<SourceRow> = rows.each.iter().map(in_turn).collect();
+    gather_array(&wide, rows.others(&each))
 }
 
 /// Returns which of the rows are not NULL, if any is.
@@ -203,9 +210,9 @@ fn bits_of(source: &ArrayData) -> Bits<'_> {
 fn fixed_width(sources: &[&ArrayData], rows: Rows<'_>, width: usize) -> ArrayDataBuilder {
     let values = sources.iter().map(|source| &source.buffers()[0].as_slice()[source.offset() * width..]);
     let buffer = match rows.runs {
-        Some(runs) if width == 4 => runs.copy_words(&chunks::<4>(values)),
-        Some(runs) if width == 8 => runs.copy_words(&chunks::<8>(values)),
-        _ => copy_fixed(values, rows.each, width),
+        Some(runs) if width == 4 => runs.copy_words(&chunks::<4>(values), rows.room),
+        Some(runs) if width == 8 => runs.copy_words(&chunks::<8>(values), rows.room),
+        _ => copy_fixed(values, rows.each, width, rows.room),
     };
     ArrayData::builder(sources[0].data_type().clone()).add_buffer(buffer)
 }
@@ -217,7 +224,7 @@ fn chunks<'a, const N: usize>(values: impl Iterator<Item = &'a [u8]>) -> Vec<&'a
 /// Gathers lists of `len` items each; those of numbers in one copy a row.
 fn fixed_size_lists(
     sources: &[&ArrayData],
-    rows: &[SourceRow],
+    rows: Rows<'_>,
     len: usize,
 ) -> Result<Option<ArrayDataBuilder>, ArrowError> {
     let items: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
@@ -228,12 +235,12 @@ fn fixed_size_lists(
             .iter()
             .zip(&items)
             .map(|(source, items)| &items.buffers()[0].as_slice()[(items.offset() + source.offset() * len) * width..]);
-        let buffer = copy_fixed(starts, rows, len * width);
-        let child = ArrayData::builder(items[0].data_type().clone()).len(rows.len() * len).add_buffer(buffer);
+        let buffer = copy_fixed(starts, rows.each, len * width, rows.room);
+        let child = ArrayData::builder(items[0].data_type().clone()).len(rows.each.len() * len).add_buffer(buffer);
         return Ok(Some(builder.add_child_data(trusted(child))));
     }
-    let ranges = ranges_of(sources, rows, len);
-    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
+    let ranges = ranges_of(sources, rows.each, len);
+    Ok(gather_items(&items, &ranges, rows)?.map(|child| builder.add_child_data(child)))
 }
 
 /// Returns where the items of lists of one length are.
@@ -251,18 +258,17 @@ fn bytes<O: ArrowNativeType>(sources: &[&ArrayData], rows: &[SourceRow]) -> Resu
     let (offsets, ranges) = offsets_of(&offsets, rows, 1)?;
     let values: Vec<&[u8]> = sources.iter().map(|source| source.buffers()[1].as_slice()).collect();
     let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
-    Ok(builder.add_buffer(copy_ranges(&values, &ranges, 1)))
+    // Most of these become Python's objects: no room is taken from what becomes tensors.
+    Ok(builder.add_buffer(copy_ranges(&values, &ranges, 1, None)))
 }
 
 /// Gathers lists and maps.
-fn lists<O: ArrowNativeType>(
-    sources: &[&ArrayData],
-    rows: &[SourceRow],
-) -> Result<Option<ArrayDataBuilder>, ArrowError> {
+fn lists<O: ArrowNativeType>(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Option<ArrayDataBuilder>, ArrowError> {
     let items: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
-    let (offsets, ranges) = list_offsets::<O>(sources, rows, items[0].data_type().primitive_width().unwrap_or(1))?;
+    let width = items[0].data_type().primitive_width().unwrap_or(1);
+    let (offsets, ranges) = list_offsets::<O>(sources, rows.each, width)?;
     let builder = ArrayData::builder(sources[0].data_type().clone()).add_buffer(offsets);
-    Ok(gather_items(&items, &ranges)?.map(|child| builder.add_child_data(child)))
+    Ok(gather_items(&items, &ranges, rows)?.map(|child| builder.add_child_data(child)))
 }
 
 /// Returns the new offsets of lists, and where their items are.
@@ -275,12 +281,13 @@ fn list_offsets<O: ArrowNativeType>(
     offsets_of(&offsets, rows, width)
 }
 
-/// Gathers ranges of items, numbers in one copy a range; `None` where they have too large numbers.
-fn gather_items(items: &[&ArrayData], ranges: &[SourceRange]) -> Result<Option<ArrayData>, ArrowError> {
+/// Gathers ranges of items, those of the lists of `of`, numbers in one copy a range; `None` where they have too large
+/// numbers.
+fn gather_items(items: &[&ArrayData], ranges: &[SourceRange], of: Rows<'_>) -> Result<Option<ArrayData>, ArrowError> {
     let of_numbers = items[0].data_type().primitive_width();
     if let Some(width) = of_numbers.filter(|_| items.iter().all(|items| items.null_count() == 0)) {
         let values = items.iter().map(|items| &items.buffers()[0].as_slice()[items.offset() * width..]);
-        let buffer = copy_ranges(&values.collect::<Vec<_>>(), ranges, width);
+        let buffer = copy_ranges(&values.collect::<Vec<_>>(), ranges, width, of.room);
         let data = ArrayData::builder(items[0].data_type().clone()).len(buffer.len() / width.max(1));
         return Ok(Some(trusted(data.add_buffer(buffer))));
     }
@@ -292,7 +299,7 @@ fn gather_items(items: &[&ArrayData], ranges: &[SourceRange]) -> Result<Option<A
         range.clone().map(move |row| (source, u32::try_from(row).unwrap_or(u32::MAX)))
     };
     let rows: Vec<SourceRow> = ranges.iter().flat_map(rows_of).collect();
-    gather_array(items, Rows::new(&rows)).map(Some)
+    gather_array(items, of.others(&rows)).map(Some)
 }
 
 fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<ArrayDataBuilder, ArrowError> {
@@ -349,6 +356,7 @@ mod tests {
     use arrow_schema::{Field, Fields, Schema};
     use proptest::prelude::*;
 
+    use super::super::slabs::tests::room;
     use super::*;
     use crate::EpochReader;
 
@@ -441,15 +449,30 @@ mod tests {
                 (u32::try_from(source).unwrap(), u32::try_from(row.index(sources[source].len())).unwrap())
             }).collect();
             let data: Vec<ArrayData> = sources.iter().map(|source| source.to_data()).collect();
-            let gathered = gather_array(&data.iter().collect::<Vec<_>>(), Rows::new(&rows)).unwrap();
-            gathered.validate_full().unwrap();
             let arrays: Vec<&dyn Array> = sources.iter().map(AsRef::as_ref).collect();
             let picked: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
             let expected = match picked.is_empty() {
                 true => arrow_array::new_empty_array(sources[0].data_type()),
                 false => arrow_select::interleave::interleave(&arrays, &picked).unwrap(),
             };
-            prop_assert_eq!(&make_array(gathered), &expected);
+            // Where all fits, some of it, and nothing.
+            for room in [Some(room(1 << 16)), Some(room(300)), None] {
+                let rows = Rows { room: room.as_ref(), ..Rows::new(&rows) };
+                let gathered = gather_array(&data.iter().collect::<Vec<_>>(), rows).unwrap();
+                gathered.validate_full().unwrap();
+                prop_assert_eq!(&make_array(gathered), &expected);
+            }
         }
+    }
+
+    #[test]
+    fn numbers_are_gathered_into_the_room_that_there_is() {
+        let numbers = Int32Array::from_iter_values(0..100).to_data();
+        let rows: Vec<SourceRow> = (0..100).rev().map(|row| (0, row)).collect();
+        let room = room(640);
+        let rows = Rows { room: Some(&room), ..Rows::new(&rows) };
+        let gathered = [(); 2].map(|()| gather_array(&[&numbers], rows).unwrap());
+        assert_eq!(gathered.each_ref().map(|data| room.holds(&data.buffers()[0])), [true, false]);
+        assert_eq!(gathered[0], gathered[1]);
     }
 }

@@ -19,6 +19,7 @@ use super::gather::{Rows, SourceRow, gather_as, gather_columns};
 use super::narrow::saved_bytes;
 use super::runs::Runs;
 use super::shelves::{Places, Shelves};
+use super::slabs::Room;
 
 /// How many rows ahead of the one at hand the memory is asked for that says where they are.
 const ROWS_AHEAD: usize = 16;
@@ -218,11 +219,16 @@ impl<'a> Taken<'a> {
         Ok(Self { shelves, rows: taken, has_arranged })
     }
 
-    fn gather(&self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    fn gather<'r>(
+        &self,
+        schema: &SchemaRef,
+        room: impl Fn(usize) -> Option<&'r Room>,
+    ) -> Result<RecordBatch, ArrowError> {
         let runs = if self.has_arranged { Runs::of(&self.rows, self.shelves.len()) } else { None };
         gather_columns(schema, self.rows.len(), |column| {
             let arrays: Vec<&ArrayData> = self.shelves.iter().map(|shelf| &shelf.columns[column]).collect();
-            gather_as(schema.field(column).data_type(), &arrays, Rows { each: &self.rows, runs: runs.as_ref() })
+            let rows = Rows { each: &self.rows, runs: runs.as_ref(), room: room(column) };
+            gather_as(schema.field(column).data_type(), &arrays, rows)
         })
     }
 
@@ -243,11 +249,21 @@ impl<'a> Taken<'a> {
 ///
 /// As those of [`gather`](super::gather::gather).
 pub(super) fn gather(schema: &SchemaRef, sources: &[Held], rows: &[SourceRow]) -> Result<RecordBatch, ArrowError> {
+    gather_into(schema, sources, rows, |_| None)
+}
+
+/// As [`gather`], with the numbers of each column in its room, as far as they fit.
+pub(super) fn gather_into<'r>(
+    schema: &SchemaRef,
+    sources: &[Held],
+    rows: &[SourceRow],
+    room: impl Fn(usize) -> Option<&'r Room>,
+) -> Result<RecordBatch, ArrowError> {
     if rows.is_empty() {
         return Ok(RecordBatch::new_empty(Arc::clone(schema)));
     }
     let taken = Taken::new(sources, rows)?;
-    let batch = taken.gather(schema)?;
+    let batch = taken.gather(schema, room)?;
     taken.leave();
     Ok(batch)
 }

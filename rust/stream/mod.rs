@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`scheduler`] decides what becomes of each [`piece`], [`budget`] counts the bytes in hand, [`held`] holds decoded rows,
-//! on [`shelves`] where they are shuffled, [`gather`] copies them, [`holes`] are what cannot be read, and the threads here do
-//! what they are told. Decoding and gathering run on a stream's own threads, requests on the process's IO runtime. Nothing
+//! on [`shelves`] where they are shuffled, [`gather`] copies them, to [`slabs`] where the consumer has some, [`holes`] are
+//! what cannot be read, and the threads here do what they are told. Decoding and gathering run on a stream's own threads, requests on the process's IO runtime. Nothing
 //! outlives the stream.
 
 mod budget;
@@ -22,6 +22,7 @@ mod piece;
 mod runs;
 mod scheduler;
 mod shelves;
+mod slabs;
 mod waiting;
 mod worker;
 
@@ -37,6 +38,8 @@ use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
 
 pub(crate) use self::gather::gather;
+pub use self::slabs::Slab;
+pub(crate) use self::slabs::{Room, Sink};
 pub use self::waiting::Cause;
 use self::worker::Shared;
 pub use self::worker::rest;
@@ -275,6 +278,21 @@ impl BatchStream {
         let is_ready = self.running.get().is_none_or(|running| running.shared.wait(timeout));
         self.waited += start.elapsed();
         is_ready
+    }
+
+    /// Takes memory of the consumer's for a batch that is not gathered yet.
+    ///
+    /// Numbers go there, and so do pixels and padded lists. What does not fit is in other memory.
+    pub fn supply(&self, slab: Slab) {
+        if let Some(running) = self.running.get() {
+            running.shared.slabs().supply(slab);
+        }
+    }
+
+    /// Returns how many slabs wait for a batch, and the bytes that the largest batch needs, of those that were gathered since
+    /// this was called first. From then on no batch is a view of what was decoded: it would have to be copied.
+    pub fn slabs(&self) -> (usize, usize) {
+        self.running.get().map_or((0, 0), |running| running.shared.slabs().ask())
     }
 
     /// Returns the cursor: the position behind the last batch that was taken.

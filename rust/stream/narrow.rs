@@ -202,6 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::gather::{Rows, SourceRow, gather_as};
+    use super::super::slabs::tests::room;
     use super::*;
 
     /// Lists of three kinds, of items of this type.
@@ -271,11 +272,14 @@ mod tests {
             let rows: Vec<SourceRow> =
                 picked.iter().map(|&(source, row)| (source.try_into().unwrap(), row.try_into().unwrap())).collect();
             let data_type = list_type(kind, wide);
-            let gathered = gather_as(&data_type, &stored.iter().collect::<Vec<_>>(), Rows::new(&rows)).unwrap();
-            gathered.validate_full().unwrap();
             let arrays: Vec<&dyn Array> = expected.iter().map(AsRef::as_ref).collect();
             let expected = arrow_select::interleave::interleave(&arrays, &picked).unwrap();
-            prop_assert_eq!(&arrow_array::make_array(gathered), &expected);
+            for room in [Some(room(1 << 13)), None] {
+                let rows = Rows { room: room.as_ref(), ..Rows::new(&rows) };
+                let gathered = gather_as(&data_type, &stored.iter().collect::<Vec<_>>(), rows).unwrap();
+                gathered.validate_full().unwrap();
+                prop_assert_eq!(&arrow_array::make_array(gathered), &expected);
+            }
         }
 
         #[test]

@@ -7,6 +7,7 @@ use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
 
 use super::copies::prefetch;
 use super::gather::SourceRow;
+use super::slabs::{Room, Sink};
 use crate::past_caches::LINE;
 
 /// Rows of a run, on average at least: with shorter ones, a batch is gathered row by row.
@@ -77,8 +78,8 @@ impl Runs {
         }
     }
 
-    /// Copies `N` bytes for each row; `values` starts at each source's row 0.
-    pub(super) fn copy_words<const N: usize>(&self, values: &[&[[u8; N]]]) -> Buffer {
+    /// Copies `N` bytes for each row, into `room` if they fit there; `values` starts at each source's row 0.
+    pub(super) fn copy_words<const N: usize>(&self, values: &[&[[u8; N]]], room: Option<&Room>) -> Buffer {
         let mut in_runs: Vec<[u8; N]> = Vec::with_capacity(self.order.len());
         self.each(|run, soon| {
             if let Some(soon) = soon {
@@ -87,15 +88,23 @@ impl Runs {
             }
             in_runs.extend_from_slice(&values[run.source as usize][run.first as usize..][..run.len as usize]);
         });
-        let mut out = MutableBuffer::with_capacity(self.order.len() * N);
+        let num_bytes = self.order.len() * N;
+        match room.and_then(|room| room.take(num_bytes)) {
+            Some(block) => self.put_mixed(block, &in_runs),
+            None => self.put_mixed(MutableBuffer::with_capacity(num_bytes), &in_runs),
+        }
+    }
+
+    /// Copies the values of all runs to where they stand in the batch.
+    fn put_mixed<const N: usize>(&self, mut out: impl Sink, in_runs: &[[u8; N]]) -> Buffer {
         let mut mixed = [[0; N]; BLOCK];
         for order in self.order.chunks(BLOCK) {
             for (value, &at) in mixed.iter_mut().zip(order) {
                 *value = in_runs[at as usize];
             }
-            out.extend_from_slice(mixed[..order.len()].as_flattened());
+            out.put(mixed[..order.len()].as_flattened());
         }
-        out.into()
+        out.into_buffer()
     }
 
     /// Returns one bit for each row: those of `bits`, which are bytes and the bits before row 0, and set without any.
@@ -153,6 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::copies::{Bits, copy_bits, copy_fixed};
+    use super::super::slabs::tests::room;
     use super::*;
 
     /// Returns rows that are taken from the sources in runs, some of them backwards, mixed by a seed.
@@ -178,7 +188,12 @@ mod tests {
             prop_assert!(runs.runs.len() * LEAST_ROWS <= rows.len());
             let sources = [&bytes[..], &bytes[8..], &bytes[16..]];
             let words = sources.map(|source| source.as_chunks::<1>().0);
-            prop_assert_eq!(runs.copy_words(&words), copy_fixed(sources.into_iter(), &rows, 1));
+            let expected = copy_fixed(sources.into_iter(), &rows, 1, None);
+            prop_assert_eq!(&runs.copy_words(&words, None), &expected);
+            let room = room(rows.len() + 64);
+            let in_room = runs.copy_words(&words, Some(&room));
+            prop_assert!(room.holds(&in_room));
+            prop_assert_eq!(in_room, expected);
             let bits: Vec<_> = sources.iter().zip(has_bits).map(|(source, has)| has.then_some((*source, before))).collect();
             let one_by_one: Vec<Bits<'_>> =
                 bits.iter().map(|bits| bits.map_or(Bits::ALL_SET, |(bytes, before)| Bits::new(bytes, before))).collect();

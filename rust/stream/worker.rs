@@ -16,6 +16,7 @@ use super::narrow::Narrowing;
 use super::piece::{Fetched, PieceKey, PlannedRows, Task};
 use super::scheduler::Scheduler;
 use super::shelves::Shelves;
+use super::slabs::{Room, Slabs};
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
 use crate::decode::Body;
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     metrics: Arc<Metrics>,
     /// What is made of gathered batches.
     finish: Option<Arc<Finish>>,
+    /// Where the consumer wants batches.
+    slabs: Slabs,
     memory_limit: u64,
     epoch: u64,
     num_skipped: AtomicU64,
@@ -131,6 +134,7 @@ impl Shared {
             connections,
             metrics,
             finish,
+            slabs: Slabs::default(),
             memory_limit: options.memory_limit,
             epoch,
             num_skipped: AtomicU64::new(0),
@@ -222,6 +226,12 @@ impl Shared {
     /// Gives up what is held, once no thread works any more.
     pub(super) fn give_up(&self) {
         self.lock().scheduler.give_up();
+        self.slabs.clear();
+    }
+
+    /// Returns where the consumer wants batches.
+    pub(super) fn slabs(&self) -> &Slabs {
+        &self.slabs
     }
 
     pub(super) fn stats(&self) -> StreamStats {
@@ -400,22 +410,36 @@ impl Shared {
         let schema = self.reader.schema();
         // Where nothing could be read there is nothing to gather from.
         let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
+        let room = self.slabs.take();
         let view = nothing.or_else(|| {
-            let (place, run) = rows.as_run()?;
+            // It would have to be copied once more.
+            let (place, run) = rows.as_run().filter(|_| room.is_none())?;
             held::view(schema, sources.get(place as usize)?, run)
         });
         let is_view = view.is_some();
-        let gathered = view.map_or_else(|| held::gather(schema, &sources, &rows.into_each()), Ok);
+        let leaves = |column| self.finish.as_ref().is_none_or(|finish| finish.leaves(column));
+        let room_for = |column| room.as_ref().filter(|_| leaves(column));
+        let gathered = view.map_or_else(|| held::gather_into(schema, &sources, &rows.into_each(), room_for), Ok);
         let batch = gathered.map_err(|source| EpochReader::gather_error(&source))?;
         drop(sources);
-        match &self.finish {
-            None => Ok((batch, is_view)),
-            Some(finish) => Ok((self.finished(finish, batch, slice)?, false)),
+        let made = match &self.finish {
+            None => (batch, is_view),
+            Some(finish) => (self.finished(finish, batch, slice, room.as_ref())?, false),
+        };
+        if let Some(room) = &room {
+            self.slabs.note(room);
         }
+        Ok(made)
     }
 
     /// Makes of a gathered batch what was asked for.
-    fn finished(&self, finish: &Finish, batch: RecordBatch, slice: BatchSlice) -> Result<RecordBatch> {
+    fn finished(
+        &self,
+        finish: &Finish,
+        batch: RecordBatch,
+        slice: BatchSlice,
+        room: Option<&Room>,
+    ) -> Result<RecordBatch> {
         let finishing_bytes = finish.bytes_of(&batch);
         if finishing_bytes > self.memory_limit {
             let needed_bytes = finishing_bytes.saturating_add(batch.get_array_memory_size() as u64);
@@ -423,7 +447,7 @@ impl Shared {
             return Err(Error::BatchMemory { batch_rows, limit_bytes, needed_bytes });
         }
         let rows = BatchRows { slice, seed: self.reader.seed(), epoch: self.epoch };
-        let finished = finish.apply(batch, &rows).map_err(|Fault { row, column, reason }| {
+        let finished = finish.apply(batch, &rows, room).map_err(|Fault { row, column, reason }| {
             self.reader.value_error(&self.plan, rows.position(row), column, reason)
         })?;
         self.num_skipped.fetch_add(finished.num_skipped, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! and a value that does not fit is an error, never NULL. [`exact`] is where a value that would change is one, too.
 
 mod exact;
+mod wider;
 
 use std::sync::Arc;
 
@@ -27,9 +28,14 @@ const STRICT: CastOptions<'static> =
 /// How a single column without children is cast.
 pub(crate) type CastLeaf = dyn Fn(&ArrayRef, &DataType) -> Result<ArrayRef, ArrowError>;
 
-/// Casts to a wider type. Fields that a struct lacks are NULL.
+/// Casts what an object has of a column to the dataset's type. Fields that a struct lacks are NULL.
 pub(crate) fn widen(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    cast(array, to, &strict)
+    cast(array, to, &|array, to| wider::wider(array, to, &STRICT))
+}
+
+/// Casts an object's bounds of a column to the dataset's type. Those that do not fit are NULL, so nothing is known of them.
+pub(crate) fn widen_bounds(bounds: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    wider::wider(bounds, to, &CastOptions::default())
 }
 
 /// Casts to a type in which every value has an equal.

@@ -100,9 +100,11 @@ def _cast(field: Any, wanted: Any, classes: Sequence[str]) -> str:
 
     def exactly(value: str, to: Any, names: Sequence[str] = ()) -> str:
         known = _text(json.dumps(names, ensure_ascii=False)) if names else "''"
-        return f"cast_column({value}, '{_type_name(field.name, to)}', {_text(field.name)}, {known})"
+        return f"cast_column({value}, {_text(_type_name(field.name, to))}, {_text(field.name)}, {known})"
 
     column = _quoted(field.name)
+    if types.is_nested(have) and types.is_nested(becomes):
+        return exactly(column, wanted)
     if classes and _is_text(have):
         return exactly(column, wanted, classes)
     if classes and not types.is_null(have):
@@ -124,8 +126,7 @@ def _has_cast(have: Any, wanted: Any) -> bool:
     import pyarrow as pa
 
     if pa.types.is_nested(have) or pa.types.is_nested(wanted):
-        is_both = pa.types.is_nested(have) and pa.types.is_nested(wanted)
-        return bool(is_both or pa.types.is_null(have) or _is_text(wanted))
+        return bool(_is_alike(have, wanted) or pa.types.is_null(have) or _is_text(wanted))
     try:
         pa.nulls(0, have).cast(wanted)
     except pa.ArrowNotImplementedError:
@@ -134,6 +135,20 @@ def _has_cast(have: Any, wanted: Any) -> bool:
         # Of types that may not hold all values.
         return True
     return True
+
+
+def _is_alike(have: Any, wanted: Any) -> bool:
+    """Whether two types differ at most in what may be NULL and in the names of items."""
+    import pyarrow as pa
+
+    have, types = _plain(have), pa.types
+    if not types.is_nested(have) or have.id != wanted.id or have.num_fields != wanted.num_fields:
+        return bool(have == wanted)
+    if types.is_struct(have) and have.names != wanted.names:
+        return False
+    if types.is_fixed_size_list(have) and have.list_size != wanted.list_size:
+        return False
+    return all(_is_alike(have.field(place).type, wanted.field(place).type) for place in range(have.num_fields))
 
 
 def _has_no_zone(data_type: Any) -> bool:
@@ -260,6 +275,10 @@ def _type_name(column: str, data_type: Any) -> str:
         return f"{kind}({_type_name(column, data_type.value_type)})"
     if types.is_fixed_size_list(data_type):
         return f"FixedSizeList({data_type.list_size}, {_type_name(column, data_type.value_type)})"
+    # The engine reads no other names as they are written.
+    if types.is_struct(data_type) and all(field.name and not {'"', "\\"} & set(field.name) for field in data_type):
+        fields = [f'"{field.name}": {_type_name(column, field.type)}' for field in data_type]
+        return f"Struct({', '.join(fields)})"
     raise _refused(column, data_type)
 
 

@@ -297,7 +297,7 @@ def _text(path: Path) -> str | None:
 
 def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
     root = folder.resolve()
-    listing = patterns.Listing(root.as_posix(), sorted(places.files_below(root)))
+    listing = patterns.Listing(root.as_posix(), sorted(places.files_below(root)), is_local=True)
     chosen: Chosen = choose(listing, card, wanted)
     return _Found(
         {split: [((root / path).as_posix(), None, None) for path in paths] for split, paths in chosen.splits.items()},

@@ -15,7 +15,7 @@ from forebay.filters import Values, field_text
 from forebay.literals import UnknownError, read_literal, read_message, read_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from forebay.literals import Message
 
@@ -48,6 +48,7 @@ def translate(
     values: Values | None = None,
     integers: Sequence[str] = ("uint64", "int64"),
     is_exact: bool = False,
+    mixed: Collection[str] = (),
     hint: str = HINT,
 ) -> tuple[str, dict[str, Any]]:
     """Returns an expression of pyarrow as SQL text and the values of its parameters.
@@ -59,6 +60,7 @@ def translate(
         integers: What `uint64` may be said to be, the first with which it works; all integers, if that is `float64`.
         is_exact: Whether `NaN` is compared as in pyarrow, and not as in SQL. It is refused where what pyarrow keeps
             depends on the row groups.
+        mixed: Columns of which some file has another type, which is that of the lists that pyarrow looks it up in.
         hint: What to do instead of what is refused.
 
     Raises:
@@ -81,7 +83,7 @@ def translate(
             _check_column(str(error), expression, schema)
             reason = reason or _reason(str(error).partition("\n")[0], schema, known)
             continue
-        translation = _Translation(plan, schema, known, values or Values(), is_exact=is_exact)
+        translation = _Translation(plan, schema, known, values or Values(), mixed, is_exact=is_exact)
         try:
             return translation.text(), translation.values.named
         except UnknownError as unknown:
@@ -147,11 +149,14 @@ def _known_columns(schema: Any, integers: str) -> Any:
 class _Translation:
     """One expression on its way to SQL."""
 
-    def __init__(self, plan: bytes, schema: Any, known: Any, values: Values, *, is_exact: bool) -> None:
+    def __init__(
+        self, plan: bytes, schema: Any, known: Any, values: Values, mixed: Collection[str], *, is_exact: bool
+    ) -> None:
         self.values = values
         self._message = read_message(plan)
         self._schema = schema
         self._known = known
+        self._mixed = mixed
         self._is_exact = is_exact
         self._functions: dict[int, str] = {}
         self._types: dict[int, str] = {}
@@ -180,8 +185,8 @@ class _Translation:
             return self._membership(read_message(message[8][0]), is_kept)
         raise UnknownError("it has casts or conditions in it")
 
-    def _reference(self, message: Message) -> tuple[str, Any]:
-        """Returns a column, or a field of structs, by their places, and its type."""
+    def _reference(self, message: Message) -> tuple[str, Any, str]:
+        """Returns a column, or a field of structs, by their places, its type, and the column's name."""
         place = read_message(read_message(read_message(message[2][0])[1][0])[2][0])
         names, fields = [], self._known
         while True:
@@ -193,7 +198,8 @@ class _Translation:
         kind = self._schema.field(names[0]).type
         for name in names[1:]:
             kind = kind.field(name).type
-        return field_text(names[0], names[1:]), kind.value_type if str(kind).startswith("dictionary<") else kind
+        kind = kind.value_type if str(kind).startswith("dictionary<") else kind
+        return field_text(names[0], names[1:]), kind, names[0]
 
     def _literal(self, message: Message) -> Any:
         return read_literal(message[1][0], self._types)
@@ -238,10 +244,12 @@ class _Translation:
         operand = read_message(message[1][0])
         if 2 not in operand:
             raise UnknownError("something else than a column is looked up in a list")
-        column, kind = self._reference(operand)
+        column, kind, root = self._reference(operand)
         members = [self._member(self._literal(read_message(option)), kind) for option in message.get(2, [])]
         if not members:
             raise UnknownError("the list of values is empty")
+        if root in self._mixed and (pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
+            raise UnknownError(f"files have column `{root}` in several types, to each of which pyarrow rounds the list")
         if self._is_exact and pa.types.is_floating(kind) and not (is_kept and all(map(_is_ordinary, members))):
             raise UnknownError(LAYOUT)
         names = ", ".join(map(self.values.add, members))

@@ -232,6 +232,12 @@ impl PyDataset {
         self.dataset.schema().fields().iter().map(|field| field.data_type().to_string()).collect()
     }
 
+    /// Columns that some object stores in another type than the dataset's.
+    #[getter]
+    fn mixed_columns(&self) -> Vec<String> {
+        self.dataset.snapshot().mixed_columns()
+    }
+
     #[getter]
     fn num_objects(&self) -> usize {
         self.dataset.snapshot().num_objects()

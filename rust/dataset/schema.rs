@@ -1,11 +1,16 @@
-//! One schema for all objects: missing columns are NULL, numbers and offsets widen, the rest must agree.
+//! One schema for all objects: missing columns are NULL, and types that differ become one that holds the values of both.
+//!
+//! Of text and bytes, of UTC and no zone, and of a timestamp before a date, that is the first object's. The rest must agree.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema};
+use arrow_schema::{
+    ArrowError, DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION,
+    DataType, Field, FieldRef, Fields, Schema, TimeUnit,
+};
 
 use super::{Fragment, RowGroupRef, Snapshot, Storing, partition};
 use crate::cast;
@@ -134,19 +139,16 @@ fn unify_fields(left: &Field, right: &Field) -> Result<Field, Clash> {
 
 /// Returns the narrowest type that holds the values of both; the inner clash where a child is to blame.
 fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Clash>> {
-    use DataType::{
-        Binary, Dictionary, FixedSizeList, LargeBinary, LargeList, LargeUtf8, List, Map, Null, Struct, Utf8,
-    };
+    use DataType::{Dictionary, FixedSizeList, LargeList, List, Map, Null, Struct};
     if left == right {
         return Ok(left.clone());
     }
     let item = |a: &FieldRef, b: &FieldRef| unify_fields(a, b).map(Arc::new).map_err(Some);
     match (left, right) {
         (Null, other) | (other, Null) => Ok(other.clone()),
-        (Utf8 | LargeUtf8, Utf8 | LargeUtf8) => Ok(LargeUtf8),
-        (Binary | LargeBinary, Binary | LargeBinary) => Ok(LargeBinary),
         (Dictionary(_, a), Dictionary(_, b)) => unify_types(a, b),
-        (Dictionary(_, a), b) | (b, Dictionary(_, a)) => unify_types(a, b),
+        (Dictionary(_, a), b) => unify_types(a, b),
+        (a, Dictionary(_, b)) => unify_types(a, b),
         (List(a), List(b)) => Ok(List(item(a, b)?)),
         (List(a) | LargeList(a), List(b) | LargeList(b)) => Ok(LargeList(item(a, b)?)),
         (FixedSizeList(a, n), FixedSizeList(b, m)) if n == m => Ok(FixedSizeList(item(a, b)?, *n)),
@@ -155,7 +157,7 @@ fn unify_types(left: &DataType, right: &DataType) -> Result<DataType, Option<Cla
         (FixedSizeList(a, _), LargeList(b)) | (LargeList(a), FixedSizeList(b, _)) => Ok(LargeList(item(a, b)?)),
         (Struct(a), Struct(b)) => unify_structs(a, b).map(Struct).map_err(Some),
         (Map(a, is_sorted), Map(b, other)) => Ok(Map(unify_entries(a, b)?, *is_sorted && *other)),
-        _ => widen(left, right).ok_or(None),
+        _ => widen_bytes(left, right).or_else(|| widen_times(left, right)).or_else(|| widen(left, right)).ok_or(None),
     }
 }
 
@@ -180,8 +182,56 @@ fn unify_entries(left: &FieldRef, right: &FieldRef) -> Result<FieldRef, Option<C
     Ok(Arc::new(Field::clone(left).with_data_type(entries)))
 }
 
+/// Returns text where `first` is text, bytes where it is bytes. Bytes that are not UTF-8 are an error of their object then.
+fn widen_bytes(first: &DataType, other: &DataType) -> Option<DataType> {
+    use DataType::{Binary, FixedSizeBinary, LargeBinary, LargeUtf8, Utf8};
+    let is_large = [first, other].iter().any(|kind| matches!(kind, LargeUtf8 | LargeBinary));
+    match (first, other) {
+        (Utf8 | LargeUtf8, Utf8 | LargeUtf8 | Binary | LargeBinary) => Some(if is_large { LargeUtf8 } else { Utf8 }),
+        (Binary | LargeBinary, Utf8 | LargeUtf8 | Binary | LargeBinary | FixedSizeBinary(_))
+        | (FixedSizeBinary(_), Binary | LargeBinary | FixedSizeBinary(_)) => {
+            Some(if is_large { LargeBinary } else { Binary })
+        }
+        _ => None,
+    }
+}
+
+/// Returns times of the finer unit. What it has no value for, such as the year 9999 in nanoseconds, is an error of its object.
+///
+/// Instants are in the zone of `first`. In any but UTC, times that have no zone would show other hours.
+fn widen_times(first: &DataType, other: &DataType) -> Option<DataType> {
+    use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+    Some(match (first, other) {
+        (Timestamp(a, zone), Timestamp(b, other))
+            if zone.is_some() == other.is_some() || is_utc(zone.as_deref().or(other.as_deref())) =>
+        {
+            Timestamp(*a.max(b), zone.clone())
+        }
+        (Timestamp(unit, zone), Date32 | Date64)
+            if is_utc(zone.as_deref()) && (*other == Date32 || *unit >= TimeUnit::Millisecond) =>
+        {
+            first.clone()
+        }
+        (Date32, Date64) | (Date64, Date32) => Date64,
+        (Time32(a) | Time64(a), Time32(b) | Time64(b)) => match a.max(b) {
+            unit @ (TimeUnit::Second | TimeUnit::Millisecond) => Time32(*unit),
+            unit => Time64(*unit),
+        },
+        (Duration(a), Duration(b)) => Duration(*a.max(b)),
+        _ => return None,
+    })
+}
+
+/// Returns whether a clock in the zone, or in none, shows what is stored.
+fn is_utc(zone: Option<&str>) -> bool {
+    zone.is_none_or(|zone| matches!(zone, "UTC" | "Etc/UTC" | "Z" | "+00:00"))
+}
+
 /// Returns the wider of two numbers of a kind, where it holds every value of the other.
 fn widen(left: &DataType, right: &DataType) -> Option<DataType> {
+    if left.is_decimal() && right.is_decimal() {
+        return wider_decimal(left, right);
+    }
     if left.is_floating() && right.is_floating() {
         return wider(left, right);
     }
@@ -201,6 +251,28 @@ fn widen(left: &DataType, right: &DataType) -> Option<DataType> {
     }
 }
 
+/// Returns decimals with as many digits before the point as either, and as many behind it.
+fn wider_decimal(left: &DataType, right: &DataType) -> Option<DataType> {
+    use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
+    let digits = |kind: &DataType| match *kind {
+        Decimal32(all, scale) | Decimal64(all, scale) | Decimal128(all, scale) | Decimal256(all, scale) => {
+            Some((i16::from(all) - i16::from(scale), scale))
+        }
+        _ => None,
+    };
+    let ((before, scale), (other_before, other_scale)) = (digits(left)?, digits(right)?);
+    let scale = scale.max(other_scale);
+    let all = u8::try_from(before.max(other_before) + i16::from(scale)).ok()?;
+    let width = left.primitive_width()?.max(right.primitive_width()?);
+    Some(match width {
+        4 if all <= DECIMAL32_MAX_PRECISION => Decimal32(all, scale),
+        4 | 8 if all <= DECIMAL64_MAX_PRECISION => Decimal64(all, scale),
+        4 | 8 | 16 if all <= DECIMAL128_MAX_PRECISION => Decimal128(all, scale),
+        _ if all <= DECIMAL256_MAX_PRECISION => Decimal256(all, scale),
+        _ => return None,
+    })
+}
+
 fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
     Some(if left.primitive_width()? >= right.primitive_width()? { left.clone() } else { right.clone() })
 }
@@ -210,7 +282,7 @@ fn wider(left: &DataType, right: &DataType) -> Option<DataType> {
 ///
 /// # Errors
 ///
-/// [`Error::Cast`] for a value that does not fit, which widening rules out for sound files.
+/// [`Error::Cast`] for a value that does not fit: bytes that are no text, or a time beyond the finer unit's range.
 pub(super) fn conform(
     snapshot: &Snapshot,
     row_group: RowGroupRef,
@@ -300,6 +372,63 @@ mod tests {
         assert_eq!(unified(&Float32, &Float64), Some(Float64));
         for (a, b) in [(&UInt64, &Int64), (&Int64, &Float64), (&Utf8, &Int32)] {
             assert_eq!(unified(a, b), None);
+        }
+    }
+
+    #[test]
+    fn times_and_decimals_are_as_fine_as_the_finer() {
+        use DataType::{
+            Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Duration, Time32, Time64, Timestamp,
+        };
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        let both = |a: &DataType, b: &DataType, wide: Option<DataType>| {
+            assert_eq!(unify_types(a, b).ok(), wide, "{a} and {b}");
+            assert_eq!(unify_types(b, a).ok(), wide, "{b} and {a}");
+        };
+        both(&Duration(Second), &Duration(Microsecond), Some(Duration(Microsecond)));
+        both(&Time32(Second), &Time32(Millisecond), Some(Time32(Millisecond)));
+        both(&Time32(Second), &Time64(Microsecond), Some(Time64(Microsecond)));
+        both(&Time64(Nanosecond), &Time64(Microsecond), Some(Time64(Nanosecond)));
+        both(&Timestamp(Second, None), &Timestamp(Nanosecond, None), Some(Timestamp(Nanosecond, None)));
+        both(&Date32, &Date64, Some(Date64));
+        both(&Decimal32(9, 2), &Decimal32(9, 3), Some(Decimal64(10, 3)));
+        both(&Decimal64(18, 0), &Decimal32(2, 1), Some(Decimal128(19, 1)));
+        both(&Decimal128(38, 0), &Decimal128(38, 38), Some(Decimal256(76, 38)));
+        both(&Decimal256(5, 2), &Decimal32(9, 2), Some(Decimal256(9, 2)));
+        both(&Decimal256(76, 0), &Decimal32(2, 1), None);
+        both(&Duration(Second), &Time32(Second), None);
+        both(&Decimal32(9, 2), &DataType::Int8, None);
+    }
+
+    #[test]
+    fn the_first_decides_what_bytes_and_instants_are() {
+        use DataType::{Binary, Date32, Date64, FixedSizeBinary, LargeBinary, LargeUtf8, Timestamp, Utf8};
+        use TimeUnit::{Microsecond, Millisecond, Second};
+        let at = |unit, zone: Option<&str>| Timestamp(unit, zone.map(Into::into));
+        let dictionary = |values| DataType::Dictionary(Box::new(DataType::Int32), Box::new(values));
+        for (first, other, unified) in [
+            (Utf8, Binary, Some(Utf8)),
+            (Binary, Utf8, Some(Binary)),
+            (Utf8, LargeBinary, Some(LargeUtf8)),
+            (LargeBinary, Utf8, Some(LargeBinary)),
+            (dictionary(Utf8), dictionary(Binary), Some(Utf8)),
+            (Binary, dictionary(Utf8), Some(Binary)),
+            (FixedSizeBinary(2), FixedSizeBinary(3), Some(Binary)),
+            (LargeBinary, FixedSizeBinary(3), Some(LargeBinary)),
+            (Utf8, FixedSizeBinary(3), None),
+            (FixedSizeBinary(3), Utf8, None),
+            (at(Second, Some("Asia/Tokyo")), at(Microsecond, Some("UTC")), Some(at(Microsecond, Some("Asia/Tokyo")))),
+            (at(Second, Some("UTC")), at(Microsecond, None), Some(at(Microsecond, Some("UTC")))),
+            (at(Microsecond, None), at(Second, Some("+00:00")), Some(at(Microsecond, None))),
+            (at(Second, Some("Asia/Tokyo")), at(Second, None), None),
+            (at(Second, None), at(Second, Some("Asia/Tokyo")), None),
+            (at(Second, None), Date32, Some(at(Second, None))),
+            (at(Second, None), Date64, None),
+            (at(Millisecond, Some("UTC")), Date64, Some(at(Millisecond, Some("UTC")))),
+            (at(Millisecond, Some("Asia/Tokyo")), Date32, None),
+            (Date32, at(Second, None), None),
+        ] {
+            assert_eq!(unify_types(&first, &other).ok(), unified, "{first}, then {other}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 
 #[cfg(test)]
 use super::find::Source;
@@ -118,6 +118,19 @@ impl Snapshot {
     /// Returns the number of objects.
     pub fn num_objects(&self) -> usize {
         self.fragments.len()
+    }
+
+    /// Returns the names of the columns that some object stores in another type than the dataset's.
+    pub fn mixed_columns(&self) -> Vec<String> {
+        let is_other = |fragment: &Fragment, column: usize, data_type: &DataType| {
+            let root = fragment.columns.get(column).copied().flatten();
+            root.is_some_and(|root| fragment.schema.field(root).data_type() != data_type)
+        };
+        let fields = self.schema.fields().iter().enumerate();
+        let mixed = fields.filter(|(column, field)| {
+            self.fragments.iter().any(|fragment| is_other(fragment, *column, field.data_type()))
+        });
+        mixed.map(|(_, field)| field.name().clone()).collect()
     }
 
     /// Writes a manifest of snapshots, each a split by its name, or `train`, to `uri`, which ends in `.forebay`: one

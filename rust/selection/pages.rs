@@ -13,6 +13,7 @@ use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, ScalarValue};
 
 use super::prune::{Pruner, Verdict, without_float_maxes, without_nan};
+use crate::cast;
 use crate::dataset::PageBounds;
 
 /// The bounds of some columns of one row group, interval by interval.
@@ -44,7 +45,7 @@ impl<'a> Pages<'a> {
             };
             let pages: UInt32Array = intervals.iter().map(page_of).collect();
             let lay = |values: &ArrayRef| {
-                let values = arrow_cast::cast(values, data_type).ok()?;
+                let values = cast::widen_bounds(values, data_type).ok()?;
                 arrow_select::take::take(&values, &pages, None).ok()
             };
             let null_counts = bounds.null_counts.as_ref().map(|counts| {

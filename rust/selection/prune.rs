@@ -24,6 +24,7 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
 use super::sql;
+use crate::cast;
 use crate::dataset::{Fragment, has_deprecated_bounds};
 
 /// What the statistics say about one row group.
@@ -188,7 +189,7 @@ impl Statistics<'_> {
         if self.row_groups().iter().any(|row_group| has_deprecated_bounds(row_group.column(leaf))) {
             return None;
         }
-        arrow_cast::cast(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
+        cast::widen_bounds(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
     }
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 import forebay as fb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FILES = {"full": False, "nulls": True}
@@ -324,6 +327,95 @@ def test_rows_of_files_that_differ_are_those_of_datasets(drift: str, tmp_path: P
     cast = ds.cast(theirs.features)
     assert cast.features == theirs.features
     assert same(list(cast), list(theirs))
+
+
+TIME = dt.datetime(2024, 3, 31, 2, 30, 0, 5000)
+UTC_TIME = TIME.replace(tzinfo=dt.UTC)
+PAIRS: dict[str, tuple[pa.DataType, list[Any], pa.DataType, list[Any]]] = {
+    "timestamps of another unit": (pa.timestamp("us"), [TIME], pa.timestamp("ms"), [TIME]),
+    "timestamps in nanoseconds": (pa.timestamp("us"), [TIME], pa.timestamp("ns"), [TIME]),
+    "zones": (pa.timestamp("us", "Asia/Tokyo"), [UTC_TIME], pa.timestamp("ms", "Europe/Berlin"), [UTC_TIME]),
+    "UTC and no zone": (pa.timestamp("us"), [TIME], pa.timestamp("ms", "UTC"), [UTC_TIME]),
+    "times": (pa.time32("ms"), [TIME.time()], pa.time64("us"), [TIME.time()]),
+    "times in nanoseconds": (pa.time64("ns"), [TIME.time()], pa.time64("us"), [TIME.time()]),
+    "durations": (pa.duration("ms"), [dt.timedelta(7)], pa.duration("us"), [dt.timedelta(9)]),
+    "long durations": (pa.duration("s"), [dt.timedelta(7)], pa.duration("ns"), [dt.timedelta(9)]),
+    "bytes and text": (pa.binary(), [b"\xc3\xbc"], pa.string(), ["a"]),
+    "bytes and large text": (pa.binary(), [b"a"], pa.large_string(), ["ü"]),
+    "large bytes and text": (pa.large_binary(), [b"a"], pa.string(), ["b"]),
+    "large text and text": (pa.large_string(), ["a"], pa.string(), ["b"]),
+    "decimals": (pa.decimal128(10, 2), [Decimal("1.25")], pa.decimal128(14, 4), [Decimal("2.5")]),
+    "large decimals": (pa.decimal128(38, 2), [Decimal("1.25")], pa.decimal256(40, 3), [Decimal("2.5")]),
+    "dates": (pa.date32(), [TIME.date()], pa.date64(), [TIME.date()]),
+    "integers": (pa.int16(), [3], pa.uint8(), [7]),
+    "floats": (pa.float32(), [0.5], pa.float64(), [0.25]),
+}
+"""Types of one column in two files, and values of which none is another one in the other type."""
+
+ONE_WAY: dict[str, tuple[pa.DataType, list[Any], pa.DataType, list[Any]]] = {
+    "a date after a timestamp": (pa.timestamp("us"), [TIME], pa.date32(), [TIME.date()]),
+    "a date after an instant": (pa.timestamp("ns", "UTC"), [UTC_TIME], pa.date64(), [TIME.date()]),
+    "bytes of one length after bytes": (pa.binary(), [b"abc"], pa.binary(2), [b"de"]),
+}
+
+WITHIN: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "a column": lambda made: made,
+    "a struct": lambda made: pa.StructArray.from_arrays([pa.array(range(len(made))), made], ["n", "x"]),
+    "a list": lambda made: pa.ListArray.from_arrays([0, len(made), len(made)], made),
+    "a large list": lambda made: pa.LargeListArray.from_arrays([0, 1, len(made)], made),
+    "a list of structs": lambda made: WITHIN["a list"](WITHIN["a struct"](made)),
+    "a struct of a list": lambda made: WITHIN["a struct"](WITHIN["a list"](made)),
+    "a dictionary": lambda made: made.dictionary_encode(),
+}
+"""What holds the values."""
+
+
+HELD = [(drift, holder) for drift in (*PAIRS, *ONE_WAY) for holder in WITHIN]
+# pyarrow reads dictionaries of durations as numbers.
+HELD = [held for held in HELD if held not in (("durations", "a dictionary"), ("long durations", "a dictionary"))]
+
+
+@pytest.mark.parametrize("has_nulls", [False, True], ids=["full", "with NULLs"])
+@pytest.mark.parametrize(("drift", "holder"), HELD)
+def test_types_that_differ_are_cast_as_by_datasets(drift: str, holder: str, has_nulls: bool, tmp_path: Path) -> None:
+    kind, values, other, of_other = (PAIRS | ONE_WAY)[drift]
+    nulls = [None] * has_nulls
+    arrays = [pa.array([*values, *nulls], kind), pa.array([*nulls, *of_other, *of_other], other)]
+    arrays = [WITHIN[holder](array) for array in arrays]
+    for number, array in enumerate(arrays):
+        field = pa.field("c", array.type, nullable=has_nulls or number == 0)
+        pq.write_table(pa.table([array], pa.schema([field])), tmp_path / f"{number}.parquet", row_group_size=2)
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    for order in (files, files[::-1]) if drift in PAIRS else (files,):
+        ds = fb.load_dataset(order, split="train")
+        theirs = list(feature_data.streamed(order))
+        assert list(ds) == theirs
+        assert list(ds.filter("c IS NOT NULL")) == [row for row in theirs if row["c"] is not None]
+        assert list(ds.to_hf()) == theirs
+        if holder == "a column":
+            cast = ds.cast(feature_data.streamed(order).features)
+            assert same(list(cast), theirs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "other", "of_other"),
+    [
+        (pa.date32(), [TIME.date()], pa.timestamp("us"), [TIME]),
+        (pa.timestamp("us"), [TIME], pa.timestamp("us", "Europe/Berlin"), [UTC_TIME]),
+        (pa.timestamp("us", "Europe/Berlin"), [UTC_TIME], pa.timestamp("us"), [TIME]),
+        (pa.timestamp("us", "Europe/Berlin"), [UTC_TIME], pa.date32(), [TIME.date()]),
+    ],
+    ids=["a date's time", "a zone", "no zone", "a date in a zone"],
+)
+def test_what_datasets_loses_or_guesses_is_refused(
+    kind: pa.DataType, values: list[Any], other: pa.DataType, of_other: list[Any], tmp_path: Path
+) -> None:
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    for file, array in zip(files, (pa.array(values, kind), pa.array(of_other, other)), strict=True):
+        pq.write_table(pa.table({"s": pa.StructArray.from_arrays([array], ["x"])}), file)
+    assert len(list(feature_data.streamed(files))) == 2
+    with pytest.raises(fb.SchemaError, match=r"column `s\.x` is .*0\.parquet` but .*1\.parquet`; select other columns"):
+        fb.load_dataset(files, split="train")
 
 
 def test_columns_that_a_file_lacks_are_null(tmp_path: Path) -> None:

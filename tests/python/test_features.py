@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
-from datasets import ClassLabel, Features, List, Value
+from datasets import ClassLabel, Features, LargeList, List, Value
 from feature_data import ALL, BYTES, PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -461,6 +461,44 @@ def test_columns_that_are_never_null_take_features(tmp_path: Path) -> None:
     assert pa.table(ds)["x"].to_pylist() == [0, 1]
     assert next(iter(ds.shuffle(1).to_torch(2)))["x"].tolist() in ([0, 1], [1, 0])
     assert list(ds.to_hf()) == list(feature_data.streamed(tmp_path / "x.parquet", features=Features({"x": LABEL})))
+
+
+STRUCT = pa.struct([("a", pa.int64()), ("it's", pa.struct([("b", pa.list_(pa.string()))]))])
+
+
+@pytest.mark.parametrize(
+    ("stored", "wrap"),
+    [
+        (pa.large_list(STRUCT), List),
+        (pa.list_(STRUCT), LargeList),
+        (pa.list_(STRUCT, 2), LargeList),
+        (pa.large_list(STRUCT), lambda struct: List(struct, length=2)),
+        (pa.list_(pa.struct([pa.field("a", pa.int64(), nullable=False), STRUCT.field(1)])), LargeList),
+    ],
+    ids=["large", "to large", "of one length", "to one length", "never NULL"],
+)
+def test_lists_of_structs_become_other_lists(tmp_path: Path, stored: pa.DataType, wrap: Any) -> None:
+    rows = [[{"a": 1, "it's": {"b": ["x", None]}}, {"a": 2, "it's": None}], None, [{"a": 3, "it's": {"b": None}}] * 2]
+    path = file_of(tmp_path, pa.array(rows, stored))
+    features = Features(x=wrap({"a": datasets.ClassLabel(num_classes=4), "it's": {"b": List(Value("string"))}}))
+    ds = fb.load_dataset(path, split="train").cast(features)
+    assert ds.features == features
+    assert list(ds) == [{"x": row} for row in rows]
+    # `datasets` loses the last row where lists of one length are NULL.
+    assert (
+        list(feature_data.streamed(path).cast(features))
+        == list(ds)[: 2 if getattr(features["x"], "length", -1) == 2 else 3]
+    )
+    assert ds[1]["x"] is None
+    assert list(ds.filter("x IS NOT NULL").to_hf()) == [{"x": rows[0]}, {"x": rows[2]}]
+
+
+def test_lists_of_structs_are_refused_where_a_field_would_be_another_one(tmp_path: Path) -> None:
+    for name, feature in [("a", Value("int8")), ("b", Value("int64")), ('a"', Value("int64")), ("a\\", Value("int64"))]:
+        stored = "a" if name == "b" else name
+        ds = fb.load_dataset(file_of(tmp_path, pa.array([[{stored: 1}]])), split="train")
+        with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `.*struct<"):
+            ds.cast({"x": LargeList({name: feature})})
 
 
 def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:

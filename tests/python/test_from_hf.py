@@ -359,6 +359,69 @@ def test_fractions_that_a_column_of_32_bits_has_not_are_refused(odd: tuple[str, 
         fb.from_hf(streamed(odd[0], filters=[("f", "in", [0.1])]))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        (pa.array([0.1, 0.5]), pa.array([0.1, 0.5], pa.float32()), 0.1),
+        (
+            pa.array([dt.datetime(2024, 1, 1, 5)], pa.timestamp("us")),
+            pa.array([dt.date(2024, 1, 1)]),
+            dt.datetime(2024, 1, 1, 5),
+        ),
+    ],
+    ids=["fractions of 32 bits", "dates"],
+)
+def test_lists_that_pyarrow_rounds_to_the_type_of_each_file_are_refused(
+    tmp_path: Path, first: pa.Array, second: pa.Array, value: Any
+) -> None:
+    for number, array in enumerate((first, second)):
+        pq.write_table(
+            pa.table({"x": array, "s": pa.StructArray.from_arrays([array], ["x"])}), tmp_path / f"{number}.parquet"
+        )
+    files = [str(tmp_path / f"{number}.parquet") for number in (0, 1)]
+    for column in (F("x"), F("s", "x")):
+        with pytest.raises(fb.SettingError, match=r"(?s)files have column `[xs]` in several types.*load it without"):
+            fb.from_hf(streamed(files, filters=column.isin([value, value])))
+        same = streamed(files, filters=column <= value)
+        assert list(fb.from_hf(same)) == list(same)
+    assert fb.from_hf(streamed(files[:1], filters=F("x").isin([value]))).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1], pa.int8()), pa.array([3, None])),
+        (pa.array([0.5], pa.float32()), pa.array([0.1])),
+        (pa.array(["a"]), pa.array(["b"], pa.large_string())),
+        (pa.array([[0.5]], pa.list_(pa.float32())), pa.array([[0.1], None])),
+        (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), pa.array([[3, 4]])),
+        (pa.array([[{"a": 1}]]), pa.array([[{"a": 2}], None], pa.large_list(pa.struct([("a", pa.int64())])))),
+        (pa.array([{"a": 1, "b": 2}]), pa.array([{"b": 3}])),
+        (pa.array([5], pa.timestamp("ms")), pa.array([7000], pa.timestamp("us"))),
+        (pa.array([b"a"]), pa.array(["b"])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_files_that_differ_have_the_types_of_the_first(tmp_path: Path, first: pa.Array, second: pa.Array) -> None:
+    for number, array in enumerate((first, second)):
+        pq.write_table(pa.table({"x": array, "id": range(len(array))}), tmp_path / f"{number}.parquet")
+    files = [str(tmp_path / f"{number}.parquet") for number in (0, 1)]
+    for theirs in (streamed(files), streamed(files, filters=[("id", "<", 1)]), streamed(files).select_columns("x")):
+        taken = fb.from_hf(theirs)
+        assert taken.features == theirs.features
+        assert list(taken) == list(theirs)
+
+
+def test_a_value_that_the_type_of_the_first_file_has_not_is_an_error(tmp_path: Path) -> None:
+    for number, array in enumerate((pa.array([1], pa.int8()), pa.array([300]))):
+        pq.write_table(pa.table({"x": array}), tmp_path / f"{number}.parquet")
+    theirs = streamed([str(tmp_path / f"{number}.parquet") for number in (0, 1)])
+    with pytest.raises(pa.ArrowInvalid, match="300 not in range"):
+        list(theirs)
+    with pytest.raises(fb.QueryError, match="column `x`.*300"):
+        list(fb.from_hf(theirs))
+
+
 def test_files_that_are_gone_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "rows.parquet")
     theirs = streamed(str(tmp_path / "rows.parquet"))

@@ -208,6 +208,15 @@ def test_rows_are_written_as_those_of_theirs(rows: fb.Dataset, tmp_path: Path, w
         assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
+def shuffled_halves(ds: datasets.IterableDataset, probabilities: list[float] | None) -> Any:
+    """Any other strategy ends, or begins again, in each of the parts of which `datasets` fills its buffer."""
+    halves = [ds.filter(is_even), ds.filter(lambda row: not is_even(row))]
+    strategy = "all_exhausted_without_replacement"
+    return datasets.interleave_datasets(halves, probabilities, seed=1, stopping_strategy=strategy).shuffle(
+        3, buffer_size=4
+    )
+
+
 @pytest.mark.parametrize(
     "step",
     {
@@ -216,6 +225,8 @@ def test_rows_are_written_as_those_of_theirs(rows: fb.Dataset, tmp_path: Path, w
         "shuffle from one shard": lambda ds: ds.map(double).shuffle(3, buffer_size=9, max_buffer_input_shards=1),
         "shuffle of what was skipped": lambda ds: ds.map(double).skip(0).shuffle(3),
         "shuffle of two": lambda ds: datasets.concatenate_datasets([ds.take(60), ds.skip(60)]).shuffle(3),
+        "shuffle of two that are interleaved": lambda ds: shuffled_halves(ds, None),
+        "shuffle of two that are interleaved at random": lambda ds: shuffled_halves(ds, [0.2, 0.8]),
         "shuffle of an epoch": lambda ds: (ds.map(double).shuffle(3), ds)[0],
     }.items(),
     ids=lambda step: step[0],

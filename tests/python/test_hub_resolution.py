@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,38 @@ def test_any_pattern_gives_the_files_of_datasets(hub, paths, data):
         )
     )
     check_same(repo, data_files=form)
+
+
+NAMED = [
+    *("train.parquet", "./train.parquet", ".//train.parquet", "data/./train.parquet", "data/../train.parquet"),
+    *("./*", "./**", "./data/*.parquet", "d/./*/x.parquet", ".h/y.parquet", "./.h/*", "train.parquet/", "*/", "**/"),
+    *("../train.parquet", "./missing.parquet", "data", "./data", ".", "./", "../x.parquet", "/train.parquet"),
+]
+
+
+@pytest.mark.parametrize("pattern", NAMED)
+def test_paths_with_dots_and_strokes_are_those_of_datasets(hub, tmp_path, pattern):
+    """In a local folder they are a file system's; the Hub has no files of such names."""
+    paths = ["train.parquet", "data/train.parquet", "data/a.parquet", "d/e/x.parquet", ".h/y.parquet"]
+    repo = make(hub, paths)
+    for number, path in enumerate(paths):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(parquet_bytes(1, number))
+    # A folder that one leaves again need not be there, for us.
+    for arguments in ({}, {"data_dir": "data"})[: 1 if "a/.." in pattern else 2]:
+        check_same(repo, data_files=pattern, **arguments)
+        for named in (pattern, f"{tmp_path}/{pattern}"):
+            try:
+                builder = datasets.load_dataset_builder(str(tmp_path), data_files=named, **arguments)
+                files = builder.config.data_files["train"] if builder.name == "parquet" else []
+            except (ValueError, OSError):
+                files = []
+            if files:
+                ds = fb.load_dataset(tmp_path, split="train", data_files=named, **arguments)
+                assert [row["id"] for row in ds] == [paths.index(os.path.relpath(file, tmp_path)) for file in files]
+            else:
+                with pytest.raises((fb.NotFoundError, fb.SettingError)):
+                    fb.load_dataset(tmp_path, split="train", data_files=named, **arguments)
 
 
 @given(TREES, st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +45,9 @@ def test_a_required_column_that_an_object_lacks_becomes_nullable(tmp_path):
     assert (ds.schema.field("a").nullable, ds.schema.field("b").nullable) == (False, True)
 
 
+ODD = dt.datetime(2024, 3, 31, 2, 30, 0, 1)
+"""An hour that clocks in Europe pass over."""
+
 WIDENED = [
     (pa.int32(), pa.int64(), pa.int64(), [1, 2**31 - 1], [-(2**40)]),
     (pa.int8(), pa.int16(), pa.int16(), [-128], [300]),
@@ -53,6 +57,30 @@ WIDENED = [
     (pa.float16(), pa.float32(), pa.float32(), [0.5], [1.25]),
     (pa.string(), pa.large_string(), pa.large_string(), ["a", None], ["ü"]),
     (pa.binary(), pa.large_binary(), pa.large_binary(), [b"a"], [b"\xff", None]),
+    (pa.binary(2), pa.binary(), pa.binary(), [b"ab", None], [b"a"]),
+    (pa.binary(2), pa.large_binary(), pa.large_binary(), [b"ab"], [b"a"]),
+    (pa.binary(2), pa.binary(3), pa.binary(), [b"ab"], [b"abc", None]),
+    (pa.decimal128(10, 2), pa.decimal128(12, 4), pa.decimal128(12, 4), [Decimal("1.25"), None], [Decimal("0.0625")]),
+    (pa.decimal128(10, 0), pa.decimal128(10, 9), pa.decimal128(19, 9), [Decimal(10**9)], [Decimal("0.000000001")]),
+    (pa.decimal128(38, 0), pa.decimal128(2, 2), pa.decimal256(40, 2), [Decimal(10**37)], [Decimal("0.25")]),
+    (pa.decimal128(9, 2), pa.decimal256(50, 2), pa.decimal256(50, 2), [Decimal("0.25")], [Decimal(10**40)]),
+    (pa.date32(), pa.date64(), pa.date64(), [dt.date(9999, 12, 31), None], [dt.date(1, 1, 1)]),
+    (pa.time32("s"), pa.time32("ms"), pa.time32("ms"), [dt.time(23, 59, 59)], [dt.time(0, 0, 0, 1000), None]),
+    (pa.time32("ms"), pa.time64("us"), pa.time64("us"), [dt.time(23, 59, 59)], [dt.time(0, 0, 0, 1)]),
+    (pa.time32("s"), pa.time64("ns"), pa.time64("ns"), [dt.time(23, 59, 59), None], [dt.time(0, 0, 0, 1)]),
+    (pa.time64("us"), pa.time64("ns"), pa.time64("ns"), [dt.time(23, 59, 59)], [dt.time(0, 0, 0, 1)]),
+    (pa.duration("s"), pa.duration("us"), pa.duration("us"), [dt.timedelta(9_999), None], [dt.timedelta(0, 0, 1)]),
+    (pa.duration("ms"), pa.duration("ns"), pa.duration("ns"), [dt.timedelta(-9_999)], [dt.timedelta(0, 0, 1)]),
+    (pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us"), [dt.datetime(9999, 12, 31), None], [ODD]),
+    (pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ms"), [dt.datetime(1, 1, 1)], [dt.datetime(9999, 12, 31)]),
+    (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("ns"), [dt.datetime(1680, 1, 1, 0, 0, 0, 1)], [ODD, None]),
+    (
+        pa.timestamp("ms", "Europe/Berlin"),
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.timestamp("us", "Europe/Berlin"),
+        [dt.datetime(2024, 7, 1, tzinfo=dt.UTC), None],
+        [ODD.replace(tzinfo=dt.UTC)],
+    ),
 ]
 
 
@@ -113,13 +141,122 @@ def test_columns_may_stand_in_another_order_in_each_object(tmp_path):
         assert pa.table(ds.filter(sql))["a"].to_pylist() == [row["a"] for row in rows if is_kept(row)], sql
 
 
+FIRST_DECIDES = [
+    (pa.string(), pa.binary(), pa.string(), ["a", None], [b"\xc3\xbc"], ["ü"]),
+    (pa.string(), pa.large_binary(), pa.large_string(), ["a"], [b"b", None], ["b", None]),
+    (pa.large_string(), pa.binary(), pa.large_string(), ["a"], [b"b"], ["b"]),
+    (pa.binary(), pa.string(), pa.binary(), [b"\xff", None], ["ü"], [b"\xc3\xbc"]),
+    (pa.binary(), pa.large_string(), pa.large_binary(), [b"\xff"], ["b", None], [b"b", None]),
+    (
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.timestamp("ms", "America/New_York"),
+        pa.timestamp("us", "Europe/Berlin"),
+        [ODD.replace(tzinfo=dt.UTC)],
+        [dt.datetime(2024, 7, 1, tzinfo=dt.UTC), None],
+        [dt.datetime(2024, 7, 1, tzinfo=dt.UTC), None],
+    ),
+    (
+        *(pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("ns", "UTC")),
+        *([ODD.replace(tzinfo=dt.UTC)], [ODD, None], [ODD.replace(tzinfo=dt.UTC), None]),
+    ),
+    (
+        *(pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        *([dt.datetime(9999, 12, 31), None], [ODD.replace(tzinfo=dt.UTC)], [ODD]),
+    ),
+    (
+        *(pa.timestamp("us"), pa.date32(), pa.timestamp("us")),
+        *([ODD], [dt.date(9999, 12, 31), None], [dt.datetime(9999, 12, 31), None]),
+    ),
+    (
+        *(pa.timestamp("ns", "UTC"), pa.date64(), pa.timestamp("ns", "UTC")),
+        *([ODD.replace(tzinfo=dt.UTC)], [dt.date(2024, 1, 1)], [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+    ),
+]
+"""The types of two objects, that of the dataset, the values of both, and those of the second one in the dataset."""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected", "first", "second", "read"),
+    FIRST_DECIDES,
+    ids=[f"{n}-{w}" for n, w, *_ in FIRST_DECIDES],
+)
+def test_the_first_object_decides_between_types_of_which_none_is_wider(
+    tmp_path, left, right, expected, first, second, read
+):
+    """As in `datasets`, which casts to the first file's type."""
+    ds = opened(tmp_path, pa.table({"x": pa.array(first, left)}), pa.table({"x": pa.array(second, right)}))
+    assert ds.schema.field("x").type == expected
+    assert pa.table(ds)["x"].to_pylist() == [*first, *read]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (pa.array(["a"]), pa.array([b"b", b"\xff"]), "UTF-8"),
+        (pa.array([1], pa.timestamp("ns")), pa.array([dt.datetime(9999, 12, 31)], pa.timestamp("us")), "verflow"),
+        (pa.array([1], pa.timestamp("ns")), pa.array([dt.date(9999, 12, 31)]), "verflow"),
+        (pa.array([1], pa.duration("ns")), pa.array([10**12], pa.duration("s")), "verflow"),
+    ],
+    ids=["bytes that are no text", "a year beyond nanoseconds", "a date beyond nanoseconds", "a long duration"],
+)
+def test_a_value_that_does_not_fit_is_an_error_with_its_object(tmp_path, first, second, said):
+    ds = opened(tmp_path, pa.table({"x": first}), pa.table({"x": second}))
+    for rows in (ds, ds.filter("x IS NOT NULL")):
+        with pytest.raises(fb.DataError, match=f"column `x` of `.*part-1.parquet` .*{said}.*open the object alone"):
+            list(rows)
+
+
+def test_statistics_of_objects_of_another_type_keep_every_row(tmp_path):
+    """Bounds are compared in the type of the dataset, in which some have no equal."""
+    text = "ü" * 60
+    zoned = pa.table(
+        {
+            "at": pa.array([ODD, dt.datetime(2024, 7, 1, 0, 30)], pa.timestamp("us", "UTC")),
+            "day": pa.array([dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 2)], pa.timestamp("ns")),
+            "took": pa.array([1, 2], pa.duration("us")),
+            "price": pa.array([Decimal("1.25"), Decimal("2.50")], pa.decimal128(5, 2)),
+            "name": ["a", text],
+        }
+    )
+    plain = pa.table(
+        {
+            "at": pa.array([ODD, dt.datetime(2024, 7, 1, 0, 30)], pa.timestamp("ms")),
+            "day": pa.array([dt.date(2024, 1, 1), dt.date(2024, 1, 2)]),
+            "took": pa.array([1, 2], pa.duration("s")),
+            "price": pa.array([Decimal("1.2500"), Decimal("2.0001")], pa.decimal128(9, 4)),
+            "name": pa.array([b"a", text.encode()]),
+        }
+    )
+    for number, table in enumerate((zoned, plain)):
+        pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=1, write_page_index=True)
+    ds = fb.load_dataset(tmp_path, split="train")
+    whole = pa.table(ds)
+    assert whole.schema.equals(zoned.schema.set(3, pa.field("price", pa.decimal128(9, 4))))
+    for number, kept in [(0, [0, 2]), (1, [1, 3])]:
+        for name in ("at", "day", "took", "name"):
+            value = whole[name][kept[0]]
+            also = [row for row in range(4) if whole[name][row] == value]
+            got = ds.filter(f"{name} = $value", params={"value": value})
+            assert pa.table(got).equals(whole.take(also)), name
+            assert set(also) <= set(kept), number
+    assert pa.table(ds.filter("price > 2")).equals(whole.take([1, 3]))
+    assert pa.table(ds.filter("price = 1.25")).equals(whole.take([0, 2]))
+    assert pa.table(ds.filter("at >= '2024-07-01T00:30:00Z'")).equals(whole.take([1, 3]))
+
+
 CLASHES = [
     (pa.int64(), pa.string(), [1], ["a"], "Int64", "Utf8"),
     (pa.int64(), pa.float64(), [1], [1.5], "Int64", "Float64"),
     (pa.bool_(), pa.int8(), [True], [1], "Boolean", "Int8"),
     (pa.date32(), pa.string(), [dt.date(2024, 1, 1)], ["2024-01-01"], "Date32", "Utf8"),
     (pa.list_(pa.int32()), pa.int32(), [[1]], [1], "List", "Int32"),
-    (pa.binary(), pa.string(), [b"a"], ["a"], "Binary", "Utf8"),
+    (pa.string(), pa.binary(1), ["a"], [b"a"], "Utf8", "FixedSizeBinary(1)"),
+    (pa.binary(1), pa.string(), [b"a"], ["a"], "FixedSizeBinary(1)", "Utf8"),
+    (pa.date32(), pa.timestamp("us"), [dt.date(2024, 1, 1)], [ODD], "Date32", "Timestamp(µs)"),
+    (pa.timestamp("us"), pa.timestamp("us", "Europe/Berlin"), [ODD], [ODD], "Timestamp(µs)", "Europe/Berlin"),
+    (pa.timestamp("us", "Europe/Berlin"), pa.date32(), [ODD], [dt.date(2024, 1, 1)], "Europe/Berlin", "Date32"),
+    (pa.decimal256(76, 0), pa.decimal128(5, 5), [1], [0], "Decimal256(76, 0)", "Decimal128(5, 5)"),
+    (pa.uint64(), pa.int64(), [1], [1], "UInt64", "Int64"),
     (pa.struct({"a": pa.int32()}), pa.struct({"a": pa.string()}), [{"a": 1}], [{"a": "x"}], "Int32", "Utf8"),
 ]
 

@@ -6,32 +6,37 @@ it goes by way of the expression that `datasets` would make of it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
 from forebay.filters import Values, alternatives, is_expression
 from forebay.substrait import translate
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 HINT = "load it without `filters`, and filter what `fb.from_hf` returns"
 
 
-def to_exact_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
+def to_exact_sql(filters: Any, schema: Any, mixed: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
     """Returns filters of `datasets` as SQL text and the values of its parameters.
+
+    `mixed` are the columns that some file stores in another type than that of `schema`.
 
     Raises:
         SettingError: they are none, or Forebay cannot be sure to keep the same rows.
     """
     values = Values()
     if is_expression(filters):
-        return translate(filters, schema, values=values, is_exact=True, hint=HINT)
+        return translate(filters, schema, values=values, is_exact=True, mixed=mixed, hint=HINT)
     text = " OR ".join(
-        " AND ".join(_condition(condition, schema, values) for condition in conditions)
+        " AND ".join(_condition(condition, schema, values, mixed) for condition in conditions)
         for conditions in alternatives(filters)
     )
     return text, values.named
 
 
-def _condition(condition: Any, schema: Any, values: Values) -> str:
+def _condition(condition: Any, schema: Any, values: Values, mixed: Collection[str]) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -41,4 +46,4 @@ def _condition(condition: Any, schema: Any, values: Values) -> str:
         raise SettingError(f"filters: `{condition!r}` is none of pyarrow: {error}; {HINT}") from error
     # pyarrow compares integers with a fraction as floats. This condition has no other numbers that would be rounded.
     integers = ("float64",) if isinstance(condition[2], float) else ("uint64", "int64")
-    return translate(expression, schema, values=values, integers=integers, is_exact=True, hint=HINT)[0]
+    return translate(expression, schema, values=values, integers=integers, is_exact=True, mixed=mixed, hint=HINT)[0]

@@ -117,7 +117,10 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
             raise _refusal("take" if rows.part.last is not None else "skip" if rows.part.first > 0 else "shard")
         taken = rows.source.dataset
     else:
-        taken = open_files(_builder_of(rows), rows.kwargs, storage_options)
+        builder = _builder_of(rows)
+        taken = open_files(builder, rows.kwargs, storage_options)
+        if builder.config.features is None:
+            taken = _as_in_first_file(taken, dataset.features)
         check_types(taken, dataset.features)
     kept = taken.column_names if columns is None else columns
     taken = taken.select_columns([name for name in kept if name not in removed])
@@ -127,6 +130,14 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
         return taken
     check_types(taken, type(dataset.features)(meant))
     return taken.cast(meant)
+
+
+def _as_in_first_file(taken: Dataset, features: Any) -> Dataset:
+    """Returns a dataset whose columns that files store in several types have that of `features`, as in `datasets`."""
+    told, found = features.arrow_schema, taken.schema
+    mixed = [name for name in taken._native.mixed_columns if name in features and name in found.names]
+    meant = {name: features[name] for name in mixed if told.field(name).type != found.field(name).type}
+    return taken.cast(meant) if meant else taken
 
 
 def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
@@ -211,7 +222,7 @@ def _columns(found: list[str], columns: Any) -> list[str]:
 
 def _filter(taken: Dataset, filters: Any) -> Dataset:
     """Keeps the rows that `datasets` keeps."""
-    text, params = to_exact_sql(filters, taken.schema)
+    text, params = to_exact_sql(filters, taken.schema, taken._native.mixed_columns)
     try:
         return taken.filter(text, params=params)
     except QueryError as error:

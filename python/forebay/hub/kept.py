@@ -39,7 +39,7 @@ class Kept:
         try:
             from forebay.hf.filters import HINT, to_exact_sql
 
-            text, parameters = to_exact_sql(self.filters, dataset.schema)
+            text, parameters = to_exact_sql(self.filters, dataset.schema, dataset._native.mixed_columns)
             return dataset.filter(text, params=parameters)
         except ImportError as error:
             raise VersionError(f"{self.what}: filters: they need pyarrow: `pip install pyarrow`") from error

@@ -62,6 +62,8 @@ class Listing:
     paths: list[str]
     prefixes: tuple[str, ...] = ()
     """How URIs and URLs of the files begin."""
+    is_local: bool = False
+    """Whether the root is a folder of this machine: paths may have `.` and `..` in them, or begin with the root."""
     folders: frozenset[str] = field(init=False)
     _marks: list[tuple[int, int]] = field(init=False, repr=False)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
+from posixpath import join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -225,34 +226,37 @@ def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str
 def _resolved(
     listing: Listing, found: patterns.Patterns, folder: str, *, only_data: bool = True
 ) -> dict[str, list[str]]:
-    relative = {pattern: _relative(pattern, listing) for split in found.values() for pattern in split}
-    below = {pattern: folder if pattern == own else "" for pattern, own in relative.items()}
     return {
-        split: [
-            path
-            for pattern in split_patterns
-            for path in patterns.resolve(listing, [relative[pattern]], below[pattern], only_data=only_data)
-        ]
+        split: [path for pattern in split_patterns for path in _fitting(listing, pattern, folder, only_data=only_data)]
         for split, split_patterns in found.items()
     }
 
 
-def _relative(pattern: str, listing: Listing) -> str:
-    """Returns a pattern below the root of what was listed.
+def _fitting(listing: Listing, pattern: str, folder: str, *, only_data: bool) -> list[str]:
+    own, below = _placed(pattern, listing, folder)
+    return patterns.resolve(listing, [own], below, only_data=only_data)
+
+
+def _placed(pattern: str, listing: Listing, folder: str) -> tuple[str, str]:
+    """Returns a pattern, and the folder of what was listed that it is below: `folder`, if it does not say where it is.
 
     Raises:
-        SettingError: it leads out of it.
+        SettingError: it leads out of what was listed.
     """
     for prefix in listing.prefixes:
         if pattern.startswith(prefix):
             own = pattern.removeprefix(prefix)
-            return own if prefix.startswith("hf:") else unquote(own.partition("?")[0])
-    if "://" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
-        hint = "; `load_dataset('parquet', data_files=...)` takes files from anywhere" if "://" in pattern else ""
-        raise SettingError(
-            f"data_files: `{pattern}` is not in `{listing.root}`; expected a path or a pattern below it{hint}"
-        )
-    return pattern
+            return (own if prefix.startswith("hf:") else unquote(own.partition("?")[0])), ""
+    if listing.is_local and "://" not in pattern:
+        whole = normpath(join(listing.root, folder, pattern))
+        if f"{whole}/".startswith(f"{listing.root}/"):
+            return whole.removeprefix(listing.root).lstrip("/") or ".", ""
+    elif "://" not in pattern and not pattern.startswith("/") and ".." not in pattern.split("/"):
+        return pattern.rstrip("/"), folder
+    hint = "; `load_dataset('parquet', data_files=...)` takes files from anywhere" if "://" in pattern else ""
+    raise SettingError(
+        f"data_files: `{pattern}` is not in `{listing.root}`; expected a path or a pattern below it{hint}"
+    )
 
 
 def _joined(root: str, folder: Any) -> str:

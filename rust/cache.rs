@@ -18,7 +18,11 @@ pub(crate) const VARIABLE: &str = "FOREBAY_CACHE";
 /// Bytes of the entries of one kind.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
-/// An entry takes at most this part of them.
+/// Entries of one kind: they are all looked at whenever one is written, and each takes a block of the disk, however few its
+/// bytes are.
+const MAX_ENTRIES: usize = 10_000;
+
+/// An entry takes at most this part of the bytes.
 const MAX_ENTRY_SHARE: u64 = 4;
 
 /// A temporary file as old as this was left by a process that ended early.
@@ -145,8 +149,9 @@ impl Cache {
         }
         entries.sort_unstable();
         let mut bytes: u64 = entries.iter().map(|entry| entry.1).sum();
-        for (_, num_bytes, path) in entries {
-            if bytes <= self.max_bytes {
+        let num_entries = entries.len();
+        for (num_removed, (_, num_bytes, path)) in entries.into_iter().enumerate() {
+            if bytes <= self.max_bytes && num_entries - num_removed <= MAX_ENTRIES {
                 break;
             }
             drop(fs::remove_file(path));
@@ -266,6 +271,20 @@ mod tests {
         assert_eq!(cache.get(&["b"]), Found::Nothing);
         assert!(["a", "c", "d"].iter().all(|key| matches!(cache.get(&[key]), Found::Bytes(_))));
         assert!(!cache.put(&["large"], &[0; 251]));
+    }
+
+    #[test]
+    fn there_are_never_many_entries_however_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_owned(), MAX_BYTES);
+        assert!(cache.put(&["old"], b"1"));
+        let long_ago = SystemTime::now() - Duration::from_secs(60);
+        let old = File::options().write(true).open(cache.path_of(&["old"])).unwrap();
+        old.set_modified(long_ago).unwrap();
+        (1..MAX_ENTRIES).for_each(|number| fs::write(folder.path().join(number.to_string()), b"").unwrap());
+        assert!(cache.put(&["new"], b"2"));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), MAX_ENTRIES);
+        assert_eq!((cache.get(&["old"]), cache.get(&["new"])), (Found::Nothing, Found::Bytes(b"2".into())));
     }
 
     #[test]

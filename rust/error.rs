@@ -12,6 +12,9 @@ use parquet::errors::ParquetError;
 /// A result whose error is [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What S3 and Azure say of an object that lies where nobody can read it at once.
+pub(crate) const ARCHIVED: [&str; 3] = ["InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"];
+
 /// Everything that can go wrong between a URI and a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -135,7 +138,9 @@ pub enum Error {
     },
 
     /// The object is not the one that was opened.
-    #[error("`{url}` changed since the dataset was opened (expected e-tag `{expected}`); open the dataset again")]
+    #[error(
+        "`{url}` changed since the dataset was opened (expected e-tag `{expected}`); open the dataset again, and if that is by a manifest, save that anew"
+    )]
     ObjectChanged {
         /// The object.
         url: String,
@@ -181,7 +186,9 @@ pub enum Error {
     },
 
     /// A column's values do not fit the type that all objects agreed on.
-    #[error("cannot convert column `{column}` of `{url}` (row group {row_group}) to `{to}`: {source}")]
+    #[error(
+        "cannot convert column `{column}` of `{url}` (row group {row_group}) to `{to}`: {source}; select other columns, or open the object alone"
+    )]
     Cast {
         /// The object.
         url: String,
@@ -475,8 +482,16 @@ pub enum Error {
 
 /// Returns what to do about a refusal, which the system gives with a number.
 fn advice_on(source: &object_store::Error) -> &'static str {
-    if source.to_string().contains("(os error ") {
-        "this user has not the rights to read all of it"
+    // As S3, STS and Azure say that a signature is of another time.
+    const SKEWED: [&str; 3] = ["RequestTimeTooSkewed", "Signature not yet current", "Request date header too old"];
+    let said = source.to_string();
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if says(&["(os error "]) {
+        "this user has not the rights that it takes"
+    } else if says(&ARCHIVED) {
+        "it is archived, and can be read when it has been restored"
+    } else if says(&SKEWED) {
+        "the clock of this machine differs from the store's by more than that allows: set it"
     } else {
         "check the credentials in the environment or `storage_options`"
     }

@@ -127,7 +127,7 @@ def _find(fs: Any, folder: str) -> tuple[Infos]:
 
 def _info(fs: Any, path: str) -> tuple[Infos]:
     info = fs.info(path)
-    if info["type"] == "directory":
+    if info.get("type") == "directory":
         raise IsADirectoryError(path)
     return ([_told("", info)],)
 
@@ -151,6 +151,8 @@ def _told(name: str, info: Mapping[str, Any]) -> tuple[str, int, str | None]:
     version = next((info[key] for key in VERSIONS if info.get(key) is not None), None)
     # A listing may have in seconds what `info` has as a date.
     version = version.timestamp() if isinstance(version, datetime) else version
+    if info.get("size") is None:
+        raise ValueError(f"the file system does not say how large {name or 'it'} is: nobody knows where its end is")
     return name, int(info["size"]), None if version is None else str(version)
 
 

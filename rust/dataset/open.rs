@@ -57,7 +57,8 @@ struct Shared {
 /// The objects of one store whose footers may be in the cache.
 struct Cached {
     key: Vec<String>,
-    members: Vec<usize>,
+    /// With their objects as they are kept, as they were before any of their footers was read.
+    members: Vec<(usize, Object)>,
     pack: Pack,
 }
 
@@ -96,7 +97,7 @@ impl Unopened<'_> {
         }
         let notes = cached.iter().filter_map(|cached| cached.pack.damage.clone()).collect();
         if let Some(cache) = cache {
-            cached.retain(|cached| cached.members.iter().any(|&member| is_new[member]));
+            cached.retain(|cached| cached.members.iter().any(|(member, _)| is_new[*member]));
             self.keep(&io, cache, cached, &fragments, &is_new).await?;
         }
         Ok(Opened { fragments, notes, footers: metrics.of(Stage::Footers) })
@@ -115,11 +116,14 @@ impl Unopened<'_> {
                 continue;
             }
             let key = pack::key_of(of, members.iter().map(|&member| &self.sources[member].object));
-            let (cache, of_pack) = (cache.clone(), key.clone());
-            let mut pack = blocking(io, move || Pack::load(&cache, &of_pack)).await?;
-            for &member in &members {
-                if let Some((packed, e_tag)) = pack.get(&self.sources[member].object) {
-                    (self.packed[member], self.sources[member].object.e_tag) = (Some(packed), Some(e_tag));
+            let (cache, of_pack, store) = (cache.clone(), key.clone(), of.key().clone());
+            let objects: Vec<_> = members.iter().map(|&member| self.sources[member].object.clone()).collect();
+            let as_kept = move || objects.iter().map(|object| pack::as_kept(&store, object)).collect::<Vec<_>>();
+            let (objects, mut pack) = blocking(io, move || (as_kept(), Pack::load(&cache, &of_pack))).await?;
+            let members: Vec<(usize, Object)> = members.into_iter().zip(objects).collect();
+            for (member, object) in &members {
+                if let Some((packed, e_tag)) = pack.get(object) {
+                    (self.packed[*member], self.sources[*member].object.e_tag) = (Some(packed), Some(e_tag));
                 }
             }
             found.push(Cached { key, members, pack });
@@ -166,14 +170,13 @@ impl Unopened<'_> {
         is_new: &[bool],
     ) -> Result<()> {
         for Cached { key, members, mut pack } in cached {
-            pack.tidy(members.iter().map(|&member| &self.sources[member].object));
+            pack.tidy(members.iter().map(|(_, object)| object));
             let mut has_new = false;
-            for &member in members.iter().filter(|&&member| is_new[member]) {
-                let source = &self.sources[member];
-                let is_settled = pack::is_settled(self.stores[source.store].key(), &source.object);
+            for (member, object) in members.iter().filter(|(member, _)| is_new[*member]) {
+                let is_settled = pack::is_settled(self.stores[self.sources[*member].store].key(), object);
                 // The version that was listed: an answer of another one is an error.
-                if let Some(read) = fragments[member].first().filter(|_| is_settled) {
-                    pack.insert(&source.object, &read.object, read.packed.clone());
+                if let Some(read) = fragments[*member].first().filter(|_| is_settled) {
+                    pack.insert(object, &read.object, read.packed.clone());
                     has_new = true;
                 }
             }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::fingerprint::common_folder;
 use crate::cache::{Cache, Found};
-use crate::source::{Object, Store, StoreKey};
+use crate::source::{Object, Store, StoreKey, status_changed};
 
 /// The name of these entries among the process's, and their layout.
 pub(super) const KIND: &str = "footers-1";
@@ -97,6 +97,17 @@ pub(super) fn key_of<'a>(store: &Store, objects: impl Iterator<Item = &'a Object
     let mut key = store.identity();
     key.push(first[..folder].to_owned());
     key
+}
+
+/// Returns an object as it is kept: of a local file the tag says when anything of it changed, too, for its own time may be set
+/// back to what it was before its bytes changed. A file of other rights costs another read.
+pub(super) fn as_kept(store: &StoreKey, object: &Object) -> Object {
+    let changed = (*store == StoreKey::Local).then(|| status_changed(&object.path)).flatten();
+    let mut kept = object.clone();
+    if let Some((tag, changed)) = kept.e_tag.as_mut().zip(changed) {
+        *tag = format!("{tag}-{changed}");
+    }
+    kept
 }
 
 /// Returns whether an object's footer may be looked up: the listing told which version of it is there.

@@ -64,6 +64,21 @@ pub(super) fn meta_of(metadata: &Metadata, location: Path) -> ObjectMeta {
     ObjectMeta { location, last_modified: modified.into(), size: metadata.len(), e_tag: Some(e_tag), version: None }
 }
 
+/// Returns when anything of a file changed last, its rights and its names among it. Nobody can set this time back, as they can
+/// that of its content; and it is no version of the content, which stays the same when rights change.
+#[cfg(unix)]
+pub(crate) fn status_changed(location: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+
+    let metadata = fs::metadata(LocalFileSystem::new().path_to_filesystem(location).ok()?).ok()?;
+    Some(format!("{:x}.{:x}", metadata.ctime(), metadata.ctime_nsec()))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn status_changed(_: &Path) -> Option<String> {
+    None
+}
+
 #[cfg(unix)]
 fn inode(metadata: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{MAIN_SEPARATOR, PathBuf};
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::walk::{Walked, walk};
 use super::{Connection, Location, Object, StoreKey, error};
+use crate::config;
 use crate::error::{Error, Result};
 
 /// Endings of Parquet objects in a folder; files named one by one may have any.
@@ -99,7 +100,7 @@ async fn list_folder(connection: &Connection, location: &Location) -> Result<Vec
     let is_wanted =
         |meta: &ObjectMeta, relative: &str| !is_hidden(relative) && has_parquet_extension(meta.location.as_ref());
     check_links(&keep(location, broken, is_wanted))?;
-    let listed = keep(location, metas, is_wanted);
+    let listed = without_folders(connection, keep(location, metas, is_wanted)).await;
     if listed.is_empty() {
         if num_seen == 0 && !connection.is_local {
             return Err(not_found(location));
@@ -126,7 +127,7 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
         false => is_match(meta) && !is_hidden(relative),
     };
     check_links(&keep(location, broken, is_wanted))?;
-    let listed = keep(location, metas, is_wanted);
+    let listed = without_folders(connection, keep(location, metas, is_wanted)).await;
     if listed.is_empty() {
         let folder = location.store.url_of(&location.path);
         let reason = format!("{num_seen} objects are under `{folder}`, none of which fits the pattern");
@@ -222,6 +223,22 @@ fn folder_markers(metas: &[ObjectMeta]) -> HashSet<Path> {
     let folders = metas.iter().flat_map(|meta| std::iter::successors(meta.location.parent(), Path::parent));
     let objects = metas.iter().filter(|meta| meta.size > 0).map(|meta| meta.location.clone());
     folders.chain(objects).filter(|folder| empty.contains(folder)).collect()
+}
+
+/// Leaves out what is listed as an empty object and is none: the empty object of a folder with nothing in it, whose key ends
+/// in a slash. Costs a request for each empty object, which would not be read anyway.
+async fn without_folders(connection: &Connection, listed: Vec<Listed>) -> Vec<Listed> {
+    let is_empty = |listed: &Listed| listed.object.size_bytes == Some(0);
+    if connection.is_local || !listed.iter().any(is_empty) {
+        return listed;
+    }
+    let look_up = |listed: Listed| async move {
+        let is_absent = is_empty(&listed)
+            && matches!(connection.client.head(&listed.object.path).await, Err(object_store::Error::NotFound { .. }));
+        (!is_absent).then_some(listed)
+    };
+    let found = stream::iter(listed).map(look_up).buffered(config::FOOTERS_IN_FLIGHT);
+    found.filter_map(std::future::ready).collect().await
 }
 
 pub(super) fn is_hidden(relative: &str) -> bool {

@@ -43,6 +43,7 @@ pub(crate) use self::coalesce::{coalesce, planned};
 pub use self::file_system::{
     FileAnswer, FileCall, FileError, FileErrorKind, FileInfo, FileReply, FileSystem, OpenFileSystem, set_file_systems,
 };
+pub(crate) use self::files::status_changed;
 pub(crate) use self::hub::token_of_user;
 pub(crate) use self::list::{Listed, list, list_below};
 pub(crate) use self::preset::Preset;
@@ -62,7 +63,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 
 use self::recover::{Impatient, Kind, NoCredentials, Trouble, causes, is_out_of_descriptors, is_refusal};
-use crate::error::Error;
+use crate::error::{ARCHIVED, Error};
 
 /// One key in object storage, as it was when the dataset was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,11 @@ impl Object {
 /// Turns a store's error into ours, which says what kind it is and of which object.
 pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
     let url = url.to_owned();
+    let source = match source {
+        // So clients call each 409, whatever it was asked for.
+        object_store::Error::AlreadyExists { source, .. } => object_store::Error::Generic { store: "store", source },
+        other => other,
+    };
     let said = source.to_string();
     let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
     match source {
@@ -105,7 +111,7 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
         }
         // Listing reports every status as a generic error.
         _ if says(&["404 Not Found", "NoSuchBucket"]) => Error::NotFound { url, source: Some(Box::new(source)) },
-        _ if is_refusal(&said) || says(&["Permission denied (os error"]) => {
+        _ if is_refusal(&said) || says(&["Permission denied (os error"]) || says(&ARCHIVED) => {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
         _ if let Some(reason) = unusable(&source) => Error::Setting { name: "source", reason },

@@ -152,12 +152,22 @@ impl Store {
             key => clients::connect(key, &self.options, &traffic)?,
         };
         let made = Connection {
-            has_suffixes: !matches!(self.key, StoreKey::Azure(_) | StoreKey::FileSystem(_)),
+            has_suffixes: has_suffixes(&self.key),
             given_round_trip_bytes: settings::round_trip_bytes(&self.key, &self.options)?,
             ..Connection::new(client, io, traffic, self.key == StoreKey::Local)
         };
         *connection = Some(OfProcess::new(made.clone()));
         Ok(made)
+    }
+}
+
+/// Returns whether a store can be asked for the end of an object whose size is not known. Azure cannot, by its URLs on the web
+/// neither.
+fn has_suffixes(key: &StoreKey) -> bool {
+    match key {
+        StoreKey::Azure(_) | StoreKey::FileSystem(_) => false,
+        StoreKey::Http(root) => ![".blob.core.", ".blob.storage.azure.net"].iter().any(|azure| root.contains(azure)),
+        _ => true,
     }
 }
 
@@ -242,6 +252,14 @@ mod tests {
         let store = Store::try_new(StoreKey::S3("s3://bucket".into()), &options).unwrap();
         let shown = format!("{store:?}");
         assert!(!shown.contains("s3cr3t") && !shown.contains("k3y") && shown.contains("aws_secret_access_key"));
+    }
+
+    #[test]
+    fn the_end_of_an_object_is_not_asked_of_azure() {
+        let of_web = |root: &str| has_suffixes(&StoreKey::Http(root.into()));
+        assert!(of_web("https://example.org") && has_suffixes(&StoreKey::S3("s3://bucket".into())));
+        assert!(!of_web("https://name.blob.core.windows.net") && !of_web("https://name.z1.blob.storage.azure.net"));
+        assert!(!has_suffixes(&StoreKey::Azure("az://container".into())));
     }
 
     #[test]

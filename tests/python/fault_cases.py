@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please wait.</Message></Error>'
 TOO_SLOW = b"<Error><Code>RequestTimeout</Code><Message>Your socket connection was not read from.</Message></Error>"
+TOO_MANY_KEYS = b"<Error><Code>ThrottlingException</Code><Message>Rate exceeded.</Message></Error>"
 CHANGED = "part-3.parquet"
 """The object to which things happen, in the middle of its being read."""
 
@@ -180,6 +181,7 @@ CASES: dict[str, Case] = {
     "408": passes(status=408),
     "400 that means 408": passes(status=400, body=TOO_SLOW, times=2),
     "400 that means 408, for a listing": listing(status=400, body=TOO_SLOW, times=2),
+    "400 that means 429": passes(status=400, body=TOO_MANY_KEYS, times=2),
     "500 ten times": passes(status=500, times=10),
     "503": passes(**refused(503), times=3),
     "503 with Retry-After": passes(**refused(503, "1"), times=2),

@@ -181,6 +181,16 @@ def test_a_cause_that_cannot_be_pickled_leaves_its_words(told):
     assert "on Mondays" in str(pickle.loads(pickle.dumps(caught.value)).__cause__)
 
 
+def test_a_file_system_that_tells_no_sizes_is_named_as_such(told, monkeypatch):
+    def info(self: Told, path: str, **kwargs: object) -> dict[str, object]:
+        return super(Told, self).info(path, **kwargs) | {"size": None}
+
+    monkeypatch.setattr(Told, "info", info)
+    for source in (told, f"{told}a.parquet"):
+        with pytest.raises(fb.StoreError, match="does not say how large (it|a.parquet) is"):
+            load(source)
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

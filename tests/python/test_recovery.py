@@ -398,11 +398,35 @@ class WithoutSuffixes(Objects):
         return super().ask(asked)
 
 
-def test_a_server_that_knows_no_suffixes_is_read():
-    with FaultProxy(WithoutSuffixes({"x.parquet": BODY, "empty.parquet": b""})) as proxy:
+class WholeForSuffixes(Objects):
+    """Objects of a server that passes over ranges that it does not know."""
+
+    def ask(self, asked: Asked) -> Answer:
+        if asked.shown.get("range", "").startswith("bytes=-"):
+            asked = replace(asked, hidden=(*asked.hidden, "range"))
+        return super().ask(asked)
+
+
+@pytest.mark.parametrize("objects", [WithoutSuffixes, WholeForSuffixes])
+def test_a_server_that_knows_no_suffixes_is_read(objects):
+    with FaultProxy(objects({"x.parquet": BODY, "empty.parquet": b""})) as proxy:
         assert ids(fb.load_dataset(f"{proxy.url}/x.parquet", split="train")) == list(range(NUM_ROWS))
         with pytest.raises(fb.DataError, match="it has 0 bytes"):
             fb.load_dataset(f"{proxy.url}/empty.parquet", split="train")
+
+
+class WholeIfEmpty(Objects):
+    """Objects of a server that answers each request for a range of nothing with all of it, as Go's library does."""
+
+    def ask(self, asked: Asked) -> Answer:
+        answer = super().ask(asked)
+        is_empty = answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+        return Answer(200, {"content-length": "0"}) if is_empty else answer
+
+
+def test_an_object_of_no_bytes_is_told_as_such_however_it_is_sent():
+    with FaultProxy(WholeIfEmpty({"x.parquet": b""})) as proxy, pytest.raises(fb.DataError, match="it has 0 bytes"):
+        fb.load_dataset(f"{proxy.url}/x.parquet", split="train")
 
 
 def point(monkeypatch: pytest.MonkeyPatch, store: Store, token: str) -> None:
@@ -439,6 +463,40 @@ def test_credentials_that_were_passed_are_not_looked_up(store, monkeypatch):
     with pytest.raises(fb.AccessDeniedError):
         fb.load_dataset("s3://bucket/x.parquet", split="train", storage_options=options)
     assert len(store.headers) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("s3://lake/d/x.parquet", "<Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message>"),
+        ("s3://lake/d/", "<Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message>"),
+        ("az://lake/d/", "<Code>AuthenticationFailed</Code><Detail>Request date header too old: 'Fri'</Detail>"),
+    ],
+)
+def test_a_clock_that_is_wrong_is_told_from_credentials_that_are(proxy, source, said):
+    proxy.faults = [Fault(status=403, where="", body=f"<Error>{said}</Error>".encode(), times=None)]
+    options = {"aws_endpoint_url": proxy.url, "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    if source.startswith("az:"):
+        options = {"azure_storage_account_name": "lake", "azure_storage_account_key": "c2VjcmV0"}
+        options |= {"azure_storage_endpoint": proxy.url, "allow_http": "true"}
+    with pytest.raises(fb.AccessDeniedError, match="the clock of this machine differs") as caught:
+        fb.load_dataset(source, split="train", storage_options=options)
+    assert "check the credentials" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("scheme", "status", "code"), [("s3", 403, "InvalidObjectState"), ("az", 409, "BlobArchived")])
+def test_an_archived_object_is_told_as_such(proxy, scheme, status, code):
+    said = f"<Error><Code>{code}</Code><Message>Not in this tier.</Message></Error>".encode()
+    proxy.upstream.objects["lake/x.parquet"] = BODY
+    dated = Fault(method="HEAD", edit=fault_edits.with_header("last-modified", "Fri, 31 Dec 1999 23:59:59 GMT"))
+    proxy.faults = [dated, Fault(status=status, body=said, times=None)]
+    options = {"aws_endpoint_url": proxy.url, "aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    if scheme == "az":
+        options = {"azure_storage_account_name": "lake", "azure_storage_account_key": "c2VjcmV0"}
+        options |= {"azure_storage_endpoint": proxy.url, "allow_http": "true"}
+    with pytest.raises(fb.AccessDeniedError, match=r"x\.parquet`; it is archived.*Not in this tier") as caught:
+        fb.load_dataset(f"{scheme}://lake/x.parquet", split="train", storage_options=options)
+    assert "already exists" not in str(caught.value)
 
 
 def test_who_asks_pays_where_that_is_wanted(store, monkeypatch):

@@ -90,7 +90,7 @@ def test_an_object_is_read_beside_a_folder_of_its_name(bucket):
     """Consoles make empty objects for folders; without the slash at the end of their keys they have the object's."""
     for number, key in enumerate(["x.parquet", "x.parquet/y.parquet", "z.parquet"]):
         bucket.put(f"d/{key}", ids_file(number, number + 1))
-    for key in ("d/", "d/x.parquet/", "d/z.parquet/"):
+    for key in ("d/", "d/x.parquet/", "d/z.parquet/", "d/nothing.parquet/"):
         bucket.put(key, b"")
     for source in ("d/", "d/**"):
         ds = fb.load_dataset(f"{bucket.url}/{source}", split="train", storage_options=bucket.storage_options)

@@ -33,12 +33,27 @@ const MOST_WHOLE_BYTES: usize = 64 << 20;
 /// The forms of a date that nobody should send any more, and everybody must understand.
 const OLD_DATES: [&str; 2] = ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
 
+/// Failures of servers that stay: they do not know what is asked for.
+const LASTING: [StatusCode; 2] = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
+
 /// Returns what a status says that may be another one later.
 pub(in crate::source) fn kind_of(status: StatusCode) -> Option<Kind> {
     if THROTTLED.contains(&status) {
         return Some(Kind::Throttled);
     }
-    (status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT).then_some(Kind::Failed)
+    (status.is_server_error() && !LASTING.contains(&status) || status == StatusCode::REQUEST_TIMEOUT)
+        .then_some(Kind::Failed)
+}
+
+/// Returns what a code says that may be another one later, whatever the status is.
+fn kind_of_code(code: &str) -> Option<Kind> {
+    match code {
+        // So Amazon says that a connection was too slow for it.
+        "RequestTimeout" => Some(Kind::Failed),
+        // And so that there are too many requests, for it or for the service that keeps its keys.
+        _ if code.contains("Throttl") || ["SlowDown", "RequestLimitExceeded"].contains(&code) => Some(Kind::Throttled),
+        _ => None,
+    }
 }
 
 /// Returns how long a refusal asks to wait: seconds, or until a date.
@@ -56,21 +71,23 @@ pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked
 /// for become errors that say so. Of all other failures the body is as long as may be shown.
 pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Result<HttpResponse, HttpError> {
-    if let Some(kind) = kind_of(response.status()) {
-        return Err(failure(kind, response).await);
-    }
     if !response.status().is_success() {
         let (head, body) = response.into_parts();
         let said = beginning(head.extensions.get(), body).await;
-        // So Amazon says that a connection was too slow for it.
-        if head.status == StatusCode::BAD_REQUEST && element(&said, "Code") == Some("RequestTimeout") {
-            let said = format!("the store answered {}{}", head.status, reason(&said));
-            return Err(HttpError::new(HttpErrorKind::Unknown, Trouble::new(Kind::Failed, said)));
-        }
-        return Ok(HttpResponse::from_parts(head, said.into()));
+        let kind = kind_of(head.status).or_else(|| kind_of_code(element(&said, "Code")?));
+        return match kind {
+            Some(kind) => Err(failure(kind, head.status, &head.headers, &said)),
+            None => Ok(HttpResponse::from_parts(head, said.into())),
+        };
     }
     tidy(response.headers_mut());
     let Some(range) = range else { return Ok(response) };
+    if is_without_range(range, response.status(), response.headers()) {
+        let (mut head, _) = response.into_parts();
+        head.status = StatusCode::RANGE_NOT_SATISFIABLE;
+        head.headers.remove(CONTENT_LENGTH);
+        return Ok(HttpResponse::from_parts(head, String::new().into()));
+    }
     match check_range(range, response.status(), response.headers()) {
         Ok(None) => Ok(response),
         Ok(Some(num_bytes)) => {
@@ -80,6 +97,15 @@ pub(super) async fn check(range: Option<&str>, mut response: HttpResponse) -> Re
         }
         Err(said) => Err(wrong(said)),
     }
+}
+
+/// Returns whether an answer to a request for the end of an object is all of it, or nothing to one for its first byte. Servers
+/// that know no ranges from the end, as Azure's, may answer so, and many if the object is empty; others say that it has no such
+/// range, and are asked for its size.
+fn is_without_range(range: &str, status: StatusCode, headers: &HeaderMap) -> bool {
+    let is_empty = text(headers, &CONTENT_LENGTH) == Some("0");
+    let may_be = range.starts_with("bytes=-") || range == "bytes=0-0" && is_empty;
+    may_be && status == StatusCode::OK && !is_page(headers)
 }
 
 /// Refuses a page for people where data is expected.
@@ -156,14 +182,12 @@ pub(in crate::source) fn coding(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Returns the error for a failure, with what the store says of it.
-async fn failure(kind: Kind, response: HttpResponse) -> HttpError {
-    let (status, retry_after) = (response.status(), retry_after(response.headers()));
-    let (head, body) = response.into_parts();
-    let body = beginning(head.extensions.get(), body).await;
+fn failure(kind: Kind, status: StatusCode, headers: &HeaderMap, body: &str) -> HttpError {
+    let retry_after = retry_after(headers);
     // Longer than the user's patience, it is why nothing was waited for.
     let asked = retry_after.map(|time| time.as_secs()).filter(|seconds| *seconds > 0);
     let asked = asked.map_or_else(String::new, |seconds| format!(", to be asked again in {seconds} s"));
-    let said = format!("the store answered {status}{}{asked}", reason(&body));
+    let said = format!("the store answered {status}{}{asked}", reason(body));
     let kind_of_client = if kind == Kind::Throttled { HttpErrorKind::Interrupted } else { HttpErrorKind::Unknown };
     HttpError::new(kind_of_client, Trouble { kind, said, retry_after })
 }
@@ -285,6 +309,34 @@ mod tests {
         assert!(page.contains("a page of HTML"), "{page}");
         let bare = check_range("bytes=5-9", StatusCode::PARTIAL_CONTENT, &HeaderMap::new()).unwrap_err();
         assert!(bare.contains("no `Content-Range`"), "{bare}");
+    }
+
+    #[test]
+    fn refusals_for_now_are_known_by_their_codes_too() {
+        for code in ["ThrottlingException", "KMS.ThrottlingException", "RequestThrottled", "SlowDown"] {
+            assert_eq!(kind_of_code(code), Some(Kind::Throttled), "{code}");
+        }
+        assert_eq!(kind_of_code("RequestTimeout"), Some(Kind::Failed));
+        assert_eq!(["RequestTimeTooSkewed", "InvalidRequest", "AccessDenied"].map(kind_of_code), [None; 3]);
+    }
+
+    #[test]
+    fn what_a_server_does_not_know_is_not_asked_for_again() {
+        let kind = |status| kind_of(StatusCode::from_u16(status).unwrap());
+        assert_eq!([429, 503].map(kind), [Some(Kind::Throttled); 2]);
+        assert_eq!([408, 500, 502, 504, 520].map(kind), [Some(Kind::Failed); 5]);
+        assert_eq!([400, 404, 501, 505].map(kind), [None; 4]);
+    }
+
+    #[test]
+    fn all_of_an_object_is_no_end_of_it_and_nothing_is_no_first_byte() {
+        let (empty, full) = (headers(&[(&CONTENT_LENGTH, "0")]), headers(&[(&CONTENT_LENGTH, "1")]));
+        let is_without = |range, headers: &HeaderMap| is_without_range(range, StatusCode::OK, headers);
+        assert!(is_without("bytes=-9", &empty) && is_without("bytes=-9", &full) && is_without("bytes=0-0", &empty));
+        // It sends all of everything, or had more when it was opened.
+        assert!(!is_without("bytes=0-0", &full) && !is_without("bytes=5-9", &empty));
+        assert!(!is_without("bytes=-9", &headers(&[(&CONTENT_TYPE, "text/html")])));
+        assert!(!is_without_range("bytes=-9", StatusCode::PARTIAL_CONTENT, &full));
     }
 
     #[test]

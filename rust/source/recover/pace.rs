@@ -2,7 +2,9 @@
 //!
 //! A store that says that there are too many requests (429, 503) is left alone by everybody: for as long as it asks, or
 //! for a moment. Then one request goes ahead, the probe. If it is refused, too, another one goes later, one a second at most;
-//! if it is answered, the others follow, two at first, and one more with each answer, until none is held back.
+//! if it is answered, the others follow, two at first, and one more with each answer, until none is held back. One of those
+//! that is refused again halves their number, and waits alone: a store may refuse a part of all requests for ever, and
+//! answer the others. Several in a row, and all are held back again.
 //! How many then run beside each other is the [limiter](crate::source::limiter)'s to say.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,9 @@ const LATER_PROBE: Duration = Duration::from_secs(1);
 /// Requests that follow an answered probe at first, and those beside each other when none is held back any more.
 const FIRST_FOLLOWERS: usize = 2;
 const ALL_FOLLOWERS: usize = 32;
+
+/// Followers that are refused one after another, without an answer between them, before all wait.
+const MOST_REFUSED: u32 = 3;
 
 /// So long after a refusal nothing is asked for twice.
 const CALM: Duration = Duration::from_secs(10);
@@ -47,8 +52,17 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    Held { until: Instant, pause: Duration, is_probed: bool },
-    Following { allowed: usize, num_under_way: usize },
+    Held {
+        until: Instant,
+        pause: Duration,
+        is_probed: bool,
+    },
+    /// Those that were refused and wait alone are under way.
+    Following {
+        allowed: usize,
+        num_under_way: usize,
+        num_refused: u32,
+    },
 }
 
 /// What a request is told that wants to go.
@@ -76,7 +90,7 @@ impl Stage {
                 *is_probed = true;
                 Decision::Go(Role::Probe)
             }
-            Self::Following { allowed, num_under_way } if *num_under_way < *allowed => {
+            Self::Following { allowed, num_under_way, .. } if *num_under_way < *allowed => {
                 *num_under_way += 1;
                 Decision::Go(Role::Follower)
             }
@@ -84,8 +98,8 @@ impl Stage {
         }
     }
 
-    /// Takes in that a request of `role` was refused.
-    fn refused(&mut self, role: Role, now: Instant, retry_after: Option<Duration>, random: f64) {
+    /// Takes in that a request of `role` was refused; returns whether it waits alone, and nobody goes in its place.
+    fn refused(&mut self, role: Role, now: Instant, retry_after: Option<Duration>, random: f64) -> bool {
         let hold = |pause: Duration| {
             let wait = retry_after.unwrap_or(pause).max(pause.mul_f64(1.0 + random / 4.0));
             Self::Held { until: now + wait.min(LONGEST), pause, is_probed: false }
@@ -97,18 +111,27 @@ impl Stage {
                 let asked = retry_after.map_or(until, |wait| until.max(now + wait.min(LONGEST)));
                 *self = Self::Held { until: asked, pause, is_probed };
             }
+            Self::Following { allowed, num_under_way, num_refused }
+                if role == Role::Follower && num_refused + 1 < MOST_REFUSED =>
+            {
+                let allowed = (allowed / 2).max(1);
+                *self = Self::Following { allowed, num_under_way, num_refused: num_refused + 1 };
+                return true;
+            }
             Self::Open | Self::Following { .. } => *self = hold(FIRST_PROBE),
         }
+        false
     }
 
     /// Takes in that the store answered a request of `role`.
     fn answered(&mut self, role: Role) {
         match self {
             Self::Held { .. } if role == Role::Probe => {
-                *self = Self::Following { allowed: FIRST_FOLLOWERS, num_under_way: 0 };
+                *self = Self::Following { allowed: FIRST_FOLLOWERS, num_under_way: 0, num_refused: 0 };
             }
-            Self::Following { allowed, num_under_way } if role == Role::Follower => {
+            Self::Following { allowed, num_under_way, num_refused } if role == Role::Follower => {
                 (*allowed, *num_under_way) = (*allowed + 1, num_under_way.saturating_sub(1));
+                *num_refused = 0;
                 if *allowed >= ALL_FOLLOWERS {
                     *self = Self::Open;
                 }
@@ -182,12 +205,13 @@ impl Pace {
         Trouble::new(Kind::Throttled, self.lock().said.clone()).of("store")
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
-        change(&mut state);
+        let changed = change(&mut state);
         self.is_open.store(state.stage == Stage::Open, Ordering::Release);
         drop(state);
         self.changed.notify_waiters();
+        changed
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,14 +232,19 @@ impl Pass<'_> {
         self.role == Role::Probe
     }
 
-    /// Notes that the store refused the request because there are too many.
-    pub(super) fn refused(mut self, retry_after: Option<Duration>, said: String) {
-        let role = std::mem::replace(&mut self.role, Role::Free);
-        self.pace.change(|state| {
+    /// Notes that the store refused the request because there are too many. Returns the pass if the request is to wait
+    /// alone: until it is dropped, nobody goes in its place.
+    pub(super) fn refused(mut self, retry_after: Option<Duration>, said: String) -> Option<Self> {
+        let is_alone = self.pace.change(|state| {
             let now = Instant::now();
-            state.stage.refused(role, now, retry_after, random());
             (state.said, state.refused_at) = (said, Some(now));
+            state.stage.refused(self.role, now, retry_after, random())
         });
+        if is_alone {
+            return Some(self);
+        }
+        self.role = Role::Free;
+        None
     }
 
     /// Notes that the store answered, whatever it said.
@@ -273,6 +302,23 @@ mod tests {
     }
 
     #[test]
+    fn a_follower_that_is_refused_waits_alone_and_several_in_a_row_hold_all_back() {
+        let (now, num_refused) = (Instant::now(), 0);
+        let mut stage = Stage::Following { allowed: 8, num_under_way: 8, num_refused };
+        assert!(stage.refused(Role::Follower, now, None, 0.0));
+        assert_eq!(stage, Stage::Following { allowed: 4, num_under_way: 8, num_refused: 1 });
+        (0..4).for_each(|_| stage.answered(Role::Follower));
+        assert_eq!(stage, Stage::Following { allowed: 8, num_under_way: 4, num_refused });
+        assert!((1..MOST_REFUSED).all(|_| stage.refused(Role::Follower, now, None, 0.0)));
+        assert_eq!(stage.decide(now), Decision::Wait(None), "those that were refused keep their places");
+        assert!(!stage.refused(Role::Follower, now, None, 0.0));
+        assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
+        // The end of its wait changes nothing for the others then.
+        stage.given_up(Role::Follower, now);
+        assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
+    }
+
+    #[test]
     fn a_probe_that_ends_without_an_answer_leaves_its_place_to_another() {
         let (now, mut stage) = (Instant::now(), Stage::Open);
         stage.refused(Role::Free, now, Some(3000 * MS), 0.0);
@@ -289,18 +335,59 @@ mod tests {
             num_waiting in 1usize..500, random in 0.0..1.0f64,
         ) {
             let (start, mut stage, mut num_probes) = (Instant::now(), Stage::Open, 0u32);
-            (0..num_waiting).for_each(|_| stage.refused(Role::Free, start, None, random));
+            (0..num_waiting).for_each(|_| assert!(!stage.refused(Role::Free, start, None, random)));
             for step in 0..60_000 {
                 let now = start + MS * step;
                 for _ in 0..num_waiting.min(5) {
                     if stage.decide(now) == Decision::Go(Role::Probe) {
                         num_probes += 1;
-                        stage.refused(Role::Probe, now + 5 * MS, None, random);
+                        assert!(!stage.refused(Role::Probe, now + 5 * MS, None, random));
                     }
                 }
             }
             prop_assert!((45..=62).contains(&num_probes), "{num_probes}");
         }
+    }
+
+    /// Returns how many of 64 requests at once, of 20 ms each, are answered in ten seconds by a store that refuses every
+    /// `refused`th; those that wait alone wait for 200 ms.
+    fn answered_in_ten_seconds(refused: u32) -> u32 {
+        let (start, mut stage) = (Instant::now(), Stage::Open);
+        let (mut num_asked, mut num_answered, mut num_waiting) = (0, 0, 64);
+        let mut ends: Vec<(u32, Role, bool)> = Vec::new();
+        for step in 0..10_000 {
+            let now = start + MS * step;
+            let (ended, rest): (Vec<_>, Vec<_>) = ends.into_iter().partition(|(end, ..)| *end <= step);
+            ends = rest;
+            for (_, role, was_alone) in ended {
+                num_waiting += 1;
+                if was_alone {
+                    stage.given_up(role, now);
+                    continue;
+                }
+                num_asked += 1;
+                if num_asked % refused > 0 {
+                    num_answered += 1;
+                    stage.answered(role);
+                } else if stage.refused(role, now, None, 0.0) {
+                    num_waiting -= 1;
+                    ends.push((step + 200, role, true));
+                }
+            }
+            while num_waiting > 0
+                && let Decision::Go(role) = stage.decide(now)
+            {
+                num_waiting -= 1;
+                ends.push((step + 20, role, false));
+            }
+        }
+        num_answered
+    }
+
+    #[test]
+    fn a_store_that_refuses_a_part_of_all_requests_for_ever_is_read_on() {
+        let (tenth, half) = (answered_in_ten_seconds(10), answered_in_ten_seconds(2));
+        assert!(tenth > 700 && half > 40, "{tenth}, {half}");
     }
 
     #[test]
@@ -310,12 +397,17 @@ mod tests {
             let (patient, start) = (|| patience(Duration::from_secs(9)), Instant::now());
             let pass = pace.enter(&mut patient()).await.unwrap();
             assert!(pace.is_calm());
-            pass.refused(None, "503".into());
+            assert!(pass.refused(None, "503".into()).is_none());
             assert!(!pace.is_calm());
             let enter = async || pace.enter(&mut patient()).await.unwrap().answered();
             tokio::join!(enter(), enter(), enter());
             assert!(start.elapsed() >= FIRST_PROBE);
-            pace.enter(&mut patient()).await.unwrap().refused(Some(Duration::from_secs(3600)), "503 again".into());
+            let refused = |pass: Pass<'_>| pass.refused(Some(Duration::from_secs(3600)), "503 again".into()).is_some();
+            let mut alone = Vec::new();
+            for _ in 0..MOST_REFUSED {
+                alone.push(refused(pace.enter(&mut patient()).await.unwrap()));
+            }
+            assert_eq!(alone, [true, true, false]);
             let refused = pace.enter(&mut patience(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("503 again"), "{refused}");
         });

@@ -127,14 +127,19 @@ impl Patience {
 
     /// Waits before the next request, after `error`: for a time between the shortest pause and three times the last one.
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
-        self.pause_for(Duration::ZERO, error).await
-    }
-
-    /// Waits as [`Self::pause`] does, for `least` at least.
-    pub(super) async fn pause_for(&mut self, least: Duration, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        let time = self.pause.max(least);
+        self.sleep(self.pause, error).await
+    }
+
+    /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the store
+    /// asked for. How many go at once is for all of them to bear, not for the one that is refused most often.
+    pub(super) async fn rest(&mut self, asked: Option<Duration>, error: Error) -> Result<(), Error> {
+        let time = FIRST_PAUSE.mul_f64(1.0 + 2.0 * random());
+        self.sleep(asked.map_or(time, |asked| asked.max(time)), error).await
+    }
+
+    async fn sleep(&mut self, time: Duration, error: Error) -> Result<(), Error> {
         self.check(time, || error)?;
         self.watch.run(sleep(time)).await;
         Ok(())

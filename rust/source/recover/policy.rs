@@ -80,7 +80,7 @@ impl Policy {
                     self.traffic.throttled();
                 }
                 let Some(_alone) = pass.refused(retry_after, said) else { return Ok(()) };
-                return patience.pause_for(retry_after.unwrap_or_default(), error).await;
+                return patience.rest(retry_after, error).await;
             }
             Kind::Failed | Kind::Wrong => pass.answered(),
             Kind::Broken | Kind::Stalled => drop(pass),

@@ -53,31 +53,38 @@ impl Answer {
     /// `attached` has no columns where only rows were asked for. `is_ordered` says whether their order was.
     pub(crate) fn of_rows(
         snapshot: &Snapshot,
-        rows: &[u64],
+        rows: Vec<u64>,
         attached: RecordBatch,
         is_ordered: bool,
         counts: crate::selection::Report,
     ) -> Result<Self, ArrowError> {
+        let has_columns = attached.num_columns() > 0;
+        if rows.is_sorted() {
+            let selection = Arc::new(Selection::of_rows(snapshot, &rows, counts));
+            return Ok(Self { selection, order: None, attached: has_columns.then_some(attached) });
+        }
+        // There may be as many rows as memory holds: each list is let go of as soon as the next one is made of it.
         let mut places: Vec<usize> = (0..rows.len()).collect();
-        // Mostly they are sorted already.
-        places.sort_by_key(|&place| rows[place]);
-        let is_sorted = places.iter().enumerate().all(|(index, &place)| index == place);
+        places.sort_unstable_by_key(|&place| rows[place]);
         let sorted: Vec<u64> = places.iter().map(|&place| rows[place]).collect();
+        drop(rows);
         let selection = Arc::new(Selection::of_rows(snapshot, &sorted, counts));
-        let order = (is_ordered && !is_sorted).then(|| {
-            let mut order = vec![0; rows.len()];
-            for (kept, &place) in (0_u64..).zip(&places) {
-                order[place] = kept;
+        drop(sorted);
+        let order = is_ordered.then(|| {
+            let mut order: Arc<[u64]> = std::iter::repeat_n(0, places.len()).collect();
+            // Nobody else has it yet.
+            if let Some(order) = Arc::get_mut(&mut order) {
+                for (kept, &place) in (0_u64..).zip(&places) {
+                    order[place] = kept;
+                }
             }
-            Arc::from(order)
+            order
         });
-        let attached = match (attached.num_columns(), is_sorted) {
-            (0, _) => None,
-            (_, true) => Some(attached),
-            (_, false) => {
-                let places = UInt64Array::from_iter_values(places.iter().map(|&place| place as u64));
-                Some(arrow_select::take::take_record_batch(&attached, &places)?)
-            }
+        let attached = if has_columns {
+            let places = UInt64Array::from_iter_values(places.iter().map(|&place| place as u64));
+            Some(arrow_select::take::take_record_batch(&attached, &places)?)
+        } else {
+            None
         };
         Ok(Self { selection, order, attached })
     }

@@ -35,7 +35,10 @@ def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
     plain = f"SELECT {value} AS weight FROM dataset"  # noqa: S608 - it is SQL
     query = f"SELECT CAST({value} AS DOUBLE) AS weight FROM dataset"  # noqa: S608 - it is SQL
     with _in_its_words(plain, expression):
-        kinds = native.sql(plain, {}, {}, []).column_types
+        weighed = native.sql(plain, {}, {}, [])
+    kinds = weighed.column_types
+    if kinds == ["Float64"]:
+        return weighed
     # Brackets that close ours make several columns, which the cast refuses.
     if len(kinds) == 1 and NUMBERS.match(kinds[0]) is None:
         raise QueryError(f"weights: `{expression}` is `{kinds[0]}`, expected a number for each row")

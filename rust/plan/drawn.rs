@@ -16,6 +16,12 @@ use crate::config;
 /// Bytes of a hash that tell one list of weights from another.
 const DIGEST_BYTES: usize = 16;
 
+/// Sums below this are multiplied by [`ENLARGED`]: of a part of them a double keeps fewer digits than a draw has.
+const LEAST_SUM: f64 = f64::MIN_POSITIVE / STEP;
+
+/// A power of two, so that only exponents change.
+const ENLARGED: f64 = f64::from_bits((1023 + 1000) << 52);
+
 /// Of a draw, while an epoch is drawn: its number, and its row.
 const BYTES_OF_DRAW: u64 = 12;
 
@@ -61,6 +67,9 @@ impl Weights {
         }
         if !(sum.is_finite() && sum > 0.0) {
             return Err(format!("all {} rows together weigh {sum}; expected a finite number above 0", sums.len()));
+        }
+        if sum < LEAST_SUM {
+            sums.iter_mut().for_each(|sum| *sum *= ENLARGED);
         }
         let mut digest = [0; DIGEST_BYTES];
         digest.copy_from_slice(&hash.finalize()[..DIGEST_BYTES]);
@@ -276,6 +285,18 @@ mod tests {
         }
         assert!(made.draw(1, 0).ne(made.draw(1, 1)));
         assert!(made.draw(1, 0).ne(made.draw(2, 0)));
+    }
+
+    #[test]
+    fn the_smallest_weights_are_drawn_as_any_others() {
+        let weights = [1.0, 0.0, 2.0, 4.0];
+        let drawn = |least: f64| -> Vec<u64> {
+            Weights::try_new(weights.map(|weight| weight * least), 10_000).unwrap().draw(3, 1).collect()
+        };
+        let expected = drawn(1.0);
+        for least in [f64::from_bits(1), f64::MIN_POSITIVE, LEAST_SUM / 8.0, LEAST_SUM / 4.0, LEAST_SUM] {
+            assert_eq!(drawn(least), expected, "{least:e}");
+        }
     }
 
     #[test]

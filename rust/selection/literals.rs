@@ -4,7 +4,8 @@
 //! digits after the point, an integer as a double: in both cases other numbers than those that stand there. So what is
 //! compared with an integer or a decimal becomes a literal of the same type. Where the type does not hold it, the
 //! comparison becomes one with the number before it: `i < 1.5` is `i <= 1`, and statistics decide it like any other. The
-//! same is done with values of parameters, a double being the number that it is printed as.
+//! same is done with values of parameters, a double being the number that it is printed as. Columns of decimals and of floats
+//! are compared as floats.
 //!
 //! Everywhere else a number stays a double. The text of one that a double does not hold is taken past the planner as
 //! [`WRITTEN`] text that is cast to a double.
@@ -16,12 +17,13 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{
-    Between, BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, binary_expr, lit, not,
+    Between, BinaryExpr, Case, Cast, Expr, ExprSchemable, Operator, TryCast, binary_expr, cast, lit, not,
 };
 use datafusion::sql::sqlparser::ast;
 
 use super::digits::{Grid, Number, Place};
 use super::floats::is_comparison;
+use crate::sql::any;
 
 /// How the text of a number begins that a double does not hold; nobody writes one like this.
 const WRITTEN: &str = "00";
@@ -107,15 +109,17 @@ fn keep(operand: &mut ast::Expr) {
 /// time, makes doubles of large integers, and cuts moments off.
 pub(crate) fn with_known_members(expr: Expr) -> PlanResult<Transformed<Expr>> {
     expr.transform_up(|node| {
-        let members = match &node {
-            Expr::ScalarFunction(call) if call.name() == "array_has" => call.args.first().and_then(members_of),
-            _ => None,
+        let Expr::ScalarFunction(call) = &node else { return Ok(Transformed::no(node)) };
+        let is_any = any::list_and_value(call).is_some();
+        let (list, sought) = match call.args.as_slice() {
+            [list, sought] if is_any || call.name() == "array_has" => (list, sought),
+            _ => return Ok(Transformed::no(node)),
         };
-        let (Some(members), Expr::ScalarFunction(call)) = (members, &node) else { return Ok(Transformed::no(node)) };
-        let Some(sought) = call.args.get(1) else { return Ok(Transformed::no(node)) };
-        Ok(Transformed::yes(match members.is_empty() {
-            true => lit(false),
-            false => Expr::InList(InList::new(Box::new(sought.clone()), members, false)),
+        Ok(Transformed::yes(match members_of(list) {
+            Some(members) if members.is_empty() => lit(false),
+            Some(members) => Expr::InList(InList::new(Box::new(sought.clone()), members, false)),
+            None if is_any => any::is_member(list, sought),
+            None => return Ok(Transformed::no(node)),
         }))
     })
 }
@@ -137,9 +141,13 @@ pub(crate) fn compared_exactly(expr: Expr, schema: &DFSchema) -> PlanResult<Tran
     expr.transform_up(|node| {
         let replaced = match &node {
             Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
-                compared(left, *op, right, schema).or_else(|| compared(right, op.swap().unwrap_or(*op), left, schema))
+                compared(left, *op, right, schema)
+                    .or_else(|| compared(right, op.swap().unwrap_or(*op), left, schema))
+                    .or_else(|| of_columns(left, *op, right, schema))
             }
-            Expr::Between(between) => of_between(between, |column, op, bound| compared(column, op, bound, schema)),
+            Expr::Between(between) => of_between(between, |column, op, bound| {
+                compared(column, op, bound, schema).or_else(|| of_columns(column, op, bound, schema))
+            }),
             Expr::InList(list) => of_list(list, schema),
             Expr::Case(case) => of_case(case, schema),
             Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => {
@@ -233,6 +241,20 @@ fn compared(column: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> O
         (Gt | GtEq, Place::After(before)) => with(Gt, before),
         (Lt | LtEq, Place::Below(least)) => with(Lt, least),
         (Gt | GtEq, Place::Below(least)) => with(GtEq, least),
+        _ => None,
+    }
+}
+
+/// Compares decimals with floats as floats. The engine makes decimals of the floats, of which an infinity and NaN are none.
+fn of_columns(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
+    if matches!(left, Expr::Literal(..)) || matches!(right, Expr::Literal(..)) {
+        return None;
+    }
+    let (of_left, of_right) = (left.get_type(schema).ok()?, right.get_type(schema).ok()?);
+    let as_float = |decimal: &Expr| cast(decimal.clone(), DataType::Float64);
+    match (of_left.is_decimal(), of_right.is_decimal()) {
+        (true, false) if of_right.is_floating() => Some(binary_expr(as_float(left), op, right.clone())),
+        (false, true) if of_left.is_floating() => Some(binary_expr(left.clone(), op, as_float(right))),
         _ => None,
     }
 }
@@ -354,6 +376,9 @@ mod tests {
             ("h >= 16777216.5::DECIMAL(20, 2)", "h >= 16777216.5"),
             ("x > 0.12345678901234567890", "x > 0.12345678901234568"),
             ("x * 1.5 > i", "x * 1.5 > CAST(i AS DOUBLE)"),
+            ("d < x", "CAST(d AS DOUBLE) < x"),
+            ("h <> d", "h <> CAST(d AS DOUBLE)"),
+            ("d BETWEEN x AND 5", "CAST(d AS DOUBLE) >= x AND d <= 5"),
         ] {
             assert_eq!(parsed(written, &[]), parsed(same, &[]), "{written}");
         }

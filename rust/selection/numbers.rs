@@ -158,6 +158,11 @@ impl Operation {
     }
 }
 
+/// Returns an expression that is the same, and that the engine takes for another one.
+pub(crate) fn kept_apart(expr: Expr) -> Expr {
+    Operation::Keep.call(vec![expr])
+}
+
 /// Returns a sum that was computed in a wider type as one of `data_type`; it fails where that does not hold it.
 pub(crate) fn narrowed_sum(sum: Expr, data_type: DataType) -> Expr {
     let function = Narrowed { data_type, signature: Signature::any(1, Volatility::Immutable) };

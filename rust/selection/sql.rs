@@ -31,7 +31,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 use super::passed_over::passed_over;
 use super::{floats, literals, numbers, parser};
 use crate::error::{Error, Result};
-use crate::sql::{Names, Times, compared_in_their_unit};
+use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here};
 use crate::{features, panics};
 
 /// Stack of the thread that parses and plans: virtual memory, touched only as deep as a query nests.
@@ -51,6 +51,9 @@ const DOUBLING: [&str; 2] = ["coalesce", "nvl"];
 
 /// Levels of them within each other, each of which doubles what is planned.
 const MAX_DOUBLED: usize = 16;
+
+/// As many, where the inmost is the first operand of a `BETWEEN`, which becomes two comparisons.
+const MAX_BETWEEN: usize = 12;
 
 /// Nesting depth at which the parser gives up; far above what people write, far below the stack.
 const MAX_NESTING: &str = "300";
@@ -128,6 +131,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     }
     refuse_long_chain(sql, &parsed.expr)?;
     literals::keep_digits(&mut parsed.expr);
+    planned_here(&mut parsed.expr);
     let expr = state.create_logical_expr_from_sql_expr(parsed, &df_schema);
     let expr = expr.and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     let expr = bind(sql, expr, parameters)?;
@@ -322,16 +326,24 @@ pub(crate) fn nests_too_deep(expr: &Expr) -> Option<String> {
                 "`coalesce` nests more than {MAX_DOUBLED} levels deep; write one with all values, `coalesce(a, b, c)`"
             ));
         }
-        let is_doubling = matches!(node, Expr::ScalarFunction(call) if DOUBLING.contains(&call.name()));
+        let is_between = matches!(node, Expr::Between(_));
+        if is_between && num_doubled > MAX_BETWEEN {
+            return Some(format!(
+                "`BETWEEN` nests more than {MAX_BETWEEN} levels deep; write `x >= a AND x <= b`, or nest it less"
+            ));
+        }
         let num_before = pending.len();
         // The walk only collects, so it cannot fail.
         drop(node.apply_children(|child| {
-            pending.push((child, depth + 1, num_doubled + usize::from(is_doubling)));
+            pending.push((child, depth + 1, num_doubled));
             Ok(TreeNodeRecursion::Continue)
         }));
-        if let Some((_, _, of_last)) = pending[num_before..].last_mut() {
-            *of_last = num_doubled;
-        }
+        let operands = &mut pending[num_before..];
+        let num_twice = match node {
+            Expr::ScalarFunction(call) if DOUBLING.contains(&call.name()) => operands.len().saturating_sub(1),
+            _ => usize::from(is_between),
+        };
+        operands.iter_mut().take(num_twice).for_each(|(_, _, num_doubled)| *num_doubled += 1);
     }
     None
 }
@@ -355,13 +367,14 @@ pub(crate) fn session() -> &'static SessionState {
         options.sql_parser.collect_spans = true;
         let mut config = SessionConfig::from(options);
         config = config.set_str("datafusion.sql_parser.recursion_limit", MAX_NESTING);
-        let mut state = SessionStateBuilder::new().with_config(config).with_default_features().build();
-        for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function()]) {
+        let builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let mut state = builder.with_type_planner(Arc::new(Types)).build();
+        for function in crate::sql::vector_functions().iter().chain([crate::sql::cast_function(), &any::function()]) {
             // Nothing of that name is there yet, and nothing else can fail.
             drop(state.register_udf(Arc::clone(function)));
         }
         // It is added to a list, which cannot fail.
-        drop(state.register_expr_planner(Arc::new(Times)));
+        drop(state.register_expr_planner(Arc::new(Operators)));
         state
     })
 }

@@ -10,16 +10,19 @@
 //! ```
 //!
 //! [`table`] is a dataset as a table, [`scan`] reads it, [`sample`] is `TABLESAMPLE`, [`vector`], [`casts`] and
-//! [`function`] are functions, [`parameters`] what stands for a value.
-//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] far or fine dates and times, [`keys`] and
-//! [`windows`] orders that the engine refuses.
+//! [`function`] are functions, [`any`] is `= ANY`, [`parameters`] what stands for a value.
+//! [`aggregates`] are made exact, [`labels`] are names of classes, [`moments`] and [`choices`] far or fine dates and times,
+//! [`keys`] and [`windows`] orders that the engine refuses, [`firsts`] first rows that do not fit in memory.
 //! [`bounds`] are what is too deep or too large to be planned.
 //! [`provider`] is a dataset as a table of somebody else's DataFusion.
 
 mod aggregates;
+pub(crate) mod any;
 mod bounds;
 mod carry;
 mod casts;
+mod choices;
+mod firsts;
 mod function;
 mod held;
 mod keys;
@@ -56,7 +59,7 @@ pub(crate) use self::casts::function as cast_function;
 pub use self::function::{Function, FunctionBody};
 pub(crate) use self::labels::Names;
 pub(crate) use self::moments::compared_in_their_unit;
-pub(crate) use self::operators::Times;
+pub(crate) use self::operators::{Operators, Types, planned_here};
 pub use self::provider::DATAFUSION_VERSION;
 pub use self::run::{QueryStream, Rows};
 use self::table::{DatasetTable, ROW};

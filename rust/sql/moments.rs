@@ -16,6 +16,7 @@ use datafusion::common::{DFSchema, Result as PlanResult, ScalarValue};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::{BinaryExpr, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, not};
 
+use super::choices::{of_call, of_case};
 use crate::selection::literals::{negated_if, of_between};
 use crate::selection::sql::balance;
 
@@ -26,6 +27,8 @@ pub(crate) fn compared_in_their_unit(expr: Expr, schema: &DFSchema) -> PlanResul
             Expr::BinaryExpr(BinaryExpr { left, op, right }) => of_two(left, *op, right, schema),
             Expr::Between(between) => of_between(between, |column, op, bound| compared(column, op, bound, schema)),
             Expr::InList(list) => of_list(list, schema),
+            Expr::Case(case) => of_case(case, schema),
+            Expr::ScalarFunction(call) => of_call(call, schema),
             _ => None,
         };
         Ok(replaced.map_or_else(|| Transformed::no(node), Transformed::yes))
@@ -217,22 +220,47 @@ impl Moment {
             _ => return None,
         };
         let is_instant = zone.is_some() && is_of_its_own_zone(literal);
-        let (value, zone) = match literal_of(literal)? {
-            (text, _) if is_instant => (text.clone(), zone),
-            _ => timestamp_of(literal, zone)?,
+        let (value, own) = match literal_of(literal)? {
+            (text, _) if is_instant => (text.clone(), zone.clone()),
+            _ => timestamp_of(literal, zone.clone())?,
         };
         let counted =
-            |unit| value.cast_to(&DataType::Timestamp(unit, zone.clone())).ok().and_then(|moment| count(&moment));
+            |unit| value.cast_to(&DataType::Timestamp(unit, own.clone())).ok().and_then(|moment| count(&moment));
         let (count, counted_in, is_far) = match counted(TimeUnit::Nanosecond) {
             Some(count) => (count, TimeUnit::Nanosecond, false),
             None => (counted(TimeUnit::Microsecond)?, TimeUnit::Microsecond, true),
         };
-        Some(Self { count, counted_in, of: Clock::Epoch(zone), is_foreign: is_far || is_day || is_instant })
+        // An instant is the same one in every zone.
+        let is_of_another_zone = own.is_some() && zone.is_some() && own != zone;
+        let of = Clock::Epoch(if is_of_another_zone { zone } else { own });
+        Some(Self { count, counted_in, of, is_foreign: is_far || is_day || is_instant || is_of_another_zone })
+    }
+}
+
+/// Returns a date, a moment or a time of day that is written as a value of `data_type`, the type of a moment or a time of day,
+/// if that holds it exactly.
+pub(super) fn of_type(literal: &Expr, data_type: &DataType) -> Option<ScalarValue> {
+    let (written, to) = literal_of(literal)?;
+    if is_text(to.unwrap_or(&written.data_type())) {
+        return None;
+    }
+    let Unit::Of(unit) = unit_of(data_type)? else { return None };
+    let Moment { count, counted_in, of, .. } = Moment::of(literal, data_type)?;
+    let parts = Unit::Of(unit).nanoseconds() / Unit::Of(counted_in).nanoseconds();
+    if parts == 0 || count.rem_euclid(parts) != 0 {
+        return None;
+    }
+    let value = of.at(count.div_euclid(parts), Unit::Of(unit))?;
+    match value.data_type() {
+        held if held == *data_type => Some(value),
+        // What a clock shows in the zone.
+        DataType::Timestamp(_, None) => value.cast_to(data_type).ok(),
+        _ => None,
     }
 }
 
 /// Returns the value of a literal, and the type that it is cast to.
-fn literal_of(expr: &Expr) -> Option<(&ScalarValue, Option<&DataType>)> {
+pub(super) fn literal_of(expr: &Expr) -> Option<(&ScalarValue, Option<&DataType>)> {
     let (expr, to) = match expr {
         Expr::Cast(Cast { expr, field }) => (expr.as_ref(), Some(field.data_type())),
         other => (other, None),

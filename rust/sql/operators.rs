@@ -1,27 +1,85 @@
-//! Comparisons that the engine types as it plans them, before literals are replaced: those of times of day.
+//! What the engine types as it plans it, before literals are replaced: comparisons of times of day, `= ANY`, and the type of an
+//! instant.
 //!
 //! It compares no time of day with one of another unit, and `TIME '12:30:00'` is of nanoseconds. In `WHERE` that is found
 //! after planning; within `NOT`, in a `SELECT` list, in `GROUP BY` and in a join the type is asked for at once.
+//! And `TIMESTAMPTZ` has no zone where a session has none: then an instant would be what a clock in UTC shows, and beside a
+//! column of another zone what one shows there.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{DFSchema, Result as PlanResult};
-use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
-use datafusion::logical_expr::{Expr, ExprSchemable, Operator};
-use datafusion::sql::sqlparser::ast::BinaryOperator;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator, binary_expr};
+use datafusion::sql::sqlparser::ast::{self, BinaryOperator};
 
-use super::moments;
 use super::parameters::value_of;
+use super::{any, moments};
+
+/// Operators that the planner would not ask [`Operators`] about.
+const DISTINCT: &str = "IS DISTINCT FROM";
+const NOT_DISTINCT: &str = "IS NOT DISTINCT FROM";
+
+/// The zone of `TIMESTAMPTZ`.
+const UTC: &str = "+00:00";
+
+/// Has [`Operators`] plan what it would not be asked about, and [`any`] what the planner types too early.
+pub(crate) fn planned_here(node: &mut impl ast::VisitMut) {
+    let _: ControlFlow<()> = ast::visit_expressions_mut(node, |expr| {
+        match expr {
+            ast::Expr::IsDistinctFrom(left, right) => *expr = operator(DISTINCT, left, right),
+            ast::Expr::IsNotDistinctFrom(left, right) => *expr = operator(NOT_DISTINCT, left, right),
+            ast::Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. }
+                if !matches!(**right, ast::Expr::Subquery(_)) =>
+            {
+                *expr = ast::Expr::Function(call(any::NAME, vec![taken(right), taken(left)]));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+}
+
+fn operator(name: &str, left: &mut ast::Expr, right: &mut ast::Expr) -> ast::Expr {
+    let (left, right) = (Box::new(taken(left)), Box::new(taken(right)));
+    ast::Expr::BinaryOp { left, op: BinaryOperator::Custom(name.to_owned()), right }
+}
+
+/// Takes an expression out of its place.
+fn taken(expr: &mut ast::Expr) -> ast::Expr {
+    std::mem::replace(expr, ast::Expr::value(ast::Value::Null))
+}
+
+fn call(name: &str, arguments: Vec<ast::Expr>) -> ast::Function {
+    let args =
+        arguments.into_iter().map(|value| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))).collect();
+    ast::Function {
+        name: ast::Ident::with_quote('"', name).into(),
+        uses_odbc_syntax: false,
+        parameters: ast::FunctionArguments::None,
+        args: ast::FunctionArguments::List(ast::FunctionArgumentList {
+            duplicate_treatment: None,
+            args,
+            clauses: Vec::new(),
+        }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    }
+}
 
 /// Compares times of day in a unit that both sides have.
 #[derive(Debug)]
-pub(crate) struct Times;
+pub(crate) struct Operators;
 
-impl ExprPlanner for Times {
+impl ExprPlanner for Operators {
     fn plan_binary_op(&self, raw: RawBinaryExpr, schema: &DFSchema) -> PlanResult<PlannerResult<RawBinaryExpr>> {
+        let Some(op) = comparison(&raw.op) else { return Ok(PlannerResult::Original(raw)) };
         let compared = || {
-            let op = comparison(&raw.op)?;
             let (left, right) = (bound(&raw.left), bound(&raw.right));
             // A literal, which is mostly on the right, needs no search among the columns.
             let are_times = is_time(&right, schema) && is_time(&left, schema);
@@ -29,8 +87,31 @@ impl ExprPlanner for Times {
         };
         Ok(match compared() {
             Some(compared) => PlannerResult::Planned(compared),
+            None if matches!(raw.op, BinaryOperator::Custom(_)) => {
+                PlannerResult::Planned(binary_expr(raw.left, op, raw.right))
+            }
             None => PlannerResult::Original(raw),
         })
+    }
+}
+
+/// Gives `TIMESTAMPTZ` a zone.
+#[derive(Debug)]
+pub(crate) struct Types;
+
+impl TypePlanner for Types {
+    fn plan_type_field(&self, written: &ast::DataType) -> PlanResult<Option<FieldRef>> {
+        use ast::TimezoneInfo::{Tz, WithTimeZone};
+        let ast::DataType::Timestamp(precision, Tz | WithTimeZone) = written else { return Ok(None) };
+        let unit = match precision {
+            Some(0) => TimeUnit::Second,
+            Some(3) => TimeUnit::Millisecond,
+            Some(6) => TimeUnit::Microsecond,
+            None | Some(9) => TimeUnit::Nanosecond,
+            // Refused by the planner.
+            _ => return Ok(None),
+        };
+        Ok(Some(Arc::new(Field::new("", DataType::Timestamp(unit, Some(UTC.into())), true))))
     }
 }
 
@@ -54,6 +135,8 @@ fn comparison(op: &BinaryOperator) -> Option<Operator> {
         BinaryOperator::LtEq => Operator::LtEq,
         BinaryOperator::Gt => Operator::Gt,
         BinaryOperator::GtEq => Operator::GtEq,
+        BinaryOperator::Custom(name) if name == DISTINCT => Operator::IsDistinctFrom,
+        BinaryOperator::Custom(name) if name == NOT_DISTINCT => Operator::IsNotDistinctFrom,
         _ => return None,
     })
 }

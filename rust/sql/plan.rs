@@ -19,7 +19,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Volatility};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Projection, Volatility};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::prelude::SQLOptions;
 use datafusion::sql::parser::Statement;
@@ -31,6 +31,7 @@ use super::keys::{OrderedOnce, distinct_once};
 use super::labels::Names;
 use super::membership::with_unknown_members;
 use super::moments::compared_in_their_unit;
+use super::operators::planned_here;
 use super::sample::SamplePlanner;
 use super::table::DatasetTable;
 use super::windows::framed_by_peers;
@@ -66,6 +67,7 @@ pub(super) fn plan(dataset: &Dataset, request: &Request) -> Result<Planned> {
             literals::keep_digits(statement.as_mut());
             replacements = replaced(statement.as_ref());
             parameters::bind(statement.as_mut(), &request.parameters).map_err(refused)?;
+            planned_here(statement.as_mut());
         }
         check_tables(&state, &statement, request)?;
         let plan = futures::executor::block_on(state.statement_to_plan(statement)).map_err(failed)?;
@@ -112,7 +114,8 @@ fn replace_literals(plan: LogicalPlan, names: &mut Names) -> PlanResult<LogicalP
             let replaced = numbered.transform_data(|expr| compared_in_their_unit(expr, &schema))?;
             let replaced = replaced.transform_data(|expr| literals::compared_exactly(expr, &schema))?;
             Ok(replaced.update_data(|expr| name.restore(expr)))
-        })
+        })?
+        .map_data(LogicalPlan::recompute_schema)
     })?;
     Ok(replaced.data)
 }
@@ -140,7 +143,43 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         .map_data(LogicalPlan::recompute_schema)?
         .map_data(exact_aggregates)
     })?;
-    Ok(Planned { plan: exact.data, state, classes })
+    Ok(Planned { plan: told_apart(exact.data)?, state, classes })
+}
+
+/// Has each projection differ from the one below it: of two with the same text, as of `SELECT y + 1 AS y FROM (SELECT y + 1 AS y
+/// FROM ...)`, the engine's `optimize_projections` leaves one out.
+fn told_apart(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let told = plan.transform_up_with_subqueries(|node| {
+        let LogicalPlan::Projection(outer) = &node else { return Ok(Transformed::no(node)) };
+        let is_same = projection_below(&outer.input).is_some_and(|inner| inner.expr == outer.expr);
+        let is_plain = |expr: &Expr| matches!(expr, Expr::Column(_));
+        if !is_same || outer.expr.iter().all(is_plain) {
+            return Ok(Transformed::no(node));
+        }
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            if is_plain(&expr) {
+                return Ok(Transformed::no(expr));
+            }
+            let name = names.save(&expr);
+            Ok(Transformed::yes(name.restore(numbers::kept_apart(expr.unalias()))))
+        })?
+        .map_data(LogicalPlan::recompute_schema)
+    })?;
+    Ok(told.data)
+}
+
+/// Returns the next projection below that nothing but filters, orders and limits may be moved away from.
+fn projection_below(mut plan: &LogicalPlan) -> Option<&Projection> {
+    loop {
+        plan = match plan {
+            LogicalPlan::Projection(projection) => return Some(projection),
+            LogicalPlan::Filter(filter) => filter.input.as_ref(),
+            LogicalPlan::Sort(sort) => sort.input.as_ref(),
+            LogicalPlan::Limit(limit) => limit.input.as_ref(),
+            _ => return None,
+        };
+    }
 }
 
 /// Returns a session whose only tables are those of `request`.

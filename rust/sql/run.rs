@@ -24,6 +24,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Sendable
 use datafusion::prelude::SessionConfig;
 use futures::{FutureExt, StreamExt};
 
+use super::firsts::with_large_firsts_sorted;
 use super::held::{Held, too_large};
 use super::plan::{Planned, refuse_changing};
 use super::scan::Scanning;
@@ -101,8 +102,10 @@ impl Running {
 
     fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
         sql::with_large_stack(&self.text, || {
+            let batch_rows = self.state.config().batch_size() as u64;
             futures::executor::block_on(self.state.create_physical_plan(plan))
                 .and_then(with_closed_sorts)
+                .and_then(|plan| with_large_firsts_sorted(plan, self.memory_limit / HALVES, batch_rows))
                 .map_err(|error| self.failed(error))
         })
     }
@@ -180,7 +183,8 @@ impl Running {
         let attached = attached.map_err(|error| self.failed(error.into()))?;
         drop(found);
         let in_order = self.in_order(rows, attached, is_ordered).map_err(|error| self.failed(error.into()))?;
-        let (rows, attached, is_ordered) = in_order;
+        let (mut rows, attached, is_ordered) = in_order;
+        rows.shrink_to_fit();
         let counted = self.metrics.snapshot();
         let report = Report {
             bytes: counted.bytes_fetched,
@@ -196,7 +200,7 @@ impl Running {
             );
             return Err(Error::ManyRows { sql: sql::shortened(&self.text), reason });
         }
-        let answer = Answer::of_rows(dataset.snapshot(), &rows, attached, is_ordered, report)
+        let answer = Answer::of_rows(dataset.snapshot(), rows, attached, is_ordered, report)
             .map_err(|error| self.failed(error.into()))?;
         if answer.memory_bytes() > self.memory_limit {
             return Err(too_large(sql::shortened(&self.text), self.memory_limit, answer.memory_bytes()));

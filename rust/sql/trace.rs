@@ -3,6 +3,8 @@
 //! A column that is a function of the row alone is computed when the row is read, and costs nothing before. One that
 //! comes from another table, or from other rows, is found when the query is answered, and kept.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -12,6 +14,11 @@ use datafusion::logical_expr::{Distinct, Expr, JoinType, LogicalPlan, Volatility
 use super::table::{DatasetTable, ROW};
 use crate::outputs::Origin;
 use crate::query::Dataset;
+use crate::selection::sql;
+
+/// Terms that come of columns which are computed themselves: with more the columns are found as those of other tables are.
+/// `y + y AS y` doubles them in each subquery around it.
+const MAX_TAKEN: usize = 50_000;
 
 /// Returns column `index` of a [carried](super::carry) plan's result as an expression over the columns of the snapshot;
 /// `None` if it is not a function of the row alone.
@@ -51,16 +58,22 @@ pub(super) fn trace_expr(expr: Option<&Expr>, input: &Arc<LogicalPlan>) -> PlanR
     if !is_of_the_row(expr)? {
         return Ok(None);
     }
+    let (mut known, mut num_taken) = (HashMap::new(), 0);
     let mut is_traced = true;
     let traced = expr.clone().unalias().transform_up(|node| {
         Ok(match node {
             Expr::Column(column) => {
                 let place = DFSchema::index_of_column(input.schema(), &column)?;
-                match trace(input, place)? {
-                    Some(traced) => Transformed::yes(traced),
-                    None => {
+                let found = match known.entry(place) {
+                    Entry::Occupied(found) => found.into_mut(),
+                    Entry::Vacant(new) => new.insert(trace(input, place)?.map(|traced| (num_nodes(&traced), traced))),
+                };
+                num_taken += found.as_ref().map_or(0, |(num_nodes, _)| num_nodes - 1);
+                match found {
+                    Some((_, traced)) if num_taken <= MAX_TAKEN => Transformed::yes(traced.clone()),
+                    _ => {
                         is_traced = false;
-                        Transformed::no(Expr::Column(column))
+                        Transformed::new(Expr::Column(column), false, TreeNodeRecursion::Stop)
                     }
                 }
             }
@@ -68,7 +81,17 @@ pub(super) fn trace_expr(expr: Option<&Expr>, input: &Arc<LogicalPlan>) -> PlanR
             other => Transformed::no(other),
         })
     })?;
-    Ok(is_traced.then_some(traced.data))
+    Ok((is_traced && sql::nests_too_deep(&traced.data).is_none()).then_some(traced.data))
+}
+
+fn num_nodes(expr: &Expr) -> usize {
+    let mut num_nodes = 0;
+    // The walk only counts, so it cannot fail.
+    drop(expr.apply(|_| {
+        num_nodes += 1;
+        Ok(TreeNodeRecursion::Continue)
+    }));
+    num_nodes
 }
 
 /// Returns whether an expression gives the same value for the same row, whatever stands around it.

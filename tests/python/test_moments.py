@@ -174,6 +174,20 @@ def test_times_of_day_are_compared_wherever_a_condition_may_stand(times):
     assert pa.table(joined)["id"].to_pylist() == [1]
 
 
+def test_times_of_day_are_compared_where_their_type_is_asked_for_at_once(times):
+    assert _ids(times, "NOT (at IS DISTINCT FROM TIME '12:30:00')") == [1]
+    assert _listed(times, "at IS DISTINCT FROM TIME '12:30:00'") == [True, False, True, True, True]
+    assert _listed(times, "at IS NOT DISTINCT FROM TIME '12:30:00.0000001'") == [False] * 5
+    case = "CASE at WHEN TIME '12:30:00' THEN true WHEN TIME '00:00:00.0000001' THEN true ELSE false END"
+    assert _ids(times, case) == [1]
+    assert _listed(times, case) == [False, True, False, False, False]
+    assert _filtered(times, "coalesce(at, TIME '12:30:00') = TIME '12:30:00'") == [1, 4]
+    assert _filtered(times, "nullif(at, TIME '12:30:00') IS NULL") == [1, 4]
+    for sought in ([dt.time(12, 30), dt.time(12, 30, 0, 1)], [dt.time(12, 30)]):
+        assert _listed(times, "at = ANY($list)", list=sought) == [False, True, False, False, None]
+    assert _listed(times, "NOT at = ANY([TIME '12:30:00', TIME '00:00:00'])") == [False, False, True, True, None]
+
+
 def test_times_of_day_of_two_units_are_compared(tmp_path):
     columns = {"short": pa.array([*TIMES, None], pa.time32("s")), "id": range(len(TIMES) + 1)}
     long = [dt.time(0, 0, 0, 1), dt.time(12, 30), dt.time(12, 30, 0, 999_999), None, dt.time()]
@@ -200,7 +214,7 @@ def test_moments_are_sought_in_lists_of_any_unit(moments):
 
 
 def _filtered(ds: fb.Dataset, condition: str, **parameters: object) -> list[int]:
-    return pa.table(ds.filter(condition, params=parameters).select_columns("id"))["id"].to_pylist()
+    return pa.table(ds.filter(condition, params=parameters or None).select_columns("id"))["id"].to_pylist()
 
 
 DAYS = [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(9999, 12, 31)]
@@ -265,6 +279,43 @@ def test_an_instant_is_the_same_in_every_zone(zone, tmp_path):
             assert _ids(ds, f"at IN ({literal}, TIMESTAMP '2024-02-29 01:00:00Z')") == [1, 12]
             assert _ids(ds, f"at BETWEEN {literal} AND '2024-02-29 13:00:00Z'") == [12, 13]
             assert _listed(ds, f"at <> {literal}") == [*[row != 12 for row in range(24)], None]
+            assert _ids(ds, f"CASE at WHEN {literal} THEN true ELSE false END") == [12]
+            if literal.startswith("'"):
+                # Text is chosen from as text.
+                continue
+            assert _ids(ds, f"nullif(at, {literal}) IS NULL") == [12, 24]
+            assert _ids(ds, f"coalesce(at, {literal}) = {literal}") == [12, 24]
+            assert _ids(ds, f"CASE WHEN at IS NULL THEN {literal} ELSE at END = {literal}") == [12, 24]
+            assert _ids(ds, f"greatest(at, {literal}) = {literal}") == [*range(13), 24]
+            assert _ids(ds, f"least(at, {literal}) = {literal}") == [*range(12, 25)]
+        written = f"TIMESTAMPTZ '{noon}'"
+        assert _ids(ds, f"{written} = ANY([at])") == [12]
+        assert _ids(ds, f"date_trunc('minute', at) = date_trunc('minute', {written})") == [12]
+        both = ds.query(f"SELECT at FROM dataset WHERE id = 12 UNION ALL SELECT {written} AS at")
+        assert pa.table(both)["at"].cast(pa.timestamp("us", "UTC")).to_pylist() == [instants[12]] * 2
+    assert _ids(ds, "CAST(at AS TIMESTAMPTZ) = at") == [*range(24)]
+
+
+def test_moments_may_be_chosen_from(moments):
+    ds, values = moments
+    null, leap = len(values), values.index(NEAR[1])
+    written = f"TIMESTAMP '{NEAR[1]}'"
+    for end in ENDS if FAR[0] in values else ():
+        row = values.index(_midnight(end))
+        assert _ids(ds, f"coalesce(at, TIMESTAMP '{end}') = TIMESTAMP '{end}'") == [row, null]
+        assert _ids(ds, f"nullif(at, TIMESTAMP '{end}') IS NULL") == [row, null]
+        assert _ids(ds, f"CASE at WHEN {written} THEN true WHEN TIMESTAMP '{end}' THEN true END") == sorted([leap, row])
+        assert _ids(ds, f"CASE WHEN at IS NULL THEN TIMESTAMP '{end}' ELSE at END <> TIMESTAMP '{end}'") == [
+            other for other in range(null) if other != row
+        ]
+    assert _ids(ds, f"coalesce(at, {written}) = {written}") == [leap, null]
+    assert _ids(ds, f"nullif(at, {written}) IS NULL") == [leap, null]
+    assert _ids(ds, f"greatest(at, {written}) = {written}") == [*range(leap + 1), null]
+    assert _ids(ds, f"least(at, {written}) >= {written}") == [*range(leap, null + 1)]
+    chosen = pa.table(ds.sql(f"SELECT coalesce(at, {written}) AS at, nullif(at, {written}) AS other FROM dataset"))
+    assert chosen.schema.types == [pa.table(ds).schema.field("at").type] * 2
+    assert chosen["at"].null_count == 0
+    assert chosen["other"].null_count == 2
 
 
 @pytest.mark.parametrize("zone", ZONES)

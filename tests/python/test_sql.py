@@ -538,6 +538,59 @@ def test_a_query_that_does_not_fit_spills_or_says_so(ds: fb.Dataset) -> None:
             pass
 
 
+def test_many_first_rows_of_an_order_spill(tmp_path: Path) -> None:
+    key = np.random.default_rng(2).permutation(400_000)
+    pq.write_table(pa.table({"id": range(len(key)), "key": key}), tmp_path / "rows.parquet", row_group_size=50_000)
+    rows = fb.load_dataset(tmp_path, split="train")
+    sorted_ids = np.argsort(key)
+    for first in (5, 300_000):
+        ordered = rows.sql(f"SELECT id FROM dataset ORDER BY key LIMIT {first}")
+        batch = next(iter(ordered.batches(5, rank=0, world_size=1, memory_limit=16 << 20)))
+        assert pa.record_batch(batch)["id"].to_pylist() == sorted_ids[:5].tolist()
+        both = "SELECT id, key FROM dataset UNION ALL SELECT -1, -1"
+        found = rows.query(f"SELECT id FROM ({both}) ORDER BY key LIMIT {first} OFFSET 1", memory_limit=16 << 20)
+        assert pa.table(found)["id"].to_pylist() == sorted_ids[:first].tolist()
+
+
+@pytest.mark.parametrize("step", ["(y + y) % 7", "coalesce(y, 0)", "y - z"])
+def test_columns_that_are_made_of_columns_are_planned_in_time(ds: fb.Dataset, step: str) -> None:
+    query = "SELECT id, id AS y, id AS z FROM dataset"
+    for _ in range(40):
+        query = f"SELECT id, {step} AS y, z + y % 2 AS z FROM ({query})"
+    made = pa.table(ds.sql(query)).to_pylist()
+    y, z = np.arange(NUM_ROWS), np.arange(NUM_ROWS)
+    for _ in range(40):
+        y, z = {"(y + y) % 7": (y + y) % 7, "coalesce(y, 0)": y, "y - z": y - z}[step], z + np.fmod(y, 2)
+    assert sorted((row["id"], row["y"], row["z"]) for row in made) == list(
+        zip(range(NUM_ROWS), y.tolist(), z.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("columns", ["id, y + 1 AS y", "id, -id - y AS y", "id, y AS y, y + id AS z", "y + 1 AS y, id"])
+def test_a_subquery_within_one_of_the_same_text_is_another(ds: fb.Dataset, columns: str) -> None:
+    query = "SELECT id, id AS y FROM {}"
+    for levels in range(1, 7):
+        query = f"SELECT {columns} FROM ({query})"
+        wanted = expected(query.format("dataset") + " ORDER BY id")
+        both = f"{query.format('dataset')} UNION ALL {query.format('dataset WHERE id < 0')}"
+        found = pa.table(ds.query(f"SELECT * FROM ({both}) ORDER BY id")).to_pylist()
+        assert found == wanted, levels
+        assert pa.table(ds.sql(query.format("dataset"))).to_pylist() == wanted, levels
+
+
+def test_conditions_nest_in_betweens_as_far_as_time_allows(ds: fb.Dataset) -> None:
+    def nested(levels: int) -> str:
+        condition = "id BETWEEN 1 AND 5"
+        for _ in range(levels):
+            condition = f"({condition}) BETWEEN true AND true"
+        return condition
+
+    assert len(ds.filter(nested(8))) == 5
+    for refused in (ds.filter, lambda condition: ds.sql(f"SELECT id FROM dataset WHERE {condition}")):
+        with pytest.raises(fb.QueryError, match="`BETWEEN` nests more than 12 levels deep"):
+            refused(nested(40))
+
+
 @pytest.mark.parametrize("memory_limit", [10, (1 << 20) - 1])
 def test_a_query_needs_a_mebibyte(ds: fb.Dataset, memory_limit: int) -> None:
     with pytest.raises(fb.SettingError, match=rf"memory_limit: expected 1048576 to .*, got {memory_limit}"):

@@ -160,6 +160,51 @@ def test_a_list_is_sought_in_number_by_number(exact: fb.Dataset, name: str, numb
     assert kept(f"{name} IN ({', '.join(f'${v}' for v in each)})", each) == expected
 
 
+@pytest.mark.parametrize(("name", "number", "row"), [("d", 1.0, 4), ("i", 2.0**53, 0), ("u", 0.0, 3)])
+def test_a_condition_that_is_a_column_seeks_in_lists_of_another_type(
+    exact: fb.Dataset, name: str, number: float, row: int
+) -> None:
+    text = f"SELECT {name} = ANY($v) AS found, NOT {name} = ANY($v) AS missed FROM dataset"
+    made = pa.table(exact.sql(text, params={"v": [number, 0.5]}))
+    expected = [None if index == 2 else index == row for index in range(5)]
+    assert made["found"].to_pylist() == expected
+    assert made["missed"].to_pylist() == [None if found is None else not found for found in expected]
+
+
+def test_a_value_that_is_not_in_a_list_with_null_is_unknown(tmp_path: Path) -> None:
+    lists = [[1, None], [2], [], None, [None], [2, 3]]
+    for kind in (pa.list_(pa.int32()), pa.large_list(pa.int32())):
+        ds = dataset(tmp_path, {"id": range(6), "l": pa.array(lists, kind)}, row_group_size=4)
+        assert ids_of(ds.filter("1 = ANY(l)")) == [0]
+        assert ids_of(ds.filter("NOT 1 = ANY(l)")) == [1, 2, 5]
+        assert ids_of(ds.filter("(2 = ANY(l)) IS NULL")) == [0, 3, 4]
+        told = [True, False, False, None, None, False]
+        assert pa.table(ds.sql("SELECT 1 = ANY(l) AS k FROM dataset"))["k"].to_pylist() == told
+    pairs = pa.array([[1, None], [2, 3], None], pa.list_(pa.int32(), 2))
+    ds = dataset(tmp_path, {"id": range(3), "l": pairs})
+    assert pa.table(ds.sql("SELECT 2 = ANY(l) AS k FROM dataset"))["k"].to_pylist() == [None, True, None]
+
+
+def test_decimals_are_compared_with_floats_that_are_no_decimals(tmp_path: Path) -> None:
+    floats = [NAN, INF, -INF, 1.5, 1.25, None]
+    price = decimals("1.50", "1.50", "1.50", "1.50", "1.50", "1.50")
+    for kind in (pa.float64(), pa.float32()):
+        ds = dataset(tmp_path, {"id": range(6), "d": pa.array(price, pa.decimal128(9, 2)), "f": pa.array(floats, kind)})
+        for condition, expected in {
+            "d < f": [0, 1],
+            "f <= d": [2, 3, 4],
+            "d = f": [3],
+            "d <> f": [0, 1, 2, 4],
+            "d BETWEEN f AND 2": [2, 3, 4],
+            "d BETWEEN 1 AND f": [0, 1, 3],
+            "d IS DISTINCT FROM f": [0, 1, 2, 4, 5],
+        }.items():
+            assert ids_of(ds.filter(condition)) == expected, condition
+            assert ids_of(ds.sql(f"SELECT id FROM dataset WHERE {condition}")) == expected, condition
+            listed = pa.table(ds.sql(f"SELECT id FROM (SELECT id, {condition} AS k FROM dataset) WHERE k"))
+            assert ids_of(listed) == expected, condition
+
+
 def test_a_comparison_with_another_number_is_decided_by_statistics(exact: fb.Dataset) -> None:
     for sql, kept in (("tiny > 0.5", 2), ("d >= 1234567890123456.125", 1), ("u < 18446744073709551614.5", 3)):
         facts = exact.filter(sql).explain()

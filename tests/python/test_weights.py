@@ -117,6 +117,16 @@ def test_rows_come_as_often_as_they_weigh(tmp_path: Path) -> None:
     assert abs(found["rare"] - 5000) < 250
 
 
+def test_the_smallest_weights_are_drawn_as_any_others(tmp_path: Path) -> None:
+    least = 5e-324
+    pq.write_table(pa.table({"id": range(3), "tiny": [least, 0.0, 2 * least]}), tmp_path / "rows.parquet")
+    rows = fb.load_dataset(tmp_path, split="train").shuffle(3, weights="tiny", num_samples=9000)
+    counts = Counter(ids_of(rows.batches(100)))
+    assert counts[1] == 0
+    # Six standard deviations of a binomial.
+    assert abs(counts[0] - 3000) < 6 * (9000 * 2 / 9) ** 0.5
+
+
 def test_pages_without_drawn_rows_are_not_read_and_little_memory_changes_nothing(tmp_path: Path) -> None:
     dataset = write_paged(tmp_path)
     few = dataset.shuffle(3, weights="CASE WHEN id % 2000 < 64 THEN 1 ELSE 0 END", num_samples=500)

@@ -1,0 +1,96 @@
+//! Moments and times of day of which one is taken, or sought: by `CASE`, `coalesce`, `nullif`, `greatest` and `least`.
+//!
+//! The engine gives all of them one type. Beside `TIMESTAMP '...'` that is one of nanoseconds, which end in the year 2262: a
+//! column with `'9999-12-31'` in it fails. So what is written takes the type of what stands beside it, where that holds it. And
+//! `CASE x WHEN y` becomes the `CASE WHEN x = y` that it is short for, whose comparisons are [typed here](super::moments).
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow_schema::DataType;
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, binary_expr, lit};
+
+use super::moments::{literal_of, of_two, of_type};
+
+/// Functions that return, or compare, any of their arguments.
+const CHOICES: [&str; 5] = ["coalesce", "nvl", "nullif", "greatest", "least"];
+
+/// Returns a `CASE` whose comparisons and results are of types that hold them.
+pub(super) fn of_case(case: &Case, schema: &DFSchema) -> Option<Expr> {
+    let searched = searched(case, schema);
+    let is_new = searched.is_some();
+    let mut case = searched.unwrap_or_else(|| case.clone());
+    let results: Vec<&Expr> =
+        case.when_then_expr.iter().map(|(_, then)| then).chain(&case.else_expr).map(AsRef::as_ref).collect();
+    let Some(alike) = alike(&results, schema) else { return is_new.then_some(Expr::Case(case)) };
+    let places = case.when_then_expr.iter_mut().map(|(_, then)| then).chain(&mut case.else_expr);
+    places.zip(alike).for_each(|(place, result)| **place = result);
+    Some(Expr::Case(case))
+}
+
+/// Returns a call of one of [`CHOICES`] whose arguments are of a type that holds them.
+pub(super) fn of_call(call: &ScalarFunction, schema: &DFSchema) -> Option<Expr> {
+    if !CHOICES.contains(&call.name()) {
+        return None;
+    }
+    let alike = alike(&call.args.iter().collect::<Vec<_>>(), schema)?;
+    Some(Expr::ScalarFunction(ScalarFunction { func: Arc::clone(&call.func), args: alike }))
+}
+
+/// Returns the `CASE WHEN x = y` of a `CASE x WHEN y` about moments, days or times of day.
+fn searched(case: &Case, schema: &DFSchema) -> Option<Case> {
+    use DataType::{Date32, Date64, Time32, Time64, Timestamp};
+    let sought = case.expr.as_deref()?;
+    let of_sought = sought.get_type(schema).ok()?;
+    if !matches!(of_sought, Timestamp(..) | Date32 | Date64 | Time32(_) | Time64(_)) {
+        return None;
+    }
+    let is_equal = |when: &Expr| {
+        let as_written = || binary_expr(sought.clone(), Operator::Eq, when.clone());
+        of_two(sought, Operator::Eq, when, schema).unwrap_or_else(as_written)
+    };
+    let when_then = case.when_then_expr.iter().map(|(when, then)| (Box::new(is_equal(when)), then.clone())).collect();
+    Some(Case::new(None, when_then, case.else_expr.clone()))
+}
+
+/// Gives literals the type of what stands beside them; `None` where that changes nothing.
+fn alike(values: &[&Expr], schema: &DFSchema) -> Option<Vec<Expr>> {
+    // Most have none, and the types of the others cost time.
+    if !values.iter().any(|value| literal_of(value).is_some()) {
+        return None;
+    }
+    let mut common: Option<DataType> = None;
+    for value in values.iter().filter(|value| !is_literal(value)) {
+        let data_type = value.get_type(schema).ok()?;
+        common = Some(match common {
+            None => data_type,
+            Some(known) => finer(known, data_type)?,
+        });
+    }
+    let common = common?;
+    let typed: Vec<Option<Expr>> = values.iter().map(|value| of_type(value, &common).map(lit)).collect();
+    if typed.iter().all(Option::is_none) {
+        return None;
+    }
+    Some(typed.into_iter().zip(values).map(|(typed, &value)| typed.unwrap_or_else(|| value.clone())).collect())
+}
+
+fn is_literal(value: &Expr) -> bool {
+    matches!(value, Expr::Literal(..)) || literal_of(value).is_some()
+}
+
+/// Returns that one of two types of moments which counts in the finer unit; `None` for any other two.
+fn finer(left: DataType, right: DataType) -> Option<DataType> {
+    if left == right {
+        return Some(left);
+    }
+    let order = match (&left, &right) {
+        (DataType::Timestamp(left, of_left), DataType::Timestamp(right, of_right)) if of_left == of_right => {
+            left.cmp(right)
+        }
+        _ => return None,
+    };
+    Some(if order == Ordering::Less { right } else { left })
+}

@@ -515,7 +515,7 @@ class Dataset:
         if self._shuffle is not None:
             raise SettingError(
                 "row: a shuffled dataset has another order in each epoch, in which `to_torch` and `batches` deliver "
-                "it; ask for rows by number before `shuffle`, or take some at random by "
+                "it, and `to_hf` for a `Trainer`; ask for rows by number before `shuffle`, or take some at random by "
                 "`ds.select(ds.selection().sample(n, seed))`"
             )
         return row_numbers(key, self._evaluate())

@@ -9,7 +9,8 @@ from forebay.exceptions import SettingError
 from forebay.options import check_count
 
 SAME_BATCHES = frozenset({"tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline"})
-"""Names of dimensions over which, by all conventions, batches are the same."""
+"""Names of dimensions over which, by all conventions, batches are the same, alone or within the name of a flattened one:
+accelerate's and torchtitan's `dp_shard_cp` is that over which parameters are sharded, not batches."""
 
 
 def share_of(rank: int, world_size: int, mesh: Any, replicate: int, *, is_detected: bool) -> tuple[int, int]:
@@ -44,9 +45,9 @@ def _coordinate(mesh: Any) -> tuple[int, int]:
     if not hasattr(mesh, "get_coordinate") or not hasattr(mesh, "mesh_dim_names"):
         raise SettingError(f"mesh: expected a `torch.distributed.device_mesh.DeviceMesh`, got {mesh!r}")
     names = tuple(mesh.mesh_dim_names or ())
-    same = [name for name in names if name in SAME_BATCHES]
+    same = [name for name in names if not SAME_BATCHES.isdisjoint(name.split("_"))]
     if same:
-        others = ", ".join(repr(name) for name in names if name not in SAME_BATCHES) or "'dp'"
+        others = ", ".join(repr(name) for name in names if name not in same) or "'dp'"
         raise SettingError(
             f"mesh: batches are the same over the dimension `{same[0]}`; pass those over which they differ: "
             f"mesh[{others}]"

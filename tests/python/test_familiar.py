@@ -127,5 +127,7 @@ def test_a_table_of_datasets_says_how_it_becomes_one_of_arrow(ds):
 
 
 def test_torchs_loader_on_a_shuffled_dataset_says_what_delivers_it(ds):
-    with pytest.raises(fb.SettingError, match="in which `to_torch` and `batches` deliver it"):
+    with pytest.raises(
+        fb.SettingError, match="in which `to_torch` and `batches` deliver it, and `to_hf` for a `Trainer`"
+    ):
         next(iter(torch.utils.data.DataLoader(ds.shuffle(1), batch_size=4)))

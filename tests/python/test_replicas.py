@@ -88,6 +88,7 @@ def test_given_ranks_are_divided_among_replicas(rows: fb.Dataset) -> None:
 
 
 MESH = SimpleNamespace(mesh_dim_names=("dp",), shape=(2,), get_coordinate=lambda: None)
+FLAT = SimpleNamespace(mesh_dim_names=("dp_replicate", "dp_shard_cp"), shape=(2, 2), get_coordinate=lambda: [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,10 @@ MESH = SimpleNamespace(mesh_dim_names=("dp",), shape=(2,), get_coordinate=lambda
         ({"mesh": MESH, "rank": 0, "world_size": 2}, "pass it, or `rank` and `world_size`"),
         ({"mesh": MESH}, "this process is not in the mesh"),
         ({"rank": 0, "world_size": 2, "replicate": 2, "on_error": "skip"}, "use on_error='raise'"),
+        (
+            {"mesh": FLAT},
+            "same over the dimension `dp_shard_cp`; pass those over which they differ: mesh['dp_replicate']",
+        ),
         ({"mesh": "dp"}, "expected a `torch.distributed.device_mesh.DeviceMesh`, got 'dp'"),
     ],
 )

@@ -14,9 +14,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder, StringBuilder};
+use arrow_array::builder::{
+    BinaryBuilder, FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder, StringBuilder,
+};
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type};
-use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StructArray,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::Field;
 use bytes::Bytes;
 use forebay::{Decoders, Io, OpenRequest, Progress, RowSet, Snapshot, Trial};
 use parquet::arrow::ArrowWriter;
@@ -69,6 +75,9 @@ fn kinds() -> Vec<Kind> {
         kind("numbers-snappy", || numbers(100), 40_000, Compression::SNAPPY),
         kind("numbers", || numbers(100), 40_000, Compression::UNCOMPRESSED),
         kind("short-lists-zstd", short_lists, 100_000, zstd),
+        kind("boxes-snappy", boxes, 25_000, Compression::SNAPPY),
+        kind("annotations-snappy", annotations, 25_000, Compression::SNAPPY),
+        kind("images", images, 500, Compression::UNCOMPRESSED),
     ]
 }
 
@@ -297,4 +306,55 @@ fn short_lists() -> Result<RecordBatch, AnyError> {
         lists.append(len != 1);
     }
     Ok(RecordBatch::try_from_iter([("ids", Arc::new(lists.finish()) as ArrayRef)])?)
+}
+
+/// Lists of up to 20 lists of four numbers, some of the outer ones empty.
+fn boxes() -> Result<RecordBatch, AnyError> {
+    let mut noise = Noise(7);
+    let mut lists = ListBuilder::new(ListBuilder::new(Float32Builder::new()));
+    for _ in 0..100_000 {
+        for _ in 0..noise.next() % 21 {
+            (0..4).for_each(|_| lists.values().values().append_value(narrow(noise.part())));
+            lists.values().append(true);
+        }
+        lists.append(true);
+    }
+    Ok(RecordBatch::try_from_iter([("boxes", Arc::new(lists.finish()) as ArrayRef)])?)
+}
+
+/// Lists of up to 20 structs of a label, a score and a flag, each of them NULL now and then.
+fn annotations() -> Result<RecordBatch, AnyError> {
+    let mut noise = Noise(8);
+    let lens: Vec<usize> = (0..100_000).map(|_| usize::try_from(noise.next() % 21)).collect::<Result<_, _>>()?;
+    let num_items = lens.iter().sum();
+    let (mut labels, mut scores, mut flags) = (StringBuilder::new(), Vec::new(), Vec::new());
+    for _ in 0..num_items {
+        labels.append_option((noise.part() > 0.05).then(|| format!("label number {}", word(&mut noise, 1000))));
+        scores.push((noise.part() > 0.05).then(|| noise.part()));
+        flags.push((noise.part() > 0.05).then(|| noise.part() > 0.9));
+    }
+    let scores: PrimitiveArray<Float64Type> = scores.into();
+    let structs = StructArray::try_from(vec![
+        ("label", Arc::new(labels.finish()) as ArrayRef),
+        ("score", Arc::new(scores)),
+        ("is_crowd", Arc::new(BooleanArray::from(flags))),
+    ])?;
+    let item = Arc::new(Field::new("element", structs.data_type().clone(), true));
+    let lists = ListArray::try_new(item, OffsetBuffer::from_lengths(lens), Arc::new(structs), None)?;
+    Ok(RecordBatch::try_from_iter([("annotations", Arc::new(lists) as ArrayRef)])?)
+}
+
+/// Bytes of 20 kB and a path, as `datasets` stores images.
+fn images() -> Result<RecordBatch, AnyError> {
+    let mut noise = Noise(9);
+    let (mut bytes, mut paths) = (BinaryBuilder::new(), StringBuilder::new());
+    for number in 0..2000 {
+        bytes.append_value((0..2500).flat_map(|_| noise.next().to_le_bytes()).collect::<Vec<u8>>());
+        paths.append_value(format!("{number}.jpg"));
+    }
+    let images = StructArray::try_from(vec![
+        ("bytes", Arc::new(bytes.finish()) as ArrayRef),
+        ("path", Arc::new(paths.finish())),
+    ])?;
+    Ok(RecordBatch::try_from_iter([("image", Arc::new(images) as ArrayRef)])?)
 }

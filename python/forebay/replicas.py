@@ -9,8 +9,8 @@ from forebay.exceptions import SettingError
 from forebay.options import check_count
 
 SAME_BATCHES = frozenset({"tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline"})
-"""Names of dimensions over which, by all conventions, batches are the same, alone or within the name of a flattened one:
-accelerate's and torchtitan's `dp_shard_cp` is that over which parameters are sharded, not batches."""
+"""Names of dimensions over which, by all conventions, batches are the same, alone or within the name of a flattened
+one: accelerate's and torchtitan's `dp_shard_cp` is that over which parameters are sharded, not batches."""
 
 
 def share_of(rank: int, world_size: int, mesh: Any, replicate: int, *, is_detected: bool) -> tuple[int, int]:

@@ -175,7 +175,16 @@ pub(crate) fn kinds() -> Vec<(DataType, bool)> {
         DataType::List(item(DataType::Utf8, true)),
         DataType::List(item(DataType::List(item(DataType::Int32, false)), true)),
     ];
-    let kinds = flat.into_iter().chain(nested);
+    let of_one = |data_type, is_nullable| DataType::Struct([item(data_type, is_nullable)].into_iter().collect());
+    let structs = [
+        of_one(DataType::Int32, true),
+        of_one(of_one(DataType::Utf8, true), true),
+        of_one(DataType::List(item(DataType::Int32, true)), true),
+        DataType::List(item(of_one(DataType::Boolean, true), true)),
+        DataType::LargeList(item(DataType::List(item(of_one(DataType::Utf8, true), false)), true)),
+        DataType::List(item(DataType::FixedSizeList(item(DataType::Float32, true), 2), true)),
+    ];
+    let kinds = flat.into_iter().chain(nested).chain(structs);
     kinds.flat_map(|data_type| [(data_type.clone(), true), (data_type, false)]).collect()
 }
 

@@ -39,6 +39,10 @@ fn values(data_type: &DataType, is_nullable: bool) -> ArrayRef {
             let texts = numbers.map(|number| format!("{number:03}"));
             Arc::new(arrow_array::FixedSizeBinaryArray::try_from_iter(texts).unwrap())
         }
+        DataType::Struct(fields) => {
+            let children = fields.iter().map(|field| values(field.data_type(), field.is_nullable())).collect();
+            return Arc::new(arrow_array::StructArray::new(fields.clone(), children, None));
+        }
         DataType::Boolean => {
             Arc::new((0..NUM_ROWS).map(|row| Some(row % 3 == 0)).collect::<arrow_array::BooleanArray>())
         }

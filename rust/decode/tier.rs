@@ -184,7 +184,10 @@ fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(
     // The slots of each depth so far, and the depths of which the level before was one.
     let mut num_slots = vec![0_u32; tiers.len()];
     let mut num_open = 0;
-    for (&rep, &def) in reps.iter().zip(defs) {
+    let innermost = tiers.len();
+    let mut place = 0;
+    while let (Some(&rep), Some(&def)) = (reps.get(place), defs.get(place)) {
+        place += 1;
         let above = usize::from(rep);
         if let Some(list) = above.checked_sub(1) {
             if above > num_open || def < tiers[list].depth.element {
@@ -202,8 +205,14 @@ fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(
             num_slots[depth] += 1;
             num_open = depth + 1;
         }
-        if num_open == tiers.len() {
+        if num_open == innermost {
             validity.push(u64::from(def == value), 1);
+            // Most levels are those of values of a list that goes on.
+            let rest = reps[place..].iter().zip(&defs[place..]);
+            let run = rest.take_while(|(rep, def)| usize::from(**rep) == innermost && **def == value).count();
+            validity.push_same(true, run);
+            num_slots[innermost - 1] += u32::try_from(run).map_err(|_| TOO_LONG)?;
+            place += run;
         }
     }
     for ((tier, present), end) in tiers.iter_mut().zip(present).zip(&num_slots) {

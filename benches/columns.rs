@@ -22,12 +22,12 @@ use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StructArray,
 };
 use arrow_buffer::OffsetBuffer;
-use arrow_schema::Field;
+use arrow_schema::{DataType, Field};
 use bytes::Bytes;
 use forebay::{Decoders, Io, OpenRequest, Progress, RowSet, Snapshot, Trial};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
@@ -47,6 +47,8 @@ struct Kind {
     group_rows: usize,
     codec: Compression,
     dictionary_bytes: usize,
+    /// Integers and texts are stored as differences.
+    has_differences: bool,
 }
 
 const fn kind(
@@ -55,11 +57,12 @@ const fn kind(
     group_rows: usize,
     codec: Compression,
 ) -> Kind {
-    Kind { name, batch, group_rows, codec, dictionary_bytes: 1 << 20 }
+    Kind { name, batch, group_rows, codec, dictionary_bytes: 1 << 20, has_differences: false }
 }
 
 fn kinds() -> Vec<Kind> {
     let zstd = Compression::ZSTD(ZstdLevel::default());
+    let gzip = Compression::GZIP(GzipLevel::default());
     vec![
         kind("tokens", || tokens(50_000), 1000, Compression::UNCOMPRESSED),
         kind("tokens-zstd", || tokens(50_000), 1000, zstd),
@@ -68,8 +71,11 @@ fn kinds() -> Vec<Kind> {
             ..kind("tokens-plain", || tokens(128_000), 1000, Compression::UNCOMPRESSED)
         },
         Kind { dictionary_bytes: 256 << 10, ..kind("tokens-plain-zstd", || tokens(128_000), 1000, zstd) },
+        kind("tokens-gzip", || tokens(50_000), 1000, gzip),
         kind("embeddings-snappy", embeddings, 2000, Compression::SNAPPY),
         kind("text-zstd", text, 4000, zstd),
+        kind("text-gzip", text, 4000, gzip),
+        Kind { has_differences: true, ..kind("text-differences", text, 4000, Compression::UNCOMPRESSED) },
         kind("text", text, 4000, Compression::UNCOMPRESSED),
         kind("labels-snappy", labels, 100_000, Compression::SNAPPY),
         kind("numbers-snappy", || numbers(100), 40_000, Compression::SNAPPY),
@@ -77,6 +83,7 @@ fn kinds() -> Vec<Kind> {
         kind("short-lists-zstd", short_lists, 100_000, zstd),
         kind("boxes-snappy", boxes, 25_000, Compression::SNAPPY),
         kind("annotations-snappy", annotations, 25_000, Compression::SNAPPY),
+        Kind { has_differences: true, ..kind("events-differences", events, 100_000, Compression::SNAPPY) },
         kind("images", images, 500, Compression::UNCOMPRESSED),
     ]
 }
@@ -189,12 +196,20 @@ fn copy(num_bytes: usize, times: usize) -> Result<(), AnyError> {
 
 fn write(kind: &Kind) -> Result<Vec<u8>, AnyError> {
     let batch = (kind.batch)()?;
-    let properties = WriterProperties::builder()
+    let mut properties = WriterProperties::builder()
         .set_compression(kind.codec)
         .set_max_row_group_row_count(Some(kind.group_rows))
-        .set_dictionary_page_size_limit(kind.dictionary_bytes)
-        .build();
-    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
+        .set_dictionary_page_size_limit(kind.dictionary_bytes);
+    for field in batch.schema_ref().fields().iter().filter(|_| kind.has_differences) {
+        let encoding = match field.data_type() {
+            DataType::Utf8 => Encoding::DELTA_LENGTH_BYTE_ARRAY,
+            DataType::Int64 => Encoding::DELTA_BINARY_PACKED,
+            _ => Encoding::PLAIN,
+        };
+        let path = field.name().as_str().into();
+        properties = properties.set_dictionary_enabled(false).set_column_encoding(path, encoding);
+    }
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build()))?;
     writer.write(&batch)?;
     Ok(writer.into_inner()?)
 }
@@ -306,6 +321,25 @@ fn short_lists() -> Result<RecordBatch, AnyError> {
         lists.append(len != 1);
     }
     Ok(RecordBatch::try_from_iter([("ids", Arc::new(lists.finish()) as ArrayRef)])?)
+}
+
+/// Moments that ascend, ids of whom they are of, and short texts.
+fn events() -> Result<RecordBatch, AnyError> {
+    let mut noise = Noise(10);
+    let (mut moments, mut ids, mut texts) = (Vec::new(), Vec::new(), StringBuilder::new());
+    let mut moment = 1_700_000_000_000_000;
+    for _ in 0..400_000 {
+        moment += i64::try_from(noise.next() % 5_000_000)?;
+        moments.push(moment);
+        ids.push(i64::from(word(&mut noise, 1_000_000)));
+        texts.append_value(format!("event {:x}", noise.next() % 100_000));
+    }
+    let (moments, ids): (PrimitiveArray<Int64Type>, PrimitiveArray<Int64Type>) = (moments.into(), ids.into());
+    Ok(RecordBatch::try_from_iter([
+        ("moment", Arc::new(moments) as ArrayRef),
+        ("id", Arc::new(ids)),
+        ("event", Arc::new(texts.finish())),
+    ])?)
 }
 
 /// Lists of up to 20 lists of four numbers, some of the outer ones empty.

@@ -124,7 +124,7 @@ impl WantedRows {
         &self,
         roots: &[usize],
         fetched: &Fetched,
-        mut each: impl FnMut(usize, &Claims<'_>) -> Result<()>,
+        mut each: impl FnMut(usize, &mut Claims<'_>) -> Result<()>,
     ) -> Result<()> {
         let fragment = self.snapshot.fragment(self.row_group);
         let mut unpacked_bytes = 0_u64;
@@ -133,12 +133,12 @@ impl WantedRows {
                 let fetched = fetched.ranges.iter().zip(&fetched.bodies);
                 let is_in_part = *self.set != RowSet::All;
                 let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, is_in_part, self.memory_bytes);
-                let claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
+                let mut claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
                 unpacked_bytes = unpacked_bytes.saturating_add(claims.unpacked_bytes());
                 if unpacked_bytes > self.memory_bytes {
                     return Err(self.too_large(root, "pages out of their compression"));
                 }
-                each(root, &claims)?;
+                each(root, &mut claims)?;
             }
         }
         Ok(())
@@ -186,7 +186,8 @@ impl ParquetColumns {
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
         let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
         rows.check_pages(&roots, &fetched, |root, claims| {
-            claims.check_levels().map_err(|said| rows.column_error(root, damaged(&said)))?;
+            let checked = claims.check_memory().and_then(|()| claims.check_levels());
+            checked.map_err(|said| rows.column_error(root, damaged(&said)))?;
             // As a dictionary it stays as small as it is.
             if matches!(schema.field(root).data_type(), DataType::Dictionary(..)) {
                 return Ok(());

@@ -9,7 +9,7 @@ use arrow_schema::DataType;
 use simdutf8::basic::from_utf8;
 
 use super::header::Encoding;
-use super::values::{NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number};
+use super::values::{NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 const TOO_LONG: Misfit = Misfit("values have more bytes than offsets can count");
@@ -135,6 +135,10 @@ impl BinaryValues {
 }
 
 impl Values for BinaryValues {
+    fn stored(&self) -> Stored {
+        Stored::Any
+    }
+
     fn set_dictionary(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
         (self.dictionary, self.starts) = (Vec::new(), Vec::new());
         let believable = num_values.min(page.len() / size_of::<u32>());

@@ -98,9 +98,7 @@ impl FilePages {
             let (fields, header_bytes) = Fields::parse(&header)?;
             let page = start + header_bytes as u64;
             at = page.checked_add(fields.stored_bytes()? as u64).filter(|end| *end <= range.end)?;
-            // Those are looked at before they are decoded.
-            let is_small = num_pages.saturating_sub(SMALL_PAGES) * least_bytes > at - range.start;
-            if is_small || fields.lengths().is_some() {
+            if num_pages.saturating_sub(SMALL_PAGES) * least_bytes > at - range.start {
                 return None;
             }
             pages.push(FilePage { header, range: page..at });

@@ -50,7 +50,6 @@ pub(crate) struct Claims<'a> {
     dictionary: Option<Dictionary<'a>>,
     /// What a text may come to that repeats the beginning of the one before.
     longest_repeated: u64,
-    scratch: Scratch,
 }
 
 /// A page of the values that others number.
@@ -90,7 +89,6 @@ impl<'a> Claims<'a> {
             largest_bytes: 0,
             dictionary: None,
             longest_repeated: 0,
-            scratch: Scratch::default(),
         };
         let (mut starts, mut fetched_bytes) = (Vec::new(), 0);
         for (range, body) in fetched.filter(|(range, _)| chunk.start <= range.start && range.end <= chunk.end) {
@@ -152,9 +150,6 @@ impl<'a> Claims<'a> {
         // What is not compressed stays where it was fetched.
         let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
         let unpacked_bytes = if is_compressed { unpacked_bytes } else { stored_bytes };
-        if is_compressed && !self.is_as_claimed(fields, stored, unpacked_bytes) {
-            return Err(format!("a page unpacks to more than the {unpacked_bytes} bytes that it claims"));
-        }
         match fields.page_type() {
             Some(DATA_PAGE | DATA_PAGE_V2) => {
                 self.num_values += num_values as u64;
@@ -163,11 +158,8 @@ impl<'a> Claims<'a> {
                 }
                 self.check_claim(fields, stored, num_values, start)?;
                 let mut page_bytes = if is_compressed { unpacked_bytes as u64 } else { 0 };
-                if let Some(lengths) = fields.lengths() {
+                if fields.lengths().is_some() {
                     page_bytes = page_bytes.saturating_add(num_values as u64 * LENGTH_BYTES);
-                    if page_bytes <= self.memory_bytes {
-                        self.check_lengths(lengths, fields, stored, unpacked_bytes, num_values)?;
-                    }
                 }
                 self.largest_bytes = self.largest_bytes.max(page_bytes);
             }
@@ -219,22 +211,34 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Looks at the lengths that a data page begins with. Whether it unpacks is seen by who decodes it.
-    fn check_lengths(
-        &mut self,
-        lengths: Lengths,
-        fields: &Fields,
-        stored: &[u8],
-        unpacked_bytes: usize,
-        num_values: usize,
-    ) -> Result<(), String> {
-        let opened = open(self.column, &mut self.scratch, fields, stored, unpacked_bytes);
-        let Some((_, values)) = opened.filter(|(_, values)| !values.is_empty()) else { return Ok(()) };
-        let (first, rest) = delta::longest(values, num_values)?;
-        if lengths == Lengths::OfPrefixesAndTexts {
-            let (second, _) = delta::longest(rest, num_values)?;
-            self.longest_repeated = self.longest_repeated.max(u64::from(first) + u64::from(second));
+    /// Refuses pages that the `parquet` crate would take more memory for than they claim: those that unpack to more, and
+    /// lengths of texts that are more than these.
+    ///
+    /// # Errors
+    ///
+    /// Says what cannot be.
+    pub(crate) fn check_memory(&mut self) -> Result<(), String> {
+        if self.column.compression() != Compression::UNCOMPRESSED {
+            let claimed = |fields: &Fields| fields.unpacked_bytes().unwrap_or(0);
+            let larger = self.pages().find(|(_, fields, stored)| !self.is_as_claimed(fields, stored, claimed(fields)));
+            if let Some((_, fields, _)) = larger {
+                return Err(format!("a page unpacks to more than the {} bytes that it claims", claimed(&fields)));
+            }
         }
+        let (mut scratch, mut longest_repeated) = (Scratch::default(), 0);
+        for (_, fields, stored) in self.data_pages() {
+            let Some(lengths) = fields.lengths() else { continue };
+            let num_values = fields.num_values().unwrap_or(0);
+            // Whether it unpacks is for the decoder to say.
+            let opened = open(self.column, &mut scratch, &fields, stored, fields.unpacked_bytes().unwrap_or(0));
+            let Some((_, values)) = opened.filter(|(_, values)| !values.is_empty()) else { continue };
+            let (first, rest) = delta::longest(values, num_values)?;
+            if lengths == Lengths::OfPrefixesAndTexts {
+                let (second, _) = delta::longest(rest, num_values)?;
+                longest_repeated = longest_repeated.max(u64::from(first) + u64::from(second));
+            }
+        }
+        self.longest_repeated = longest_repeated;
         Ok(())
     }
 
@@ -265,7 +269,8 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns about the bytes that texts which are stored once may come to, at most, for each of `num_rows`; looks at them
-    /// only where that may be too many.
+    /// only where that may be too many. Those that repeat the beginning of the one before are looked at by
+    /// [`Self::check_memory`].
     pub(crate) fn text_bytes(&self, num_rows: u64) -> u64 {
         if self.column.column_type() != PhysicalType::BYTE_ARRAY {
             return 0;
@@ -389,7 +394,11 @@ impl<'a> Claims<'a> {
 
     /// Returns the data pages that are here, with what is stored of each, and where they begin.
     fn data_pages(&self) -> impl Iterator<Item = (u64, Fields, &'a [u8])> {
-        let pages = self.parts.iter().flat_map(|(start, part)| {
+        self.pages().filter(|(_, fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
+    }
+
+    fn pages(&self) -> impl Iterator<Item = (u64, Fields, &'a [u8])> {
+        self.parts.iter().flat_map(|(start, part)| {
             let mut rest = *part;
             // All was read before.
             std::iter::from_fn(move || {
@@ -399,8 +408,7 @@ impl<'a> Claims<'a> {
                 rest = after;
                 Some((page, fields, stored))
             })
-        });
-        pages.filter(|(_, fields, _)| matches!(fields.page_type(), Some(DATA_PAGE | DATA_PAGE_V2)))
+        })
     }
 }
 

@@ -17,7 +17,7 @@ const MOST_BY_SNAPPY: usize = 32;
 const MOST_BY_LZ4: usize = 256;
 
 /// Bytes that brotli takes in at once.
-const BUFFER_BYTES: usize = 4096;
+const BUFFER_BYTES: usize = 1 << 16;
 
 /// What gzip makes of a byte at most.
 const MOST_BY_GZIP: u64 = 1032;
@@ -44,8 +44,12 @@ pub(super) fn is_at_most(compression: Compression, stored: &[u8], num_bytes: usi
 pub(super) enum Codec {
     Uncompressed,
     Snappy,
+    Gzip,
+    Brotli,
     Zstd,
     Lz4Raw,
+    /// What was called LZ4 before, whichever it is.
+    OldLz4,
 }
 
 impl Codec {
@@ -54,9 +58,12 @@ impl Codec {
         match compression {
             Compression::UNCOMPRESSED => Some(Self::Uncompressed),
             Compression::SNAPPY => Some(Self::Snappy),
+            Compression::GZIP(_) => Some(Self::Gzip),
+            Compression::BROTLI(_) => Some(Self::Brotli),
             Compression::ZSTD(_) => Some(Self::Zstd),
             Compression::LZ4_RAW => Some(Self::Lz4Raw),
-            _ => None,
+            Compression::LZ4 => Some(Self::OldLz4),
+            Compression::LZO => None,
         }
     }
 }
@@ -67,8 +74,9 @@ pub(crate) struct Scratch {
     /// A page as it was read from a file.
     pub(super) stored: Vec<u8>,
     page: Vec<u8>,
-    /// The values of a page, put together of streams.
-    pub(super) joined: Vec<u8>,
+    /// The values of a page that were not plain.
+    pub(super) plain: Vec<u8>,
+    gzip: Option<libdeflater::Decompressor>,
     zstd: Option<Decompressor<'static>>,
 }
 
@@ -91,15 +99,10 @@ impl Scratch {
         stored: &'s [u8],
         num_bytes: usize,
     ) -> Option<&'s [u8]> {
-        self.page.clear();
-        let mut read = |reader: &mut dyn Read| reader.take(num_bytes as u64).read_to_end(&mut self.page).ok().map(drop);
-        match compression {
-            Compression::UNCOMPRESSED => return Some(stored),
-            Compression::GZIP(_) => read(&mut MultiGzDecoder::new(stored))?,
-            Compression::BROTLI(_) => read(&mut brotli::Decompressor::new(stored, BUFFER_BYTES))?,
-            Compression::LZ4 => self.page = old_lz4(stored, num_bytes)?,
-            _ => self.unpack(Codec::of(compression)?, stored, num_bytes).ok()?,
+        if compression == Compression::UNCOMPRESSED {
+            return Some(stored);
         }
+        self.unpack(Codec::of(compression)?, stored, num_bytes).ok()?;
         Some(&self.page)
     }
 
@@ -111,19 +114,18 @@ impl Scratch {
         all_bytes: usize,
         num_bytes: usize,
     ) -> Option<&'s [u8]> {
-        match compression {
-            Compression::GZIP(_) | Compression::BROTLI(_) => {
-                self.unpack_any(compression, stored, num_bytes.min(all_bytes))
-            }
-            // A few blocks of it, into memory that is taken each time.
-            Compression::ZSTD(_) if num_bytes < all_bytes / 2 => {
-                self.page.clear();
-                let decoder = zstd::stream::read::Decoder::with_buffer(stored).ok()?;
-                decoder.take(num_bytes as u64).read_to_end(&mut self.page).ok()?;
-                Some(&self.page)
-            }
-            _ => self.unpack_any(compression, stored, all_bytes),
+        if num_bytes >= all_bytes / 2 {
+            return self.unpack_any(compression, stored, all_bytes);
         }
+        // A few blocks of it, by a decoder that takes its memory each time.
+        match compression {
+            Compression::GZIP(_) => self.read(num_bytes, MultiGzDecoder::new(stored)),
+            Compression::BROTLI(_) => self.read(num_bytes, brotli::Decompressor::new(stored, BUFFER_BYTES)),
+            Compression::ZSTD(_) => self.read(num_bytes, zstd::stream::read::Decoder::with_buffer(stored).ok()?),
+            _ => return self.unpack_any(compression, stored, all_bytes),
+        }
+        .ok()?;
+        Some(&self.page)
     }
 
     /// Unpacks `stored`, which must be of exactly `num_bytes`.
@@ -143,6 +145,19 @@ impl Scratch {
                 self.resize(num_bytes)?;
                 snap::raw::Decoder::new().decompress(stored, &mut self.page).map_err(|_| CORRUPT)?
             }
+            Codec::Gzip => {
+                if num_bytes as u64 / MOST_BY_GZIP > stored.len() as u64 {
+                    return Err(CORRUPT);
+                }
+                match self.unpack_member(stored, num_bytes)? {
+                    Some(unpacked) => unpacked,
+                    // Several members, or none.
+                    None => self.read(num_bytes + 1, MultiGzDecoder::new(stored)).map_err(|_| CORRUPT)?,
+                }
+            }
+            Codec::Brotli => {
+                self.read(num_bytes + 1, brotli::Decompressor::new(stored, BUFFER_BYTES)).map_err(|_| CORRUPT)?
+            }
             Codec::Zstd => {
                 self.page.clear();
                 self.page.try_reserve(num_bytes).map_err(|_| Misfit::MEMORY)?;
@@ -159,8 +174,31 @@ impl Scratch {
                 self.resize(num_bytes)?;
                 lz4_flex::block::decompress_into(stored, &mut self.page).map_err(|_| CORRUPT)?
             }
+            Codec::OldLz4 => {
+                self.page = old_lz4(stored, num_bytes).ok_or(CORRUPT)?;
+                self.page.len()
+            }
         };
         if unpacked == num_bytes { Ok(()) } else { Err(CORRUPT) }
+    }
+
+    /// Unpacks the member of gzip that `stored` is, at once and faster than by parts; `None` where it is anything else.
+    fn unpack_member(&mut self, stored: &[u8], num_bytes: usize) -> Fit<Option<usize>> {
+        // What it comes to is at the end of it.
+        let told = stored.last_chunk().map(|told| u32::from_le_bytes(*told) as usize);
+        if told != Some(num_bytes) {
+            return Ok(None);
+        }
+        self.resize(num_bytes)?;
+        let gzip = self.gzip.get_or_insert_with(libdeflater::Decompressor::new);
+        let unpacked = gzip.gzip_decompress(stored, &mut self.page);
+        Ok(unpacked.ok().filter(|unpacked| *unpacked == num_bytes))
+    }
+
+    /// Reads `num_bytes` at most; returns how many.
+    fn read(&mut self, num_bytes: usize, reader: impl Read) -> io::Result<usize> {
+        self.page.clear();
+        reader.take(num_bytes as u64).read_to_end(&mut self.page)
     }
 
     fn resize(&mut self, num_bytes: usize) -> Fit<()> {
@@ -175,7 +213,7 @@ impl Scratch {
 fn old_lz4(stored: &[u8], num_bytes: usize) -> Option<Vec<u8>> {
     let of_frames = || {
         let mut page = Vec::new();
-        FrameDecoder::new(stored).take(num_bytes as u64).read_to_end(&mut page).ok()?;
+        FrameDecoder::new(stored).take(num_bytes as u64 + 1).read_to_end(&mut page).ok()?;
         Some(page)
     };
     of_hadoop(stored, num_bytes).or_else(of_frames).or_else(|| of_block(stored, num_bytes))

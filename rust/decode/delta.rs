@@ -1,17 +1,148 @@
-//! Lengths of texts that are stored as differences: `DELTA_BINARY_PACKED`, as `DELTA_LENGTH_BYTE_ARRAY` and
-//! `DELTA_BYTE_ARRAY` begin.
+//! Numbers that are stored as differences: `DELTA_BINARY_PACKED`. `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY` begin with
+//! such, which are lengths of texts.
 //!
-//! The `parquet` crate decodes them, after it has taken memory for as many as there are said to be, and for texts that
-//! repeat the beginning of the one before as often as they say. So they are looked at before.
+//! The `parquet` crate takes memory for as many lengths as there are said to be, and for texts that repeat the beginning of
+//! the one before as often as they say. So they are looked at before.
 //! See <https://github.com/apache/parquet-format/blob/master/Encodings.md>.
 
-use super::bits::word_at;
+use arrow_buffer::ArrowNativeType;
 
-/// A length has 32 bits.
-const MAX_WIDTH: u8 = 32;
+use super::bits::word_at;
+use super::hybrid::unpack;
+
+/// Numbers that are unpacked at once; blocks have a multiple of so many.
+const STEP: usize = 128;
+
+/// Blocks have parts, each of a multiple of so many numbers.
+const PART_STEP: u64 = 32;
 
 /// What is said about a page's lengths that cannot be.
 const MALFORMED: &str = "lengths of texts are malformed";
+
+/// The bits of a number.
+pub(super) trait Number: ArrowNativeType {
+    const BITS: u8;
+
+    /// Returns the bits of a signed number, if they are enough.
+    fn of(signed: i64) -> Option<Self>;
+
+    /// Adds numbers, which wrap.
+    fn plus(self, other: Self) -> Self;
+
+    /// Unpacks numbers of `width` bits, from the number `first` of `packed` on, a multiple of eight; those beyond it are 0.
+    fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [Self]);
+}
+
+impl Number for u32 {
+    const BITS: u8 = 32;
+
+    fn of(signed: i64) -> Option<Self> {
+        i32::try_from(signed).ok().map(i32::cast_unsigned)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [Self]) {
+        unpack(packed, width, first, out);
+    }
+}
+
+impl Number for u64 {
+    const BITS: u8 = 64;
+
+    fn of(signed: i64) -> Option<Self> {
+        Some(signed.cast_unsigned())
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    fn unpack(packed: &[u8], width: usize, first: usize, out: &mut [Self]) {
+        /// What a word of them holds for certain, wherever it begins.
+        const HALF: usize = 32;
+        if width <= HALF {
+            let mut halves = [0; STEP];
+            let halves = &mut halves[..out.len()];
+            unpack(packed, width, first, halves);
+            out.iter_mut().zip(halves).for_each(|(number, half)| *number = u64::from(*half));
+            return;
+        }
+        let (low, high) = (u64::MAX >> HALF, u64::MAX >> (2 * HALF - (width - HALF)));
+        for (place, number) in out.iter_mut().enumerate() {
+            let bit = (first + place) * width;
+            *number = word_at(packed, bit) & low | (word_at(packed, bit + HALF) & high) << HALF;
+        }
+    }
+}
+
+/// What numbers begin with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    part_len: usize,
+    num_parts: usize,
+    pub(super) num_numbers: u64,
+    first: i64,
+}
+
+impl Header {
+    /// Parses the header that `bytes` begin with, and returns it with what follows it; `None` where it is none.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let mut rest = bytes;
+        let (block_len, num_parts) = (varint(&mut rest)?, varint(&mut rest)?);
+        let (num_numbers, first) = (varint(&mut rest)?, of_zigzag(varint(&mut rest)?));
+        let part_len = block_len.checked_div(num_parts)?;
+        if block_len % (4 * PART_STEP) > 0 || block_len % num_parts > 0 || part_len % PART_STEP > 0 {
+            return None;
+        }
+        let (part_len, num_parts) = (usize::try_from(part_len).ok()?, usize::try_from(num_parts).ok()?);
+        Some((Self { part_len, num_parts, num_numbers, first }, rest))
+    }
+
+    /// Hands out the numbers whose blocks `rest` begins with, some at a time; returns what follows them.
+    pub(super) fn read<T: Number>(self, mut rest: &[u8], mut each: impl FnMut(&[T])) -> Option<&[u8]> {
+        let Self { part_len, num_parts, num_numbers, first } = self;
+        let mut last = T::of(first)?;
+        let Some(left) = usize::try_from(num_numbers).ok()?.checked_sub(1) else { return Some(rest) };
+        each(&[last]);
+        let (mut left, mut block) = (left, [T::default(); STEP]);
+        while left > 0 {
+            let least = T::of(of_zigzag(varint(&mut rest)?))?;
+            let (widths, mut parts) = rest.split_at_checked(num_parts)?;
+            for &width in widths {
+                if left == 0 {
+                    break;
+                }
+                if width > T::BITS {
+                    return None;
+                }
+                let (len, width) = (left.min(part_len), usize::from(width));
+                let part_bytes = part_len.checked_mul(width)?.div_ceil(8).min(parts.len());
+                if len.checked_mul(width)? > part_bytes * 8 {
+                    return None;
+                }
+                for from in (0..len).step_by(STEP) {
+                    let block = &mut block[..STEP.min(len - from)];
+                    T::unpack(parts, width, from, block);
+                    for number in &mut *block {
+                        last = last.plus(least.plus(*number));
+                        *number = last;
+                    }
+                    each(block);
+                }
+                left -= len;
+                parts = &parts[part_bytes..];
+            }
+            if part_len == 0 {
+                return None;
+            }
+            rest = parts;
+        }
+        Some(rest)
+    }
+}
 
 /// Returns the longest of the lengths that `bytes` begin with, and what follows them. No more than `most` may be claimed.
 ///
@@ -20,7 +151,7 @@ const MALFORMED: &str = "lengths of texts are malformed";
 /// Says what cannot be.
 pub(super) fn longest(bytes: &[u8], most: usize) -> Result<(u32, &[u8]), String> {
     let mut longest = 0;
-    let rest = read(bytes, most, |length| longest = longest.max(length))?;
+    let rest = read(bytes, most, |lengths| longest = lengths.iter().copied().map(length).fold(longest, u32::max))?;
     Ok((longest, rest))
 }
 
@@ -30,63 +161,22 @@ pub(super) fn longest(bytes: &[u8], most: usize) -> Result<(u32, &[u8]), String>
 ///
 /// Says what cannot be.
 pub(super) fn lengths(bytes: &[u8], most: usize) -> Result<(Vec<u32>, &[u8]), String> {
-    let mut lengths = Vec::new();
-    let rest = read(bytes, most, |length| lengths.push(length))?;
-    Ok((lengths, rest))
+    let mut all = Vec::new();
+    let rest = read(bytes, most, |lengths| all.extend(lengths.iter().copied().map(length)))?;
+    Ok((all, rest))
 }
 
-fn read(bytes: &[u8], most: usize, each: impl FnMut(u32)) -> Result<&[u8], String> {
-    let mut rest = bytes;
-    let mut number = || varint(&mut rest).ok_or_else(|| MALFORMED.to_owned());
-    let (block_len, num_parts, num_lengths, first) = (number()?, number()?, number()?, number()?);
-    if num_lengths > most as u64 {
-        return Err(format!("a page claims {num_lengths} lengths of {most} texts"));
-    }
-    deltas(rest, [block_len, num_parts, num_lengths, first], each).ok_or_else(|| MALFORMED.to_owned())
+/// Returns a length of 32 bits; the crate refuses negative ones.
+fn length(bits: u32) -> u32 {
+    if bits > i32::MAX.cast_unsigned() { 0 } else { bits }
 }
 
-/// Reads the blocks of differences behind the first number; returns what follows them.
-fn deltas(mut rest: &[u8], header: [u64; 4], mut each: impl FnMut(u32)) -> Option<&[u8]> {
-    let [block_len, num_parts, num_lengths, first] = header;
-    // The crate refuses negative ones.
-    let mut note = |length: i32| each(u32::try_from(length).unwrap_or(0));
-    let part_len = usize::try_from(block_len.checked_div(num_parts)?).ok()?;
-    let num_parts = usize::try_from(num_parts).ok()?;
-    let mut length = of_zigzag(first);
-    if num_lengths > 0 {
-        note(length);
+fn read(bytes: &[u8], most: usize, each: impl FnMut(&[u32])) -> Result<&[u8], String> {
+    let (header, rest) = Header::parse(bytes).ok_or_else(|| MALFORMED.to_owned())?;
+    if header.num_numbers > most as u64 {
+        return Err(format!("a page claims {} lengths of {most} texts", header.num_numbers));
     }
-    let mut left = usize::try_from(num_lengths).ok()?.saturating_sub(1);
-    while left > 0 {
-        let least = of_zigzag(varint(&mut rest)?);
-        let (widths, mut parts) = rest.split_at_checked(num_parts)?;
-        for &width in widths.iter().filter(|_| part_len > 0) {
-            if left == 0 {
-                break;
-            }
-            if width > MAX_WIDTH {
-                return None;
-            }
-            let mask = u64::MAX.unbounded_shr(u64::BITS - u32::from(width));
-            let (len, width) = (left.min(part_len), usize::from(width));
-            let (packed, after) = parts.split_at(part_len.checked_mul(width)?.div_ceil(8).min(parts.len()));
-            if len * width > packed.len() * 8 {
-                return None;
-            }
-            for index in 0..len {
-                // As the crate adds them up: in 32 bits, beyond which they wrap.
-                length = length.wrapping_add(least).wrapping_add(low(word_at(packed, index * width) & mask));
-                note(length);
-            }
-            left -= len;
-            parts = after;
-        }
-        if part_len == 0 || num_parts == 0 {
-            return None;
-        }
-        rest = parts;
-    }
-    Some(rest)
+    header.read(rest, each).ok_or_else(|| MALFORMED.to_owned())
 }
 
 /// Takes a number of as many bytes as it needs.
@@ -103,14 +193,8 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Returns the low 32 bits of a signed number.
-fn of_zigzag(number: u64) -> i32 {
-    low((number >> 1) ^ (number & 1).wrapping_neg())
-}
-
-fn low(number: u64) -> i32 {
-    let [a, b, c, d, ..] = number.to_le_bytes();
-    i32::from_le_bytes([a, b, c, d])
+fn of_zigzag(number: u64) -> i64 {
+    ((number >> 1) ^ (number & 1).wrapping_neg()).cast_signed()
 }
 
 #[cfg(test)]
@@ -131,19 +215,20 @@ mod tests {
         ((number << 1) ^ (number >> 63)).cast_unsigned()
     }
 
-    /// Writes lengths in blocks of 128, in four parts, as the specification says.
-    fn encode(lengths: &[u32]) -> Vec<u8> {
+    /// Writes numbers in blocks of 128, in four parts, as the specification says. Differences wrap.
+    fn encode(numbers: &[i64]) -> Vec<u8> {
         let mut out = Vec::new();
-        let first = lengths.first().copied().unwrap_or(0);
-        for number in [128, 4, lengths.len() as u64, to_zigzag(i64::from(first))] {
+        let first = numbers.first().copied().unwrap_or(0);
+        for number in [128, 4, numbers.len() as u64, to_zigzag(first)] {
             write_varint(number, &mut out);
         }
-        let deltas: Vec<i64> = lengths.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).collect();
+        let deltas: Vec<i64> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         for block in deltas.chunks(128) {
             let least = *block.iter().min().unwrap();
             write_varint(to_zigzag(least), &mut out);
             let width = |part: &[i64]| {
-                let largest = part.iter().map(|delta| (delta - least).cast_unsigned()).max().unwrap_or(0);
+                let above = part.iter().map(|delta| delta.wrapping_sub(least).cast_unsigned());
+                let largest = above.max().unwrap_or(0);
                 u8::try_from(u64::BITS - largest.leading_zeros()).unwrap()
             };
             let mut widths: Vec<u8> = block.chunks(32).map(width).collect();
@@ -152,7 +237,7 @@ mod tests {
             for (part, width) in block.chunks(32).zip(widths) {
                 let mut packed = vec![0_u8; 32 * usize::from(width) / 8];
                 for (index, delta) in part.iter().enumerate() {
-                    for bit in (0..usize::from(width)).filter(|bit| (delta - least) >> bit & 1 == 1) {
+                    for bit in (0..usize::from(width)).filter(|bit| delta.wrapping_sub(least) >> bit & 1 == 1) {
                         let at = index * usize::from(width) + bit;
                         packed[at / 8] |= 1 << (at % 8);
                     }
@@ -169,7 +254,7 @@ mod tests {
             lengths in prop::collection::vec(prop_oneof![0_u32..40, 0_u32..1 << 30], 0..400),
             after in prop::collection::vec(any::<u8>(), 0..10),
         ) {
-            let mut bytes = encode(&lengths);
+            let mut bytes = encode(&lengths.iter().map(|length| i64::from(*length)).collect::<Vec<_>>());
             bytes.extend(&after);
             let expected = lengths.iter().copied().max().unwrap_or(0);
             prop_assert_eq!(longest(&bytes, lengths.len()).unwrap(), (expected, &after[..]));
@@ -180,8 +265,30 @@ mod tests {
         }
 
         #[test]
+        fn numbers_of_all_widths_are_found(
+            seeds in prop::collection::vec((any::<i64>(), 0_u32..64), 0..700), after in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let wide: Vec<i64> = seeds.iter().map(|(seed, shift)| seed >> shift).collect();
+            let mut bytes = encode(&wide);
+            bytes.extend(&after);
+            let (header, rest) = Header::parse(&bytes).unwrap();
+            let mut found = Vec::new();
+            let rest = header.read(rest, |numbers: &[u64]| found.extend(numbers.iter().map(|number| number.cast_signed())));
+            prop_assert_eq!((found, rest), (wide.clone(), Some(&after[..])));
+            let narrow: Vec<i64> = wide.iter().map(|number| number >> 34).collect();
+            let bytes = encode(&narrow);
+            let (header, rest) = Header::parse(&bytes).unwrap();
+            let mut found = Vec::new();
+            let rest = header.read(rest, |numbers: &[u32]| found.extend(numbers.iter().map(|number| i64::from(number.cast_signed()))));
+            prop_assert_eq!((found, rest), (narrow, Some(&[][..])));
+        }
+
+        #[test]
         fn noise_is_never_a_crash(noise in prop::collection::vec(any::<u8>(), 0..80), most in 0_usize..1 << 40) {
             drop(longest(&noise, most.min(100_000)));
+            if let Some((header, rest)) = Header::parse(&noise).filter(|(header, _)| header.num_numbers < 100_000) {
+                let _ = header.read(rest, |_: &[u64]| {});
+            }
         }
     }
 }

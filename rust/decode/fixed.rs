@@ -10,7 +10,9 @@ use arrow_schema::DataType;
 
 use super::header::Encoding;
 use super::spread::spread;
-use super::values::{Items, NO_SUCH_VALUE, Numbers, Place, TOO_FEW, Values, each_number, take_each_bit, take_each_run};
+use super::values::{
+    Items, NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number, take_each_bit, take_each_run,
+};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 /// Numbers of a dictionary are picked run by run where at most one in this many is kept; else all are looked up.
@@ -144,8 +146,8 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         Ok(())
     }
 
-    fn stored_width(&self) -> Option<usize> {
-        Some(STORED)
+    fn stored(&self) -> Stored {
+        Stored::Fixed(STORED)
     }
 
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()> {

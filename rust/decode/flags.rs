@@ -8,7 +8,7 @@ use arrow_buffer::{BooleanBuffer, NullBuffer};
 use super::bits::Bits;
 use super::header::Encoding;
 use super::hybrid::{Hybrid, Run};
-use super::values::{TOO_FEW, Values};
+use super::values::{Stored, TOO_FEW, Values};
 use super::{Fit, Misfit};
 
 /// Where the values of a page are.
@@ -70,6 +70,10 @@ fn end_of(start: usize, num_bits: usize, bytes: &[u8]) -> Fit<usize> {
 }
 
 impl Values for FlagValues {
+    fn stored(&self) -> Stored {
+        Stored::Bits
+    }
+
     fn set_dictionary(&mut self, _bytes: &[u8], _num_values: usize) -> Fit<()> {
         Err(Misfit("Booleans have a dictionary"))
     }
@@ -88,7 +92,7 @@ impl Values for FlagValues {
                 }
                 Place::Runs(Hybrid::new(LENGTH_BYTES, 1)?)
             }
-            Encoding::Dictionary | Encoding::Streams => return Err(Misfit("Booleans are in another encoding")),
+            _ => return Err(Misfit("Booleans are in another encoding")),
         };
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! Columns without lists: one slot for each row.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow_array::ArrayRef;
-use arrow_buffer::BooleanBuffer;
+use arrow_array::{ArrayRef, StructArray};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::Field;
 
 use super::codec::Scratch;
 use super::header::Kind;
@@ -12,7 +14,8 @@ use super::rows::Rows;
 use super::values::Leaf;
 use super::{Column, Fit, Misfit, levels};
 
-/// Reads a column whose rows are values or NULL.
+/// Reads a column whose rows are values or NULL, or in structs that may be NULL: these are put around them again, each with
+/// the one leaf.
 #[derive(Debug)]
 pub(super) struct Flat {
     pages: Pages,
@@ -29,12 +32,14 @@ pub(super) struct Flat {
     slots: Vec<Range<usize>>,
     /// The definition levels of a page, where they differ.
     defs: Vec<u8>,
+    /// Those of all slots so far, where structs may be NULL.
+    taken: Vec<u8>,
 }
 
 impl Flat {
     pub(super) fn new(pages: Pages, leaf: Leaf, wanted: Rows, (value, hidden): (u8, u64)) -> Self {
-        let (slots, defs) = (Vec::new(), Vec::new());
-        Self { pages, leaf, wanted, value, hidden, first_row: 0, end_row: 0, slots, defs }
+        let (slots, defs, taken) = (Vec::new(), Vec::new(), Vec::new());
+        Self { pages, leaf, wanted, value, hidden, first_row: 0, end_row: 0, slots, defs, taken }
     }
 
     /// Opens the page that has the row `wanted`.
@@ -64,30 +69,52 @@ impl Flat {
         let (kind, num_values) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(false, self.value > 0)?;
         self.pages.open(page, false, self.value > 0)?;
-        let encoding = self.pages.join(encoding, self.leaf.stored_width())?;
         let validity = match (self.value, self.hidden) {
             (0, _) => None,
             (1, 0) => levels::validity(self.pages.defs(), num_values)?,
             _ => self.read_levels(num_values)?,
         };
+        let num_present = validity.as_ref().map_or(num_values, BooleanBuffer::count_set_bits);
         if let Kind::V2 { num_nulls, .. } = kind {
-            let num_present = validity.as_ref().map_or(num_values, BooleanBuffer::count_set_bits);
             if num_present + num_nulls != num_values {
                 return Err(Misfit("a page has another number of NULLs than it claims"));
             }
         }
+        let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_present)?;
         self.leaf.set_page(encoding, self.pages.values(), num_values, validity)
     }
 
     /// Returns which slots within structs have values; `None` where all have.
     fn read_levels(&mut self, num_values: usize) -> Fit<Option<BooleanBuffer>> {
+        self.defs.clear();
         if levels::are_all(self.pages.defs(), num_values, self.value)? {
             return Ok(None);
         }
-        self.defs.clear();
         levels::expand(self.pages.defs(), num_values, self.value, &mut self.defs)?;
-        levels::check_hidden(&self.defs, self.hidden)?;
         Ok(Some(levels::equal(&self.defs, self.value)))
+    }
+
+    /// Notes the levels of slots that were taken of the page at hand.
+    fn note_levels(&mut self, slots: Range<usize>) {
+        if self.hidden == 0 {
+            return;
+        }
+        match self.defs.get(slots.clone()) {
+            Some(defs) => self.taken.extend_from_slice(defs),
+            None => self.taken.extend(slots.map(|_| self.value)),
+        }
+    }
+
+    /// Puts structs around the slots that were taken, one in the other, as which of them are NULL.
+    fn in_structs(&mut self, leaf: ArrayRef) -> Fit<ArrayRef> {
+        let taken = std::mem::take(&mut self.taken);
+        let mut levels = (0..self.value).rev().filter(|level| self.hidden >> level & 1 == 1);
+        levels.try_fold(leaf, |inner, level| {
+            let nulls = NullBuffer::new(BooleanBuffer::collect_bool(taken.len(), |slot| taken[slot] > level));
+            let field = Field::new("", inner.data_type().clone(), true);
+            let array = StructArray::try_new(vec![field].into(), vec![inner], Some(nulls));
+            Ok(Arc::new(array.map_err(|_| Misfit("levels are not as many as values"))?) as ArrayRef)
+        })
     }
 }
 
@@ -99,13 +126,21 @@ impl Column for Flat {
             self.find(wanted)?;
             let num_missing = num_rows - self.leaf.num_slots();
             if let Some((first, rows)) = self.wanted.take_bits(self.end_row, num_missing) {
-                self.leaf.take_bits(self.pages.values(), (first - self.first_row) as usize, &rows)?;
+                let first = (first - self.first_row) as usize;
+                self.leaf.take_bits(self.pages.values(), first, &rows)?;
+                if self.hidden != 0 {
+                    rows.set_slices().for_each(|(start, end)| self.note_levels(first + start..first + end));
+                }
             } else {
                 self.wanted.take_slots(self.first_row, self.end_row, num_missing, &mut self.slots);
                 self.leaf.take_runs(self.pages.values(), &self.slots)?;
+                let slots = std::mem::take(&mut self.slots);
+                slots.iter().for_each(|run| self.note_levels(run.clone()));
+                self.slots = slots;
             }
         }
-        self.leaf.finish()
+        let leaf = self.leaf.finish()?;
+        self.in_structs(leaf)
     }
 
     fn into_scratch(self: Box<Self>) -> Scratch {

@@ -1,12 +1,13 @@
 //! Columns of several leaves: structs, lists of them, and maps.
 //!
-//! Each leaf is read by itself, as if no struct were around it. Lists around a struct so come out of every one of its
-//! leaves; they are checked to be the same. Structs that are NULL are left to the `parquet` crate.
+//! Each leaf is read by itself. Lists around a struct so come out of every one of its leaves, and so do structs around it that may
+//! be NULL; they are checked to be the same. Structs that are NULL and in lists, or around them, are left to the `parquet` crate.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray};
+use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, FieldRef};
 
 use super::codec::Scratch;
@@ -25,7 +26,7 @@ pub(super) struct Chain {
     pub(super) value: u8,
     /// Those of structs that are NULL, as bits.
     pub(super) hidden: u64,
-    /// The lists of the leaf, without structs.
+    /// The lists of the leaf, without structs. Without lists it is read in those structs that may be NULL.
     pub(super) data_type: DataType,
     pub(super) value_type: DataType,
 }
@@ -100,20 +101,20 @@ fn has_struct(data_type: &DataType) -> bool {
 /// Reads the leaves of a column, and puts them together.
 #[derive(Debug)]
 pub(super) struct Group {
-    data_type: DataType,
+    field: FieldRef,
     leaves: Vec<Box<dyn Column>>,
 }
 
 impl Group {
-    pub(super) fn new(data_type: DataType, leaves: Vec<Box<dyn Column>>) -> Self {
-        Self { data_type, leaves }
+    pub(super) fn new(field: FieldRef, leaves: Vec<Box<dyn Column>>) -> Self {
+        Self { field, leaves }
     }
 }
 
 impl Column for Group {
     fn read(&mut self, num_rows: usize) -> Fit<ArrayRef> {
         let leaves = self.leaves.iter_mut().map(|leaf| leaf.read(num_rows)).collect::<Fit<Vec<_>>>()?;
-        assemble(&self.data_type, &mut leaves.into_iter())
+        assemble(&self.field, &mut leaves.into_iter())
     }
 
     fn into_scratch(self: Box<Self>) -> Scratch {
@@ -122,12 +123,17 @@ impl Column for Group {
 }
 
 /// Returns an array of the next leaves.
-fn assemble(data_type: &DataType, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<ArrayRef> {
+fn assemble(field: &Field, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<ArrayRef> {
     const REFUSED: Misfit = Misfit("structs are not of the column's type");
-    match data_type {
+    match field.data_type() {
         DataType::Struct(fields) => {
-            let children = fields.iter().map(|field| assemble(field.data_type(), leaves)).collect::<Fit<Vec<_>>>()?;
-            let array = StructArray::try_new(fields.clone(), children, None).map_err(|_| REFUSED)?;
+            let (mut nulls, mut leaves): (_, Vec<_>) = (None, leaves.take(num_leaves(field.data_type())).collect());
+            if field.is_nullable() {
+                nulls = take_nulls(&mut leaves)?;
+            }
+            let leaves = &mut leaves.into_iter();
+            let children = fields.iter().map(|field| assemble(field, leaves)).collect::<Fit<Vec<_>>>()?;
+            let array = StructArray::try_new(fields.clone(), children, nulls).map_err(|_| REFUSED)?;
             Ok(Arc::new(array))
         }
         DataType::List(item) => list::<i32>(item, leaves).map(|list| Arc::new(list) as ArrayRef),
@@ -136,7 +142,7 @@ fn assemble(data_type: &DataType, leaves: &mut dyn Iterator<Item = ArrayRef>) ->
             let mut lists = leaves.take(num_leaves(item.data_type())).peekable();
             let num_rows = lists.peek().ok_or(DIFFERENT)?.len();
             let mut values = lists.map(|list| Arc::clone(list.as_fixed_size_list().values()));
-            let values = assemble(item.data_type(), &mut values)?;
+            let values = assemble(item, &mut values)?;
             let list = FixedSizeListArray::try_new(Arc::clone(item), *len, values, None).map_err(|_| REFUSED)?;
             if list.len() == num_rows { Ok(Arc::new(list)) } else { Err(DIFFERENT) }
         }
@@ -150,6 +156,21 @@ fn assemble(data_type: &DataType, leaves: &mut dyn Iterator<Item = ArrayRef>) ->
     }
 }
 
+/// Takes from around leaves the struct of which all are a part; returns which are NULL, if some are.
+fn take_nulls(leaves: &mut [ArrayRef]) -> Fit<Option<NullBuffer>> {
+    let mut all_nulls = None;
+    for leaf in leaves {
+        // Lists have none around them.
+        let Some(around) = leaf.as_struct_opt() else { continue };
+        let nulls = around.nulls().cloned();
+        if all_nulls.get_or_insert_with(|| nulls.clone()) != &nulls {
+            return Err(DIFFERENT);
+        }
+        *leaf = Arc::clone(around.columns().first().ok_or(DIFFERENT)?);
+    }
+    Ok(all_nulls.flatten().filter(|nulls| nulls.null_count() > 0))
+}
+
 /// Returns lists of what the next leaves are lists of.
 fn list<O: OffsetSizeTrait>(item: &FieldRef, leaves: &mut dyn Iterator<Item = ArrayRef>) -> Fit<GenericListArray<O>> {
     let lists: Vec<_> = leaves.take(num_leaves(item.data_type())).collect();
@@ -158,7 +179,7 @@ fn list<O: OffsetSizeTrait>(item: &FieldRef, leaves: &mut dyn Iterator<Item = Ar
     if others.iter().any(|other| other.offsets() != first.offsets() || other.nulls() != first.nulls()) {
         return Err(DIFFERENT);
     }
-    let values = assemble(item.data_type(), &mut lists.iter().map(|list| Arc::clone(list.values())))?;
+    let values = assemble(item, &mut lists.iter().map(|list| Arc::clone(list.values())))?;
     GenericListArray::try_new(Arc::clone(item), first.offsets().clone(), values, first.nulls().cloned())
         .map_err(|_| DIFFERENT)
 }

@@ -20,6 +20,7 @@ pub(super) const DATA_PAGE_V2: i64 = 3;
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
 const BIT_PACKED: i64 = 4;
+const DELTA_BINARY_PACKED: i64 = 5;
 const DELTA_LENGTH_BYTE_ARRAY: i64 = 6;
 const DELTA_BYTE_ARRAY: i64 = 7;
 const RLE: i64 = 3;
@@ -38,6 +39,12 @@ pub(super) enum Encoding {
     Streams,
     /// In runs and packed groups, as levels are: `RLE`.
     Runs,
+    /// As differences, from the one before: `DELTA_BINARY_PACKED`.
+    Differences,
+    /// Texts behind the lengths of all: `DELTA_LENGTH_BYTE_ARRAY`.
+    Lengths,
+    /// What each text has not in common with the one before: `DELTA_BYTE_ARRAY`.
+    Prefixes,
 }
 
 /// What a page is.
@@ -393,6 +400,9 @@ fn encoding_of(encoding: Option<i64>) -> Fit<Encoding> {
         Some(PLAIN_DICTIONARY | RLE_DICTIONARY) => Ok(Encoding::Dictionary),
         Some(BYTE_STREAM_SPLIT) => Ok(Encoding::Streams),
         Some(RLE) => Ok(Encoding::Runs),
+        Some(DELTA_BINARY_PACKED) => Ok(Encoding::Differences),
+        Some(DELTA_LENGTH_BYTE_ARRAY) => Ok(Encoding::Lengths),
+        Some(DELTA_BYTE_ARRAY) => Ok(Encoding::Prefixes),
         _ => Err(Misfit("a page is in another encoding")),
     }
 }

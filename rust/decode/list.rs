@@ -118,17 +118,17 @@ impl List {
         let (kind, num_levels) = (page.header.kind, page.header.num_values);
         let encoding = kind.encoding(true, true)?;
         self.pages.open(page, true, true)?;
-        let encoding = self.pages.join(encoding, self.leaf.stored_width())?;
         let (num_slots, validity) = match self.tiers.len() {
             1 => self.read_levels(num_levels)?,
             _ => self.read_nested_levels(num_levels)?,
         };
+        let num_values = validity.as_ref().map_or(num_slots, BooleanBuffer::count_set_bits);
         if let Kind::V2 { num_nulls, .. } = kind {
-            let num_values = validity.as_ref().map_or(num_slots, BooleanBuffer::count_set_bits);
             if num_values + num_nulls != num_levels {
                 return Err(Misfit("a page has another number of NULLs than it claims"));
             }
         }
+        let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_values)?;
         self.leaf.set_page(encoding, self.pages.values(), num_slots, validity)?;
         Ok(self.starts()[0] as usize)
     }

@@ -14,6 +14,7 @@
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary,    values of a page
 //! flags
+//! plain, delta              pages of other encodings into plain ones
 //! spread                    values into the slots that are not NULL
 //! flat, list, tier          slots of rows
 //! group                     leaves of structs
@@ -36,6 +37,7 @@ mod hybrid;
 mod levels;
 mod list;
 mod pages;
+mod plain;
 mod plan;
 mod row_texts;
 mod rows;

@@ -7,6 +7,8 @@ use bytes::{Buf, Bytes};
 use super::body::{Body, FilePages};
 use super::codec::{Codec, Scratch};
 use super::header::{Encoding, Kind, PageHeader};
+use super::plain::make_plain;
+use super::values::Stored;
 use super::{Fit, Misfit, levels};
 
 /// Bytes of a chunk that were fetched in one piece: some pages.
@@ -62,7 +64,7 @@ enum State {
     #[default]
     Stored,
     Unpacked,
-    Joined,
+    MadePlain,
 }
 
 /// The pages of a chunk, one of them open.
@@ -233,15 +235,18 @@ impl Pages {
         Ok(())
     }
 
-    /// Puts together the values of the open page, of `width` bytes each, if they are stored in streams; returns how they
+    /// Makes the values of the open page, so many, plain ones, if they are stored in streams or as differences; returns how they
     /// are stored now.
-    pub(super) fn join(&mut self, encoding: Encoding, width: Option<usize>) -> Fit<Encoding> {
-        let (Encoding::Streams, Some(width)) = (encoding, width) else { return Ok(encoding) };
-        let mut joined = std::mem::take(&mut self.scratch.joined);
-        let is_joined = join(self.values(), width, &mut joined);
-        self.values = Section { state: State::Joined, range: 0..joined.len() };
-        self.scratch.joined = joined;
-        is_joined.map(|()| Encoding::Plain)
+    pub(super) fn make_plain(&mut self, encoding: Encoding, stored: Stored, num_values: usize) -> Fit<Encoding> {
+        let mut plain = std::mem::take(&mut self.scratch.plain);
+        let is_made = make_plain(encoding, self.values(), stored, num_values, &mut plain);
+        let num_bytes = plain.len();
+        self.scratch.plain = plain;
+        if !is_made? {
+            return Ok(encoding);
+        }
+        self.values = Section { state: State::MadePlain, range: 0..num_bytes };
+        Ok(Encoding::Plain)
     }
 
     /// Unpacks the page at hand from `start` on, where that is necessary; returns what it is then.
@@ -270,7 +275,7 @@ impl Pages {
         let bytes = match section.state {
             State::Stored => self.stored(),
             State::Unpacked => self.scratch.page(),
-            State::Joined => &self.scratch.joined,
+            State::MadePlain => &self.scratch.plain,
         };
         &bytes[section.range.start.min(bytes.len())..section.range.end.min(bytes.len())]
     }
@@ -293,31 +298,5 @@ impl Pages {
     /// Gives back the memory for the next column.
     pub(super) fn into_scratch(self) -> Scratch {
         self.scratch
-    }
-}
-
-/// Puts together values whose first bytes are stored before all second ones, and so on.
-fn join(streams: &[u8], width: usize, values: &mut Vec<u8>) -> Fit<()> {
-    const UNEVEN: Misfit = Misfit("streams of values have different lengths");
-    if !streams.len().is_multiple_of(width) {
-        return Err(UNEVEN);
-    }
-    values.clear();
-    values.try_reserve(streams.len()).map_err(|_| Misfit::MEMORY)?;
-    values.resize(streams.len(), 0);
-    match width {
-        2 => join_each::<2>(streams, values),
-        4 => join_each::<4>(streams, values),
-        8 => join_each::<8>(streams, values),
-        _ => return Err(UNEVEN),
-    }
-    Ok(())
-}
-
-fn join_each<const WIDTH: usize>(streams: &[u8], values: &mut [u8]) {
-    let values = values.as_chunks_mut::<WIDTH>().0;
-    let streams: [&[u8]; WIDTH] = std::array::from_fn(|byte| &streams[byte * values.len()..(byte + 1) * values.len()]);
-    for (place, value) in values.iter_mut().enumerate() {
-        *value = std::array::from_fn(|byte| streams[byte][place]);
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, TimeUnit as ArrowUnit};
+use arrow_schema::{DataType, FieldRef, TimeUnit as ArrowUnit};
 use parquet::basic::{ConvertedType, Encoding, LogicalType, TimeUnit, Type as PhysicalType};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
@@ -45,7 +45,7 @@ const MOST_LEAVES: usize = 32;
 /// A column of a read: what to fetch of it, and how to decode that.
 #[derive(Debug)]
 pub(crate) struct ColumnPlan {
-    data_type: DataType,
+    field: FieldRef,
     leaves: Vec<LeafPlan>,
     /// Those of all leaves.
     ranges: Vec<Range<u64>>,
@@ -71,7 +71,7 @@ struct LeafPlan {
 /// Plans a root column of a row group, of which the rows `wanted` are to be read; `None` where it is left to the `parquet`
 /// crate.
 pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &RowSet) -> Option<ColumnPlan> {
-    let field = fragment.reader.schema().field(root);
+    let field = &fragment.reader.schema().fields()[root];
     let chains = chains(field)?;
     let places = fragment.leaves(root);
     if chains.len() != places.len() || chains.len() > MOST_LEAVES {
@@ -82,11 +82,7 @@ pub(crate) fn plan(fragment: &Fragment, row_group: u32, root: usize, wanted: &Ro
         leaves.push(plan_leaf(fragment, row_group, place, chain, wanted, &mut ranges)?);
     }
     // What is fetched comes in the order of the object.
-    ranges.is_sorted_by_key(|range| range.start).then(|| ColumnPlan {
-        data_type: field.data_type().clone(),
-        leaves,
-        ranges,
-    })
+    ranges.is_sorted_by_key(|range| range.start).then(|| ColumnPlan { field: Arc::clone(field), leaves, ranges })
 }
 
 /// Plans a leaf, and appends what to fetch of it.
@@ -135,6 +131,9 @@ fn is_known(encoding: Encoding) -> bool {
                 | Encoding::PLAIN_DICTIONARY
                 | Encoding::RLE_DICTIONARY
                 | Encoding::BYTE_STREAM_SPLIT
+                | Encoding::DELTA_BINARY_PACKED
+                | Encoding::DELTA_LENGTH_BYTE_ARRAY
+                | Encoding::DELTA_BYTE_ARRAY
         )
 }
 
@@ -252,10 +251,10 @@ impl ColumnPlan {
             leaf.open(wanted, pieces, memory_bytes, scratch.take().unwrap_or_default())
         };
         match &self.leaves[..] {
-            [leaf] if leaf.chain.data_type == self.data_type => open(leaf),
+            [leaf] if leaf.chain.data_type == *self.field.data_type() => open(leaf),
             leaves => {
                 let leaves = leaves.iter().map(open).collect();
-                Box::new(Group::new(self.data_type.clone(), leaves))
+                Box::new(Group::new(Arc::clone(&self.field), leaves))
             }
         }
     }

@@ -23,15 +23,24 @@ pub(crate) struct Items<'a> {
     pub(crate) width: usize,
 }
 
+/// How plain values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// In a bit each.
+    Bits,
+    /// In so many bytes each.
+    Fixed(usize),
+    /// In any number of bytes, behind that number.
+    Any,
+}
+
 /// Collects the values of one type. `bytes` are always those of the page at hand.
 pub(super) trait Values: fmt::Debug + Send {
     /// Reads the values that pages number.
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
-    /// Returns the bytes in which a value is stored, if all have as many.
-    fn stored_width(&self) -> Option<usize> {
-        None
-    }
+    /// Returns how values are stored.
+    fn stored(&self) -> Stored;
 
     /// Begins a page of so many values.
     fn set_page(&mut self, encoding: Encoding, bytes: &[u8], num_values: usize) -> Fit<()>;
@@ -131,9 +140,9 @@ impl Leaf {
         self.values.set_dictionary(bytes, num_values)
     }
 
-    /// Returns the bytes in which a value is stored, if all have as many.
-    pub(super) fn stored_width(&self) -> Option<usize> {
-        self.values.stored_width()
+    /// Returns how values are stored.
+    pub(super) fn stored(&self) -> Stored {
+        self.values.stored()
     }
 
     /// Begins a page of so many slots, of which those in `validity` have a value.
@@ -255,7 +264,7 @@ impl Place {
                 // Nothing but NULL.
                 None => Ok(Self::Plain(0)),
             },
-            Encoding::Streams | Encoding::Runs => Err(Misfit("values are in another encoding")),
+            _ => Err(Misfit("values are in another encoding")),
         }
     }
 }

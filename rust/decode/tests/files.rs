@@ -4,6 +4,9 @@ use arrow_array::builder::{
     BinaryBuilder, FixedSizeListBuilder, Float32Builder, Int32Builder, Int64Builder, LargeListBuilder, ListBuilder,
     MapBuilder, StringBuilder,
 };
+use parquet::arrow::ArrowSchemaConverter;
+use parquet::basic::Type as PhysicalType;
+use parquet::file::properties::WriterPropertiesBuilder;
 
 use super::*;
 
@@ -35,6 +38,8 @@ pub(crate) struct Shape {
     pub(super) version: WriterVersion,
     pub(super) page_rows: usize,
     pub(super) dictionary_bytes: Option<usize>,
+    /// Integers and texts are stored as differences where there is no dictionary.
+    pub(super) has_differences: bool,
     pub(super) has_index: bool,
 }
 
@@ -45,7 +50,10 @@ pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
         Just(Compression::ZSTD(ZstdLevel::default())),
         Just(Compression::LZ4_RAW),
         Just(Compression::GZIP(parquet::basic::GzipLevel::default())),
+        Just(Compression::BROTLI(parquet::basic::BrotliLevel::try_new(1).unwrap())),
+        Just(Compression::LZ4),
     ];
+    let encodings = prop_oneof![2 => Just(false), 1 => Just(true)];
     let versions = prop_oneof![Just(WriterVersion::PARQUET_1_0), Just(WriterVersion::PARQUET_2_0)];
     let values = (any::<u64>(), 1_usize..600, prop_oneof![Just(0), Just(3), Just(60), Just(100)]);
     let lists = (
@@ -53,13 +61,14 @@ pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(0_u64), Just(3), Just(40), Just(90)],
     );
     let pages = (prop_oneof![Just(1_usize), Just(20), Just(200), Just(10_000)], prop::option::of(1_usize..4000));
-    (values, lists, codecs, versions, pages, any::<bool>()).prop_map(
+    (values, lists, codecs, versions, pages, encodings, any::<bool>()).prop_map(
         |(
             (seed, num_rows, nulls),
             (num_distinct, longest_list),
             codec,
             version,
             (page_rows, dictionary_bytes),
+            has_differences,
             has_index,
         )| Shape {
             seed,
@@ -71,6 +80,7 @@ pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
             version,
             page_rows,
             dictionary_bytes,
+            has_differences,
             has_index,
         },
     )
@@ -250,7 +260,7 @@ impl Shape {
         ]
     }
 
-    /// Structs, in structs, in lists and around them, and maps; those that are NULL are in one column alone.
+    /// Structs, in structs, in lists and around them, and maps.
     fn structs(&self, noise: &mut Noise) -> Vec<(&'static str, ArrayRef, bool)> {
         let field = |name: &str, array: &ArrayRef, is_nullable| {
             Arc::new(Field::new(name, array.data_type().clone(), is_nullable))
@@ -300,7 +310,15 @@ impl Shape {
         let around = vec![of(&texts, rows, noise, true), of(&whole, rows, noise, false), numbers(rows, noise)];
         let fields: Vec<_> =
             around.iter().zip(["texts", "numbers", "id"]).map(|(array, name)| field(name, array, true)).collect();
-        let around: ArrayRef = Arc::new(StructArray::new(fields.into(), around, None));
+        let fields: arrow_schema::Fields = fields.into();
+        let around_with_nulls: ArrayRef =
+            Arc::new(StructArray::new(fields.clone(), around.clone(), with_nulls.nulls().cloned()));
+        let around: ArrayRef = Arc::new(StructArray::new(fields, around, None));
+        // Structs that are NULL in structs that may be.
+        let inner = vec![Arc::clone(&with_nulls), numbers(rows, noise)];
+        let fields: Vec<_> = inner.iter().zip(["in", "id"]).map(|(array, name)| field(name, array, true)).collect();
+        let outer_nulls = (0..rows).map(|_| noise.below(100) >= self.nulls / 2).collect::<NullBuffer>();
+        let in_structs: ArrayRef = Arc::new(StructArray::new(fields.into(), inner, Some(outer_nulls)));
         let mut map = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
         for len in lengths(rows, noise) {
             for _ in 0..len {
@@ -313,6 +331,8 @@ impl Shape {
             ("struct_required", required, false),
             ("struct_nullable", nullable, true),
             ("struct_with_nulls", with_nulls, true),
+            ("structs_with_nulls", in_structs, true),
+            ("struct_around_with_nulls", around_with_nulls, true),
             ("struct_list", list, true),
             ("struct_lists", lists, true),
             ("struct_around", around, true),
@@ -336,8 +356,25 @@ impl Shape {
             properties = properties.set_dictionary_page_size_limit(bytes);
         }
         let batch = self.batch();
+        if self.has_differences {
+            properties = self.with_differences(properties, &batch);
+        }
         let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
         writer.write(&batch).unwrap();
         writer.into_inner().unwrap().into()
+    }
+
+    /// Returns properties by which integers and texts are stored as differences, of texts in both ways.
+    fn with_differences(&self, properties: WriterPropertiesBuilder, batch: &RecordBatch) -> WriterPropertiesBuilder {
+        let schema = ArrowSchemaConverter::new().convert(&batch.schema()).unwrap();
+        schema.columns().iter().enumerate().fold(properties, |properties, (place, column)| {
+            let encoding = match column.physical_type() {
+                PhysicalType::INT32 | PhysicalType::INT64 => Encoding::DELTA_BINARY_PACKED,
+                PhysicalType::BYTE_ARRAY if place.is_multiple_of(2) => Encoding::DELTA_LENGTH_BYTE_ARRAY,
+                PhysicalType::BYTE_ARRAY => Encoding::DELTA_BYTE_ARRAY,
+                _ => return properties,
+            };
+            properties.set_column_encoding(column.path().clone(), encoding)
+        })
     }
 }

@@ -1,0 +1,136 @@
+//! Makes plain pages of values that are stored in streams or as differences, for which there are no kernels of their own: they
+//! are copied once more, in the cache.
+
+use arrow_buffer::ToByteSlice;
+
+use super::delta::{self, Number};
+use super::header::Encoding;
+use super::values::Stored;
+use super::{Fit, Misfit};
+
+/// What a page may come to: more is left to the `parquet` crate.
+const MOST_BYTES: usize = 1 << 26;
+
+/// What is added to a text.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+const TOO_MUCH: Misfit = Misfit("the values of a page take much memory");
+const MALFORMED: Misfit = Misfit("differences of values are malformed");
+const NOT_SO_MANY: Misfit = Misfit("differences are of another number of values");
+const UNEVEN: Misfit = Misfit("streams of values have different lengths");
+
+/// Writes the values of a page to `plain`; returns whether they were not plain before.
+pub(super) fn make_plain(
+    encoding: Encoding,
+    values: &[u8],
+    stored: Stored,
+    num_values: usize,
+    plain: &mut Vec<u8>,
+) -> Fit<bool> {
+    plain.clear();
+    match (encoding, stored) {
+        (Encoding::Streams, Stored::Fixed(width)) => join(values, width, plain)?,
+        (Encoding::Differences, Stored::Fixed(4)) => add_up::<u32>(values, num_values, plain)?,
+        (Encoding::Differences, Stored::Fixed(8)) => add_up::<u64>(values, num_values, plain)?,
+        (Encoding::Lengths, Stored::Any) => add_lengths(values, num_values, plain)?,
+        (Encoding::Prefixes, Stored::Any) => add_prefixes(values, num_values, plain)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Puts together values whose first bytes are stored before all second ones, and so on.
+fn join(streams: &[u8], width: usize, values: &mut Vec<u8>) -> Fit<()> {
+    if !streams.len().is_multiple_of(width) {
+        return Err(UNEVEN);
+    }
+    reserve(values, streams.len())?;
+    values.resize(streams.len(), 0);
+    match width {
+        2 => join_each::<2>(streams, values),
+        4 => join_each::<4>(streams, values),
+        8 => join_each::<8>(streams, values),
+        _ => return Err(UNEVEN),
+    }
+    Ok(())
+}
+
+fn join_each<const WIDTH: usize>(streams: &[u8], values: &mut [u8]) {
+    let values = values.as_chunks_mut::<WIDTH>().0;
+    let streams: [&[u8]; WIDTH] = std::array::from_fn(|byte| &streams[byte * values.len()..(byte + 1) * values.len()]);
+    for (place, value) in values.iter_mut().enumerate() {
+        *value = std::array::from_fn(|byte| streams[byte][place]);
+    }
+}
+
+/// Adds up numbers that are stored as differences.
+fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>) -> Fit<()> {
+    let (header, rest) = delta::Header::parse(differences).ok_or(MALFORMED)?;
+    if header.num_numbers != num_values as u64 {
+        return Err(NOT_SO_MANY);
+    }
+    reserve(values, num_values.saturating_mul(size_of::<T>()))?;
+    header.read(rest, |numbers: &[T]| values.extend_from_slice(numbers.to_byte_slice())).ok_or(MALFORMED)?;
+    Ok(())
+}
+
+/// Puts lengths of texts before the texts, from before all of them.
+fn add_lengths(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()> {
+    let (lengths, mut rest) = lengths(bytes, num_texts)?;
+    reserve(values, num_texts.saturating_mul(LENGTH_BYTES).saturating_add(rest.len()))?;
+    for length in lengths {
+        let (text, after) = rest.split_at_checked(length as usize).ok_or(MALFORMED)?;
+        values.extend_from_slice(&length.to_le_bytes());
+        values.extend_from_slice(text);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// Puts together texts that are stored without what they have in common with the one before.
+fn add_prefixes(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()> {
+    let (prefixes, rest) = lengths(bytes, num_texts)?;
+    let (suffixes, mut rest) = lengths(rest, num_texts)?;
+    let num_bytes = prefixes
+        .iter()
+        .chain(&suffixes)
+        .try_fold(num_texts.saturating_mul(LENGTH_BYTES), |sum, length| sum.checked_add(*length as usize));
+    reserve(values, num_bytes.ok_or(TOO_MUCH)?)?;
+    let mut last = 0..0;
+    for (prefix, suffix) in prefixes.into_iter().zip(suffixes) {
+        let (text, after) = rest.split_at_checked(suffix as usize).ok_or(MALFORMED)?;
+        if prefix as usize > last.len() {
+            return Err(MALFORMED);
+        }
+        let length = prefix.checked_add(suffix).ok_or(TOO_MUCH)?;
+        values.extend_from_slice(&length.to_le_bytes());
+        let start = values.len();
+        values.extend_from_within(last.start..last.start + prefix as usize);
+        values.extend_from_slice(text);
+        last = start..values.len();
+        rest = after;
+    }
+    Ok(())
+}
+
+/// Returns the lengths of so many texts that `bytes` begin with, and what follows them.
+fn lengths(bytes: &[u8], num_texts: usize) -> Fit<(Vec<u32>, &[u8])> {
+    let (header, rest) = delta::Header::parse(bytes).ok_or(MALFORMED)?;
+    if header.num_numbers != num_texts as u64 {
+        return Err(NOT_SO_MANY);
+    }
+    let mut lengths = Vec::new();
+    lengths.try_reserve_exact(num_texts).map_err(|_| Misfit::MEMORY)?;
+    let rest = header.read(rest, |some: &[u32]| lengths.extend_from_slice(some)).ok_or(MALFORMED)?;
+    if lengths.iter().any(|length| i32::try_from(*length).is_err()) {
+        return Err(MALFORMED);
+    }
+    Ok((lengths, rest))
+}
+
+fn reserve(values: &mut Vec<u8>, num_bytes: usize) -> Fit<()> {
+    if num_bytes > MOST_BYTES {
+        return Err(TOO_MUCH);
+    }
+    values.try_reserve(num_bytes).map_err(|_| Misfit::MEMORY)
+}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SchemaError, SettingError
 from forebay.feature_types import LISTS, infer_feature, storage_type, value_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 METADATA = b"huggingface"
 """Where `datasets` keeps features in the metadata of a schema."""
@@ -122,8 +123,10 @@ def _stored(data_type: Any) -> Any:
     return getattr(data_type, "storage_type", data_type)
 
 
-def features_from_card(entries: Sequence[Mapping[str, Any]]) -> Any:
+def features_from_card(entries: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
     """Returns the features that a dataset card lists under `dataset_info.features`, in YAML's lists and dicts.
+
+    Those that `dataset_infos.json` has by name are in JSON form.
 
     Raises:
         SchemaError: the list is none of features.
@@ -134,7 +137,8 @@ def features_from_card(entries: Sequence[Mapping[str, Any]]) -> Any:
         {'label': ClassLabel(names=['cat', 'dog'])}
     """
     try:
-        features = _from_card(copy.deepcopy(list(entries)))
+        said = copy.deepcopy(entries)
+        features = dict(said) if isinstance(said, Mapping) else _from_card(list(said))
         datasets = datasets_module()
         return features if datasets is None else datasets.Features.from_dict(features)
     except NO_FEATURE as error:

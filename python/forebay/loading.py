@@ -110,7 +110,8 @@ def load_dataset(
             `"parquet"` then.
         data_dir: A folder of the dataset; or any, if `path` is `"parquet"`.
         revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
-        token: For the Hub: by default that of `HF_TOKEN` or of a login; `False` for none.
+        token: For the Hub: by default that of `HF_TOKEN` or of a login, if there is one; `True` for that one, which has
+            to be there, `False` for none.
         columns: Columns to keep; by default those that the configuration's card names, else all.
         filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept. By default those
             of the configuration's card.

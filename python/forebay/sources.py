@@ -12,9 +12,9 @@ from forebay import _lib, splits
 from forebay.exceptions import AccessDeniedError, NotFoundError, SettingError, StoreError
 from forebay.familiar import OTHER_FORMATS
 from forebay.hub import patterns, places, settings
-from forebay.hub.card import Card
+from forebay.hub.card import FILES, Card
 from forebay.hub.card import read as read_card
-from forebay.hub.client import PATIENCE, Client
+from forebay.hub.client import Client, Route
 from forebay.hub.kept import Kept
 from forebay.hub.resolve import Chosen, Wanted, choose, resolve, resolve_named
 from forebay.options import check_options, check_text
@@ -165,7 +165,7 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
 def _find(request: Request) -> _Found:
     """Returns the files of splits, or that the core is to find them."""
     sources, wanted = request.sources, request.wanted
-    place = places.parse(sources[0]) if len(sources) == 1 else None
+    place = (places.parse(sources[0]) or _of_url(sources[0], request)) if len(sources) == 1 else None
     if place is not None:
         resolution = resolve(place.at(request.revision), wanted, _client(request))
         chosen = resolution.chosen
@@ -187,6 +187,12 @@ def _uri(source: str) -> places.Place | None:
     return places.parse(source) if source.startswith("hf://") else None
 
 
+def _of_url(source: str, request: Request) -> places.Place | None:
+    if not source.startswith(("http://", "https://")):
+        return None
+    return places.of_url(source, settings.endpoint_of(request.options.get("hf_endpoint")))
+
+
 def _client(request: Request) -> Client:
     """Returns the Hub's client, whose place and token the files' store takes over."""
     options = request.options
@@ -194,31 +200,37 @@ def _client(request: Request) -> Client:
     found = settings.current(token, options.get("hf_endpoint"))
     options |= {"hf_endpoint": found.endpoint, "hf_token": found.token or ""}
     patience = options.get("hf_patience", options.get("retry_for"))
-    return Client(found, PATIENCE if patience is None else _seconds(patience))
+    timeout = options.get("read_timeout")
+    route = Route(
+        Route.timeout if timeout is None else _seconds(timeout, "read_timeout"),
+        options.get("proxy_url"),
+        options.get("ca_certificate"),
+    )
+    return Client(found, None if patience is None else _seconds(patience), route)
 
 
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text)
-    units = {
-        "": 1.0,
-        "s": 1.0,
-        "second": 1.0,
-        "ms": 0.001,
-        "m": 60.0,
-        "min": 60.0,
-        "minute": 60.0,
-        "h": 3600.0,
-        "hour": 3600.0,
-    }
-    unit = units.get(found[2], units.get(found[2].removesuffix("s"))) if found else None
+_UNITS = {
+    "": 1.0,
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("us", "usec"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "millis"), 1e-3),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+"""Units of times, as the core reads them."""
+
+
+def _seconds(text: str, name: str = "hf_patience") -> float:
+    """Returns a time such as `90`, `90 seconds` or `1m 30s`, as the core reads it."""
+    parts = re.findall(r"([\d.]+) *([a-z]*) *", text)
     try:
-        seconds = float(found[1]) * unit if found and unit else 0.0
-    except ValueError:
+        is_whole = re.fullmatch(r" *(?:[\d.]+ *[a-z]+ *)*(?:[\d.]+ *)?", text) is not None
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) if is_whole else 0.0
+    except (ValueError, KeyError):
         seconds = 0.0
     if seconds <= 0:
-        raise SettingError(
-            f"storage_options: `hf_patience`: expected a time such as `300` or `10 minutes`, got `{text}`"
-        )
+        raise SettingError(f"storage_options: `{name}`: expected a time such as `300` or `10 minutes`, got `{text}`")
     return seconds
 
 
@@ -281,8 +293,7 @@ def _of_data_dir(data_dir: str, request: Request) -> _Found:
 
 
 def _card(folder: Path) -> Card:
-    readme, more = (_text(folder / name) for name in ("README.md", ".huggingface.yaml"))
-    return read_card(readme, more, str(folder))
+    return read_card((_text(folder / name) for name in FILES), str(folder))
 
 
 def _text(path: Path) -> str | None:
@@ -314,10 +325,11 @@ def _of_patterns(found: patterns.Patterns, base: str, request: Request) -> _Foun
     for split, named in found.items():
         files[split] = []
         for pattern in named:
-            place = _uri(pattern)
+            whole = _below(base, pattern)
+            place = _uri(whole) or _of_url(whole, request)
             if place is None:
                 commits.add(None)
-                files[split].append((_below(base, pattern), None, None))
+                files[split].append((whole, None, None))
                 continue
             client = client or _client(request)
             resolution = resolve_named(place.at(request.revision), client)

@@ -61,6 +61,15 @@ const COMMON_OPTIONS: [&str; 30] = [
     "virtual_hosted_style_request",
 ];
 
+/// Options of `s3fs`, which `datasets` takes, and their names here.
+const OF_FSSPEC: [(&str, &str); 5] = [
+    ("anon", "aws_skip_signature"),
+    ("client_kwargs", "aws_endpoint_url"),
+    ("key", "aws_access_key_id"),
+    ("requester_pays", "aws_request_payer"),
+    ("secret", "aws_secret_access_key"),
+];
+
 /// Checks the options of the store of `key`.
 pub(super) fn check(key: &StoreKey, options: &BTreeMap<String, String>) -> Result<()> {
     match key {
@@ -223,9 +232,11 @@ fn parse_key<K: FromStr>(name: &str) -> Result<K> {
         let ours =
             [settings::RETRY_FOR, settings::HEDGE, settings::ROUND_TRIP_BYTES, settings::CA_CERTIFICATE].into_iter();
         let near: Vec<&str> = of_client.chain(ours.filter(|known| is_like(known))).collect();
-        let hint = match near.as_slice() {
-            [] => "names are those of the `object_store` crate".to_owned(),
-            near => format!("did you mean `{}`?", near.join("`, `")),
+        let of_fsspec = OF_FSSPEC.into_iter().find(|(theirs, ours)| *theirs == name && ours.parse::<K>().is_ok());
+        let hint = match (of_fsspec, near.as_slice()) {
+            (Some((_, ours)), _) => format!("here it is `{ours}`"),
+            (None, []) => "names are those of the `object_store` crate".to_owned(),
+            (None, near) => format!("did you mean `{}`?", near.join("`, `")),
         };
         refused(&format!("`{name}` is not an option of this store; {hint}"))
     })

@@ -38,7 +38,7 @@ use object_store::{
 };
 use tokio::time::{Instant, timeout};
 
-pub(super) use self::answer::{coding, kind_of, retry_after};
+pub(super) use self::answer::{coding, kind_of, retry_after, sent_at};
 pub(super) use self::client::Client;
 pub(super) use self::http::Connector;
 pub(crate) use self::http::Written;

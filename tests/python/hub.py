@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
@@ -102,7 +103,7 @@ class Repo:
 class Hub:
     """The server: in this process, on two ports."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.repos: dict[str, Repo] = {}
         self.buckets: dict[str, Repo] = {}
         self.faults: list[Fault] = []
@@ -111,13 +112,21 @@ class Hub:
         self.page_size = PAGE_SIZE
         self.tells_sizes = True
         self.url_lifetime = 3600.0
+        self.clock = 0.0
+        """Seconds by which the Hub's clock is ahead of that of this machine."""
+        self.has_resolve_cache = False
+        """Whether it sends small files from elsewhere on its own origin, as the real one does."""
         self.latency = 0.0
         self.log: list[Request] = []
         self._generation = 0
         self._lock = threading.Lock()
         self._servers = [_Server(("127.0.0.1", 0), _handler(self, role)) for role in ("hub", "cdn")]
         self._threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in self._servers]
-        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        where = "http://127.0.0.1" if context is None else "https://localhost"
+        self.url, self.cdn_url = (f"{where}:{server.server_port}" for server in self._servers)
+        for server in self._servers if context is not None else ():
+            # Whoever is not trusted goes away in the handshake, which is the handler's to do.
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
 
     def __enter__(self) -> Hub:
         for thread in self._threads:
@@ -228,13 +237,16 @@ class Hub:
 
     def signed(self, repo: Repo, body: bytes) -> str:
         digest = sha256_of(body)
-        expires = int(time.time() + self.url_lifetime)
+        expires = int(self.now() + self.url_lifetime)
         return f"{self.cdn_url}/{quote(repo.id, '')}/{digest}?Expires={expires}&Signature={self._generation}"
 
     def is_valid(self, query: str) -> bool:
         fields = parse_qs(query)
         is_current = fields.get("Signature") == [str(self._generation)]
-        return is_current and time.time() < float(fields["Expires"][0])
+        return is_current and self.now() < float(fields["Expires"][0])
+
+    def now(self) -> float:
+        return time.time() + self.clock
 
     def body_of(self, digest: str) -> bytes | None:
         every = [*self.repos.values(), *self.buckets.values()]
@@ -286,7 +298,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.form = self._read_form()
-        kind = "cdn" if self.role == "cdn" else "resolve" if "/resolve/" in self.path else "api"
+        kind = "cdn" if self.role == "cdn" else "resolve" if re.search("/resolve(-cache)?/", self.path) else "api"
         has_token = "Authorization" in self.headers
         asked = self.headers.get("Range")
         self.request_log = Request(kind, self.command, self.path, asked, has_token, time.monotonic())
@@ -446,9 +458,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def bucket_tree(self, query: dict[str, str], name: str, folder: str = "") -> None:
         repo = self._repo(name, is_bucket=True)
         files = repo.commits[repo.sha]
-        self._page(
-            query, _entries(files, folder.strip("/"), query.get("recursive", "").lower() == "true", _bucket_entry)
-        )
+        if query.get("recursive", "").lower() == "true":
+            # What begins so, by its letters, without folders.
+            self._page(
+                query, [_bucket_entry(path, body) for path, body in sorted(files.items()) if path.startswith(folder)]
+            )
+        elif folder in files:
+            self._page(query, [_bucket_entry(folder, files[folder])])
+        else:
+            self._page(query, _entries(files, folder.strip("/"), False, _bucket_entry) or [])
 
     def _page(self, query: dict[str, str], entries: list[dict[str, Any]] | None) -> None:
         if entries is None:
@@ -493,7 +511,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def resolve(self, _query: dict[str, str], name: str, revision: str, path: str) -> None:
         repo = self._repo(name)
         sha, files = self._files(repo, revision)
-        self._resolve(repo, files, path, {"X-Repo-Commit": sha})
+        if self.hub.has_resolve_cache and path in files and not path.endswith(".parquet"):
+            tag, size = f'"{_git_oid(files[path])}"', str(len(files[path]))
+            to = f"/api/resolve-cache/datasets/{name}/{sha}/{quote(path)}?etag={quote(tag)}"
+            self._send(307, {"X-Repo-Commit": sha, "X-Linked-Etag": tag, "X-Linked-Size": size, "Location": to}, b"")
+        else:
+            self._resolve(repo, files, path, {"X-Repo-Commit": sha})
+
+    def resolve_from_cache(self, _query: dict[str, str], name: str, revision: str, path: str) -> None:
+        sha, files = self._files(self._repo(name), revision)
+        self._send_range(files[path], {"X-Repo-Commit": sha, "ETag": f'"{_git_oid(files[path])}"'})
 
     def resolve_in_bucket(self, _query: dict[str, str], name: str, path: str) -> None:
         repo = self._repo(name, is_bucket=True)
@@ -575,6 +602,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         sha = repo.commit(files, revision)
         self._json({"commitUrl": f"{self.hub.url}/datasets/{name}/commit/{sha}", "commitOid": sha, "hookOutput": ""})
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string(self.hub.now() if timestamp is None else timestamp)
+
     def log_message(self, *_arguments: object) -> None:
         """Says nothing."""
 
@@ -649,6 +679,7 @@ _ROUTES: list[tuple[str, Callable[..., None]]] = [
     (rf"/api/buckets/{_ID}/paths-info", _Handler.bucket_paths_info),
     (rf"/datasets/{_ID}/resolve/([^/]+)/(.+)", _Handler.resolve),
     (rf"/buckets/{_ID}/resolve/(.+)", _Handler.resolve_in_bucket),
+    (rf"/api/resolve-cache/datasets/{_ID}/([^/]+)/(.+)", _Handler.resolve_from_cache),
     (r"/api/repos/create", _Handler.create),
     (r"/api/validate-yaml", _Handler.validate),
     (rf"/api/datasets/{_ID}/preupload/([^/]+)", _Handler.preupload),

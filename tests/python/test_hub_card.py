@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ from hub import TOKEN, Hub
 from hub_data import ids_file, to_bytes
 
 import forebay as fb
+from forebay.hub.settings import current
 
 
 @pytest.fixture
@@ -92,6 +95,77 @@ def test_features_are_those_of_the_card_as_in_datasets(hub):
     assert ours.features == theirs.features == {"id": label, "square": datasets.Value("float64")}
     assert list(ours.take(9)) == list(theirs)
     assert list(ours.filter("id = 'dog'").take(9)) == [{"id": 1, "square": 1.0}]
+
+
+LABEL = {"num_classes": 2, "names": ["cat", "dog"], "names_file": None, "id": None, "_type": "ClassLabel"}
+LEGACY = {
+    "one": {"org--labelled": {"features": {"id": LABEL, "square": {"dtype": "float64", "id": None, "_type": "Value"}}}},
+    "of the default": {"default": {"features": {"id": LABEL, "square": {"dtype": "int64", "_type": "Value"}}}, "a": {}},
+    "of others": {"a": {"features": {"id": LABEL, "square": {"dtype": "int64", "_type": "Value"}}}, "b": {}},
+    "nothing": {"default": {"features": None, "splits": {"train": {"name": "train", "num_examples": 2}}}},
+}
+
+
+@pytest.mark.parametrize("card", ["", LABELS.replace("cat", "owl")], ids=["alone", "below a card"])
+@pytest.mark.parametrize("place", ["hub", "folder"])
+@pytest.mark.parametrize("legacy", LEGACY.values(), ids=LEGACY)
+def test_features_of_old_infos_are_those_of_datasets(hub, tmp_path, legacy, place, card):
+    import datasets
+
+    content = {"train.parquet": ids_file(0, 2), "dataset_infos.json": json.dumps(legacy).encode()}
+    content |= {"README.md": card.encode()} if card else {}
+    name = put(tmp_path / "infos", content) if place == "folder" else f"org/infos{abs(hash(str(legacy) + card))}"
+    hub.create(name, content)
+    ours = fb.load_dataset(name, split="train")
+    theirs = datasets.load_dataset(name, split="train", streaming=True)
+    assert ours.features == theirs.features
+    assert list(ours) == list(theirs)
+
+
+OF_CONFIGS = """---
+configs:
+- config_name: a
+  data_files: d/train.parquet
+  features:
+  - name: id
+    dtype: float32
+  - name: square
+    dtype: float64
+dataset_info:
+- config_name: a
+  features:
+  - name: id
+    dtype: int8
+  - name: square
+    dtype: int32
+- config_name: default
+  features:
+  - name: id
+    dtype: int16
+---
+"""
+
+
+@pytest.mark.parametrize("place", ["hub", "folder"])
+@pytest.mark.parametrize("card", [LABELS, OF_CONFIGS], ids=["of all", "of configs"])
+@pytest.mark.parametrize("settings", [{"data_files": "d/*.parquet"}, {"data_dir": "d"}, {}], ids=str)
+def test_files_that_are_named_have_the_features_of_datasets(hub, tmp_path, card, settings, place):
+    import datasets
+
+    content = {"d/train.parquet": ids_file(0, 2), "README.md": card.encode()}
+    (tmp_path / "named" / "d").mkdir(parents=True)
+    name = put(tmp_path / "named", content) if place == "folder" else f"org/named{len(card)}"
+    hub.create(name, content)
+    ours = fb.load_dataset(name, split="train", **settings)
+    theirs = datasets.load_dataset(name, split="train", streaming=True, **settings)
+    assert ours.features == theirs.features
+
+
+def test_old_infos_that_mean_nothing_are_named(hub):
+    for said in (b"{", b"[]", b'{"default": 3}', b"[" * 100_000):
+        hub.create("org/infos", {"train.parquet": ids_file(0, 2), "dataset_infos.json": said})
+        with pytest.raises(fb.DataError, match="`datasets/org/infos/dataset_infos.json`: "):
+            fb.load_dataset("org/infos")
 
 
 @pytest.mark.parametrize("split", [None, "train"])
@@ -304,6 +378,19 @@ def test_a_card_that_is_broken_says_where(hub):
         assert fb.load_dataset("hf://datasets/org/broken/de", split="test").num_rows == 2
 
 
+def test_a_card_that_is_not_the_one_of_the_commit_is_an_error(hub):
+    """Without its configurations a dataset has other rows."""
+    hub.create("org/cards", files())
+    page = {"headers": {"Content-Type": "text/html"}, "body": b"<html>down for maintenance</html>"}
+    hub.fail("resolve", 1, where="README", status=200, **page)
+    with pytest.raises(fb.StoreError, match=r"org/cards/README.md`: the Hub lists \d+ bytes and sent 33, as text/html"):
+        fb.load_dataset("org/cards")
+    hub.fail("resolve", 1, where="README", status=404, headers={"X-Error-Code": "EntryNotFound"})
+    with pytest.raises(fb.NotFoundError, match=r"org/cards/README.md`: the Hub lists it and does not have it"):
+        fb.load_dataset("org/cards")
+    assert fb.load_dataset("org/cards", split="train").num_rows == 7
+
+
 def test_yaml_without_its_parser_is_said(hub, monkeypatch):
     hub.create("org/cards", files())
     hub.create("org/plain", files("---\nlicense: mit\n---\n"))
@@ -435,6 +522,25 @@ def test_the_environment_is_read_when_a_dataset_is_opened(hub, tmp_path, monkeyp
     assert isinstance(caught.value, ConnectionError)
 
 
+def test_places_of_the_environment_may_name_variables(hub, tmp_path, monkeypatch):
+    hub.create("org/private", {"x.parquet": ids_file(0, 5)}, private=True)
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "token").write_text(TOKEN)
+    for name, value in (("HF_HOME", "$SCRATCH/mine"), ("HF_TOKEN_PATH", "${SCRATCH}/mine/token")):
+        with monkeypatch.context() as setting:
+            setting.setenv(name, value)
+            assert fb.load_dataset("org/private", split="train").num_rows == 5
+            assert current(None).cache == (tmp_path / "mine" / "hub" if name == "HF_HOME" else tmp_path / "hub")
+
+
+def test_the_token_of_a_login_is_wanted_and_nobody_is_logged_in(hub, tmp_path):
+    hub.create("org/public", {"x.parquet": ids_file(0, 5)})
+    with pytest.raises(fb.AccessDeniedError, match=f"there is none in `HF_TOKEN` or `{tmp_path}/token`; log in"):
+        fb.load_dataset("org/public", token=True)
+    assert not hub.log
+
+
 def test_a_downloaded_copy_is_used_without_the_network(hub, tmp_path, monkeypatch):
     hub_library = pytest.importorskip("huggingface_hub")
     repo = hub.create("org/copied", files())
@@ -494,6 +600,25 @@ def test_a_copy_in_part_is_not_taken_for_the_whole(hub, tmp_path, monkeypatch):
     assert fb.load_dataset("org/partly", "en", "train").num_rows == 9
     with pytest.raises(fb.HubUnreachableError, match=r"de/\w+.parquet`.* was not downloaded"):
         fb.load_dataset("org/partly", "de")
+
+
+def test_a_copy_without_the_card_has_its_configurations_or_none(hub, tmp_path, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/bare", files())
+    hub_library.snapshot_download(
+        "org/bare", repo_type="dataset", cache_dir=tmp_path / "hub", allow_patterns=["*.parquet"]
+    )
+    hub.clear()
+    assert {name: len(split) for name, split in fb.load_dataset("org/bare", revision=repo.sha).items()} == {
+        "train": 7,
+        "test": 2,
+    }
+    assert (hub.count("api"), hub.count("resolve"), hub.count("resolve", "README")) == (0, 1, 1)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(fb.HubUnreachableError, match=r"`README.md`, which may say .*was not downloaded") as caught:
+        fb.load_dataset("org/bare")
+    (alone,) = re.findall(r"hf://[^`]*", str(caught.value))
+    assert len(fb.load_dataset("parquet", data_files=alone, split="train")) == 5 + 4 + 3 + 2 + 7
 
 
 def test_a_split_that_was_downloaded_is_read_where_others_were_not(hub, tmp_path, monkeypatch):

@@ -361,3 +361,44 @@ def test_the_hubs_own_parquet_has_configs_and_splits(hub):
     ]
     with pytest.raises(fb.SettingError, match="'fr'.*`en`"):
         resolve(place, Wanted("fr"), Client(current(None)))
+
+
+EXPORTED = {
+    "{}@~parquet": {"train": [0, 1], "x": [2]},
+    "hf://datasets/{}@~parquet/en": {"train": [10, 11], "x": [12]},
+    "hf://datasets/{}@~parquet/en/train": {"train": [10, 11]},
+    "hf://datasets/{}@~parquet/en/train/0001.parquet": {"train": [11]},
+    "hf://datasets/{}@~parquet/en/**/*.parquet": {"train": [10, 11], "x": [12]},
+    "hf://datasets/{}@~parquet/*/train/0000.parquet": {"train": [0]},
+}
+
+
+def test_files_and_patterns_of_the_hubs_own_parquet_are_found(hub):
+    repo = make(hub, ["a.csv"])
+    main = repo.sha
+    parts = [("train", 0), ("train", 1), ("x", 0)]
+    exported = {
+        f"{name}/{split}/000{n}.parquet": parquet_bytes(1, first + number)
+        for name, first in (("default", 0), ("en", 10))
+        for number, (split, n) in enumerate(parts)
+    }
+    repo.commit(exported, ref="refs/convert/parquet")
+    repo.refs["main"] = main
+
+    def rows(**arguments: Any) -> dict[str, list[int]]:
+        found = fb.load_dataset(**arguments)
+        return {split: [row["id"] for row in of_split] for split, of_split in found.items()}
+
+    for path, expected in EXPORTED.items():
+        assert rows(path=path.format(repo.id)) == expected
+    everything = f"hf://datasets/{repo.id}@~parquet/**/*.parquet"
+    assert rows(path="parquet", data_files=everything) == {"train": [0, 1, 2, 10, 11, 12]}
+    # Those of the call take the place of the branch's own configurations.
+    assert rows(path=f"{repo.id}@~parquet", data_files="en/x/*") == {"train": [12]}
+    assert rows(path=f"{repo.id}@~parquet", data_dir="en/train") == {"train": [10, 11]}
+    with pytest.raises(fb.NotFoundError, match=r"no such file or folder: `hf://.*/enn`; did you mean `en`"):
+        fb.load_dataset(f"hf://datasets/{repo.id}@~parquet/enn")
+    with pytest.raises(fb.DatasetNotFoundError, match="no such revision .*: `refs/convert/parquet`; the Hub makes it"):
+        fb.load_dataset(f"{make(hub, ['a.csv']).id}@~parquet")
+    with pytest.raises(fb.DatasetNotFoundError, match="`0123abc`; a commit is named by all of its 40 digits"):
+        fb.load_dataset(repo.id, revision="0123abc")

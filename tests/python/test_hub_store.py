@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import socket
+import ssl
 import sys
 import time
 
@@ -13,6 +14,7 @@ import pytest
 from hub import STRANGER, TOKEN, Hub
 from hub_data import ids_file
 from programs import run_python
+from servers import Tunnel
 
 import forebay as fb
 from forebay.hub import repository
@@ -29,6 +31,7 @@ def hub(served, tmp_path, monkeypatch) -> Hub:
     files = {f"train/{n}.parquet": ids_file(n * 1000, (n + 1) * 1000, row_group_rows=ROWS_OF_A_GROUP) for n in range(3)}
     served.create("org/data", files | {"README.md": b"A card.\n"})
     served.latency, served.url_lifetime = 0.0, 3600.0
+    served.clock, served.has_resolve_cache = 0.0, False
     served.clear()
     return served
 
@@ -73,6 +76,51 @@ def test_a_bucket_and_small_files_that_the_hub_sends_itself_are_read(hub):
     small = fb.load_dataset("org/small", split="train")
     assert ids(small) == [*range(70)]
     assert hub.count("cdn", "small") == 0
+
+
+def test_one_file_of_a_bucket_is_read(hub):
+    hub.create_bucket("org/bucket", {"d/test.parquet": ids_file(0, 7), "d2/x.parquet": ids_file(7, 9)})
+    assert ids(fb.load_dataset("hf://buckets/org/bucket/d/test.parquet", split="test")) == [*range(7)]
+    named = {"data_files": "hf://buckets/org/bucket/d/test.parquet", "split": "train"}
+    assert ids(fb.load_dataset("parquet", **named)) == [*range(7)]
+    assert list(fb.load_dataset("hf://buckets/org/bucket/d")) == ["test"], "d2 begins so, too"
+    for path in ("d/tests.parquet", "e"):
+        with pytest.raises(fb.NotFoundError, match=f"no such file or folder: `hf://buckets/org/bucket/{path}`"):
+            fb.load_dataset(f"hf://buckets/org/bucket/{path}")
+    with pytest.raises(fb.DatasetNotFoundError, match="`buckets/org/none` does not exist on the Hub"):
+        fb.load_dataset("hf://buckets/org/none")
+
+
+def test_urls_of_the_hub_are_read_as_what_they_name_and_by_whom(hub, monkeypatch):
+    private = {"x.parquet": ids_file(0, 5), "data dir/y.parquet": ids_file(5, 9)}
+    repo = hub.create("org/private", private, private=True)
+    hub.create_bucket("org/bucket", {"x.parquet": ids_file(20, 22)}, private=True)
+    first = repo.sha
+    repo.commit({"x.parquet": ids_file(30, 31)}, ref="refs/pr/3")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    url = f"{hub.url}/datasets/org/private/resolve"
+    for named, expected in {
+        f"{url}/main/x.parquet": [*range(5)],
+        f"{url}/main/x.parquet?download=true": [*range(5)],
+        f"{url}/{first}/data%20dir/y.parquet": [*range(5, 9)],
+        f"{url}/refs%2Fpr%2F3/x.parquet": [30],
+        f"{url}/refs/pr/3/x.parquet": [30],
+        f"{url}/main/**/*.parquet": [*range(5, 9), *range(5)],
+        f"{hub.url}/buckets/org/bucket/resolve/x.parquet": [20, 21],
+    }.items():
+        assert ids(fb.load_dataset("parquet", data_files=named, split="train")) == expected
+        assert ids(fb.load_dataset(named, split="train")) == expected
+    state = fb.load_dataset(f"{url}/main/x.parquet", split="train").batches(2).state_dict()
+    assert state["commit"] == first
+    with pytest.raises(fb.DatasetNotFoundError, match="org/private"):
+        fb.load_dataset(f"{url}/main/x.parquet", token=False)
+
+
+@pytest.mark.usefixtures("hub")
+def test_patterns_below_a_folder_of_the_hub_are_its_files():
+    folder = {"data_dir": "hf://datasets/org/data/train", "split": "train"}
+    assert ids(fb.load_dataset("parquet", data_files="[12].parquet", **folder)) == [*range(1000, 3000)]
+    assert ids(fb.load_dataset("parquet", data_files=["2.parquet", "0.parquet"], **folder))[999:1001] == [2999, 0]
 
 
 FAULTS = {
@@ -133,6 +181,20 @@ def test_urls_are_resolved_again_before_they_expire(hub):
     assert hub.count("resolve") >= 3
 
 
+@pytest.mark.parametrize("clock", [-7200.0, 7200.0])
+def test_urls_are_good_by_the_clock_of_the_hub(hub, clock):
+    hub.clock = clock
+    assert ids(open_train()) == list(range(NUM_ROWS))
+    assert hub.count("resolve", ".parquet") == 3
+
+
+def test_small_files_that_the_hub_sends_from_elsewhere_are_read_with_the_token(hub):
+    hub.create("org/small", {"data.geoparquet": ids_file(0, 70), "README.md": b"A card.\n"}, private=True)
+    hub.has_resolve_cache = True
+    assert ids(fb.load_dataset("org/small", split="train", token=TOKEN)) == [*range(70)]
+    assert not [request for request in hub.log if request.status == 401]
+
+
 def test_a_refusal_holds_everybody(hub):
     hub.create("org/many", {f"train/{n:02}.parquet": ids_file(n, n + 1) for n in range(24)})
     hub.fail("resolve", 1, status=429, headers={"Retry-After": "2"}, where="parquet")
@@ -151,6 +213,67 @@ def test_a_storm_longer_than_the_patience_is_a_timeout(hub, kind):
         open_train(storage_options={"hf_patience": "1 second"})
     assert isinstance(caught.value, TimeoutError)
     assert "1 second" in str(caught.value)
+
+
+def test_a_wait_that_is_asked_for_and_takes_too_long_is_said(hub):
+    hub.fail("api", 1, status=429, headers={"Retry-After": "4000"})
+    with pytest.raises(fb.StoreTimeoutError, match="asks for 4000 seconds without requests .429.*more than 600 s"):
+        open_train()
+
+
+def test_an_answer_of_the_api_that_comes_byte_by_byte_is_bounded_by_the_patience(hub):
+    hub.fail("api", 1, status=200, body=b" " * 2000, bytes_per_second=200)
+    start = time.monotonic()
+    with pytest.raises(fb.StoreTimeoutError, match="the answer takes too long"):
+        open_train(storage_options={"hf_patience": "1s 500ms"})
+    assert time.monotonic() - start < 5
+
+
+def test_requests_that_are_made_again_are_told_once(hub):
+    hub.fail("api", 2, status=500)
+    with pytest.warns(fb.StoreWarning, match="`org/data`: the Hub refuses or fails .500.*for up to 600 sec") as told:
+        open_train()
+    assert len(told) == 1
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("patience", [None, "1 second"])
+def test_a_hub_that_was_never_reached_is_not_asked_for_long(monkeypatch, patience):
+    monkeypatch.setattr("forebay.hub.client.FIRST_CONTACT", 0.5)
+
+    def fail(*_arguments, **_options):
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    start = time.monotonic()
+    expected = fb.HubUnreachableError if patience is None else fb.StoreTimeoutError
+    with pytest.raises(expected, match="Temporary failure in name resolution.*`hf_patience` in `storage_options`"):
+        open_train(storage_options={"hf_patience": patience} if patience else None)
+    assert time.monotonic() - start < 5
+
+
+def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates, tmp_path, monkeypatch):
+    authority, certificate, key = certificates
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Hub(context) as hub:
+        hub.point(monkeypatch, tmp_path)
+        hub.create("org/data", {"train.parquet": ids_file(0, 50)})
+        start = time.monotonic()
+        with pytest.raises(fb.StoreError, match="`https://localhost:.* is not trusted: .*`ca_certificate` in"):
+            open_train()
+        assert time.monotonic() - start < 5, "it stays as it is, so nobody waits"
+        trusted = {"ca_certificate": str(authority)}
+        assert ids(open_train(storage_options=trusted)) == [*range(50)]
+        assert ids(open_train(storage_options={"ca_certificate": authority.read_text()})) == [*range(50)]
+        with pytest.raises(fb.SettingError, match="`ca_certificate`: expected certificates in PEM"):
+            open_train(storage_options={"ca_certificate": str(tmp_path / "none.pem")})
+        # All that leaves this machine goes through it; here, to the Hub, which has small files itself.
+        hub.create("org/data", {"train.geoparquet": ids_file(0, 50)})
+        with Tunnel(int(hub.url.rpartition(":")[2])) as tunnel:
+            monkeypatch.setenv("HF_ENDPOINT", "https://localhost:9")
+            assert ids(open_train(storage_options={**trusted, "proxy_url": tunnel.url})) == [*range(50)]
+            assert tunnel.names
 
 
 def test_a_token_goes_to_the_hub_alone_and_is_never_shown(hub, monkeypatch):

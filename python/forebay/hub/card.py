@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,10 +48,15 @@ class Card:
             return next(iter(self.infos))
         return chosen[0] if chosen else None
 
-    def info(self, config: str) -> dict[str, Any]:
-        """Returns `dataset_info` of a configuration, with features of its own over it; empty where nothing is said."""
+    def info(self, config: str, *, is_told: bool = True) -> dict[str, Any]:
+        """Returns `dataset_info` of a configuration; where there is none, or it does not count, its own features.
+
+        `is_told` says whether it counts. As in `datasets`, one without features is one, too.
+        """
+        if is_told and config in self.infos:
+            return self.infos[config]
         features = self.configs.get(config, {}).get("features")
-        return self.infos.get(config, {}) | ({"features": features} if features else {})
+        return {"features": features} if features else {}
 
     def kept(self, config: str) -> Kept:
         """Returns which rows and columns of its files a configuration has."""
@@ -59,13 +65,18 @@ class Card:
         return Kept(said.get("columns"), said.get("filters"), what)
 
 
-def read(readme: str | None, more: str | None, where: str) -> Card:
-    """Reads the head of `README.md`, and `.huggingface.yaml`, which is over it; `where` is for messages.
+FILES = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+"""What may say something: the second is over the first, and the last, of old versions of `datasets`, below both."""
+
+
+def read(texts: Iterable[str | None], where: str) -> Card:
+    """Reads the texts of `FILES`, as far as they are there, the first by its head; `where` is for messages.
 
     Raises:
-        DataError: it is not YAML, or says something that means nothing.
+        DataError: one is not YAML or JSON, or says something that means nothing.
         VersionError: PyYAML is missing, and it has configurations or features.
     """
+    readme, more, legacy = texts
     data: dict[str, Any] = {}
     text = (readme or "").removeprefix(_MARK)
     front = _FRONT.match(text)
@@ -73,7 +84,8 @@ def read(readme: str | None, more: str | None, where: str) -> Card:
         data |= _yaml(front[1], f"{where}/README.md", text[: front.start(1)].count("\n"))
     if more is not None:
         data |= _yaml(more.removeprefix(_MARK), f"{where}/.huggingface.yaml", 0)
-    return Card(_configs(data.get("configs"), where), _infos(data.get("dataset_info"), where), where)
+    infos = _legacy_infos(legacy, f"{where}/dataset_infos.json") | _infos(data.get("dataset_info"), where)
+    return Card(_configs(data.get("configs"), where), infos, where)
 
 
 def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
@@ -129,3 +141,16 @@ def _infos(said: Any, where: str) -> dict[str, dict[str, Any]]:
     if not all(isinstance(item, Mapping) for item in items):
         raise DataError(f"`{where}`: `dataset_info` in the card is neither keys and values nor a list of them")
     return {str(item.get("config_name", "default")): dict(item) for item in items}
+
+
+def _legacy_infos(text: str | None, where: str) -> dict[str, dict[str, Any]]:
+    """Returns what `push_to_hub` once wrote of each configuration; where it is of one, that is the default one."""
+    if text is None:
+        return {}
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"`{where}`: it is not JSON: {error}") from error
+    if not isinstance(said, dict) or not all(isinstance(info, dict) for info in said.values()):
+        raise DataError(f"`{where}`: expected what is known of each configuration by its name")
+    return {"default" if len(said) == 1 else name: info for name, info in said.items()}

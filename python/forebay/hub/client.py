@@ -6,12 +6,13 @@ import json
 import math
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from forebay._lib import __version__
-from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, StoreError, StoreTimeoutError
+from forebay.exceptions import DataError, HubUnreachableError, StoreError, StoreTimeoutError, StoreWarning
 from forebay.hub.errors import refused
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 PATIENCE = 600.0
 """Seconds for which the Hub is asked again. Its quotas are of five minutes."""
 
+FIRST_CONTACT = 10.0
+"""Seconds for which a Hub that has never answered is asked again, where nobody said how long: a machine without a
+network is more likely than one that gets it later."""
+
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
 _MAX_REDIRECTS = 5
+_ASK_LONGER = "; `hf_patience` in `storage_options` says how long to try"
 
 
 @dataclass(frozen=True)
@@ -51,24 +57,39 @@ class Answer:
             ) from error
 
 
+@dataclass(frozen=True)
+class Route:
+    """How requests go out; as the options of the store say, which reads the files."""
+
+    timeout: float = 30.0
+    """Seconds without a byte."""
+    proxy_url: str | None = None
+    ca_certificate: str | None = None
+    """Certificates to trust besides those of the system, as PEM, or the path of a file of them."""
+
+
 class Client:
     """Requests to one Hub by one user."""
 
-    def __init__(self, settings: Settings, patience: float = PATIENCE) -> None:
+    def __init__(self, settings: Settings, patience: float | None = None, route: Route | None = None) -> None:
         self.settings = settings
-        self.patience = patience
+        self.patience = PATIENCE if patience is None else patience
+        self.route = route or Route()
         self.silence = math.inf
         """Seconds for which a Hub that says nothing is asked again."""
+        self._first_silence = FIRST_CONTACT if patience is None else math.inf
+        """The same, until it has answered once."""
+        self._has_warned = False
         self.known: dict[tuple[str | None, ...], Any] = {}
         """What was looked up before: many files may be named one by one."""
 
-    def get(self, path: str, what: str) -> Answer:
+    def get(self, path: str, what: str, revision: str | None = None) -> Answer:
         """Returns the answer for a path, or a whole URL; `what` is the dataset, for messages.
 
         Raises:
             HubUnreachableError: offline, or no connection.
             StoreTimeoutError: it refused or failed for too long.
-            DatasetNotFoundError: there is no such repository, or not for this user.
+            DatasetNotFoundError: there is no such repository or revision, or not for this user.
             NotFoundError: there is no such file.
         """
         url = urljoin(self.settings.endpoint + "/", path.lstrip("/")) if "://" not in path else path
@@ -85,27 +106,49 @@ class Client:
             num_failed += 1
             pause = min(_FIRST_PAUSE * 2 ** (num_failed - 1), _LONGEST_PAUSE)
             try:
-                return self._get(url)
-            except Refusal as answer:
-                if answer.status not in (408, 429) and answer.status < 500:
-                    raise refused(answer, what, self.settings) from None
-                said = self.settings.without_token(str(answer))
-                pause = _wait_of(answer.headers) or pause
+                answer = self._get(url, started + self.patience)
+            except Refusal as refusal:
+                self._first_silence = math.inf
+                if refusal.status not in (408, 429) and refusal.status < 500:
+                    raise refused(refusal, what, self.settings, revision) from None
+                said = self.settings.without_token(str(refusal))
+                pause = _wait_of(refusal.headers) or pause
             except Failure as failure:
                 said = self.settings.without_token(str(failure))
-                if failure.is_unreachable or time.monotonic() + pause > started + self.silence:
+                if failure.has_connected:
+                    self._first_silence = math.inf
+                silence = min(self.silence, self._first_silence)
+                if failure.is_unreachable or time.monotonic() + pause > started + silence:
                     where = self.settings.endpoint
+                    hint = "" if failure.is_unreachable or self.silence <= silence else _ASK_LONGER
                     raise HubUnreachableError(
-                        f"`{what}`: cannot reach the Hub at `{where}`: {said}"
+                        f"`{what}`: cannot reach the Hub at `{where}`: {said}{hint}"
                     ) from failure.__cause__
+            else:
+                self._first_silence = math.inf
+                return answer
             if time.monotonic() + pause > started + self.patience:
+                failed = f"refused or failed for {self.patience:g} seconds ({said})"
+                asked = f"asks for {pause:g} seconds without requests ({said}), more than {self.patience:g} seconds"
                 raise StoreTimeoutError(
-                    f"`{what}`: the Hub refused or failed for {self.patience:g} seconds ({said}); try again later, or "
-                    "raise `hf_patience` in `storage_options`"
+                    f"`{what}`: the Hub {failed if pause <= self.patience else asked}; try again later, or raise "
+                    "`hf_patience` in `storage_options`"
                 )
+            limit = min(self.patience, self.silence, self._first_silence)
+            self._warn(f"`{what}`: the Hub refuses or fails ({said})", limit)
             time.sleep(pause)
 
-    def _get(self, url: str) -> Answer:
+    def _warn(self, said: str, limit: float) -> None:
+        """Says once why nothing happens."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{said}; requests are made again, for up to {limit:g} seconds (`hf_patience`)",
+                StoreWarning,
+                stacklevel=2,
+            )
+
+    def _get(self, url: str, deadline: float) -> Answer:
         from forebay.hub import transport
 
         for _ in range(_MAX_REDIRECTS):
@@ -113,7 +156,7 @@ class Client:
             if self.settings.token is not None and _origin(url) == _origin(self.settings.endpoint):
                 headers["Authorization"] = f"Bearer {self.settings.token}"
             try:
-                return Answer(*transport.get(url, headers), url)
+                return Answer(*transport.get(url, headers, self.route, deadline), url)
             except transport.Refusal as answer:
                 target = answer.headers.get("Location")
                 if answer.status not in (301, 302, 303, 307, 308) or not target:
@@ -157,17 +200,6 @@ def text_of(answer: Answer, what: str) -> str:
         return answer.body.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{what}: it is not UTF-8: {error}") from error
-
-
-def optional(get: Any, *arguments: Any) -> Answer | None:
-    """Returns an answer; `None` where there is no such file."""
-    try:
-        found: Answer = get(*arguments)
-    except NotFoundError as error:
-        if type(error) is NotFoundError:
-            return None
-        raise
-    return found
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

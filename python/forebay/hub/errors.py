@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -14,14 +15,15 @@ from forebay.exceptions import (
     NotFoundError,
     StoreError,
 )
+from forebay.hub.places import PARQUET_BRANCH
 
 if TYPE_CHECKING:
     from forebay.hub.settings import Settings
     from forebay.hub.transport import Refusal
 
 
-def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
-    """Returns the exception for an answer that asking again does not change."""
+def refused(error: Refusal, what: str, settings: Settings, revision: str | None = None) -> ForebayError:
+    """Returns the exception for an answer that asking again does not change; `revision` is what was asked for."""
     code = error.headers.get("X-Error-Code") or ""
     said = settings.without_token(error.headers.get("X-Error-Message") or str(error))
     anonymous = settings.token is None
@@ -30,7 +32,9 @@ def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
         hint = "log in, or pass `token`" if anonymous else ask
         return as_datasets(GatedDatasetError)(f"dataset `{what}` is gated on the Hub; {hint}: {said}")
     if code == "RevisionNotFound":
-        return as_datasets(DatasetNotFoundError)(f"dataset `{what}` has no such revision on the Hub: {said}")
+        return as_datasets(DatasetNotFoundError)(
+            f"dataset `{what}` has no such revision on the Hub: {_of_revision(revision) or said}"
+        )
     if code == "EntryNotFound":
         return NotFoundError(f"`{what}`: no such file or folder on the Hub: {said}")
     if "credential" in said.lower():
@@ -41,6 +45,15 @@ def refused(error: Refusal, what: str, settings: Settings) -> ForebayError:
             f"dataset `{what}` does not exist on the Hub at {settings.endpoint}, or cannot be accessed{hint}"
         )
     return StoreError(f"`{what}`: the Hub answered {error.status}: {said}")
+
+
+def _of_revision(revision: str | None) -> str:
+    """Returns a revision that is not there, and what may be the matter with it."""
+    if revision == PARQUET_BRANCH:
+        return f"`{revision}`; the Hub makes it of datasets that its viewer shows, and has not made it of this one"
+    if revision is not None and re.fullmatch(r"[0-9a-f]{4,39}", revision):
+        return f"`{revision}`; a commit is named by all of its 40 digits"
+    return f"`{revision}`" if revision is not None else ""
 
 
 def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:

@@ -22,6 +22,10 @@ DEFAULT_REVISION = "main"
 """The branch that is meant where no revision is named."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
+_URL = re.compile(
+    r"datasets/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+)/(?P<path>.+)", re.DOTALL
+)
+_URL_IN_BUCKET = re.compile(r"buckets/(?P<id>[^/]+/[^/]+)/resolve/(?P<path>.+)", re.DOTALL)
 _SPECIAL = re.compile(r"(refs/(?:convert|pr)/[^/]+)(?:/(.*))?", re.DOTALL)
 
 
@@ -74,6 +78,25 @@ def parse(source: str) -> Place | None:
     if name.rsplit(".", 1)[-1] in ("parquet", "forebay"):
         return None
     return _with_revision(Place("datasets", name), unquote(revision)) if at else Place("datasets", name)
+
+
+def of_url(url: str, endpoint: str) -> Place | None:
+    """Returns the place that a URL of the Hub at `endpoint` resolves; `None` for any other text.
+
+    It is of a file, or a pattern of them, and is read as what it names, with the user's token, as `datasets` does.
+    """
+    if not url.startswith(f"{endpoint}/"):
+        return None
+    rest = url.removeprefix(f"{endpoint}/")
+    found = _URL.fullmatch(rest) or _URL_IN_BUCKET.fullmatch(rest)
+    if found is None or not _NAME.fullmatch(found["id"]):
+        return None
+    path = found["path"]
+    if not re.search(r"[*[]", path):
+        path = unquote(re.split(r"[?#]", path, maxsplit=1)[0])
+    if found.re is _URL:
+        return Place("datasets", found["id"], unquote(found["revision"]), path)
+    return Place("buckets", found["id"], path=path)
 
 
 def local(path: str) -> Path | None:

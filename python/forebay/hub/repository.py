@@ -13,9 +13,9 @@ from posixpath import join
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from forebay.exceptions import DataError, HubUnreachableError, StoreError
+from forebay.exceptions import DataError, HubUnreachableError, NotFoundError, StoreError
 from forebay.hub import card
-from forebay.hub.client import Client, optional, quoted, text_of
+from forebay.hub.client import Client, quoted, text_of
 from forebay.hub.patterns import Listing
 from forebay.hub.places import DEFAULT_REVISION, local
 from forebay.hub.settings import DEFAULT_ENDPOINT
@@ -71,8 +71,8 @@ class Repository:
 
     def card(self, folder: str = "") -> card.Card:
         """Reads the card in a folder."""
-        readme, more = (self.texts(join(folder, name)) for name in ("README.md", ".huggingface.yaml"))
-        return card.read(readme, more, join(f"{self.place.kind}/{self.place.id}", folder).rstrip("/"))
+        texts = (self.texts(join(folder, name)) for name in card.FILES)
+        return card.read(texts, join(f"{self.place.kind}/{self.place.id}", folder).rstrip("/"))
 
 
 def look_up(place: Place, client: Client) -> Repository:
@@ -91,9 +91,9 @@ def look_up(place: Place, client: Client) -> Repository:
     is_pinned = _COMMIT.fullmatch(place.revision or "") is not None
     copy = _Copy.find(place, client.settings)
     if copy is not None and client.settings.is_offline:
-        return copy.repository(place, "the Hub is not asked: `HF_HUB_OFFLINE` is set")
+        return copy.repository(place, client, "the Hub is not asked: `HF_HUB_OFFLINE` is set")
     if copy is not None and is_pinned and copy.is_whole:
-        return copy.repository(place)
+        return copy.repository(place, client)
     if copy is not None:
         client.silence = min(client.patience, MOST_SILENCE)
     try:
@@ -102,7 +102,7 @@ def look_up(place: Place, client: Client) -> Repository:
         if copy is None:
             raise
         warnings.warn(f"{error}; what was downloaded of the commit `{copy.commit}` is used instead", stacklevel=2)
-        return copy.repository(place, "the Hub cannot be reached")
+        return copy.repository(place, client, "the Hub cannot be reached")
     finally:
         client.silence = math.inf
 
@@ -110,7 +110,8 @@ def look_up(place: Place, client: Client) -> Repository:
 def _of_hub(place: Place, client: Client) -> Repository:
     revision = quote(place.revision or DEFAULT_REVISION, safe="")
     # With the files and their sizes, as `HfApi.dataset_info(files_metadata=True)` asks for them.
-    info = client.get(f"/api/datasets/{place.id}/revision/{revision}?blobs=true", place.id).json()
+    url = f"/api/datasets/{place.id}/revision/{revision}?blobs=true"
+    info = client.get(url, place.id, place.revision or DEFAULT_REVISION).json()
     commit = info.get("sha") if isinstance(info, dict) else None
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise StoreError(f"`{place.id}`: the Hub named no commit for `{place.revision or DEFAULT_REVISION}`")
@@ -119,14 +120,11 @@ def _of_hub(place: Place, client: Client) -> Repository:
         entries = client.pages(f"/api/datasets/{place.id}/tree/{commit}?recursive=true&expand=false", place.id)
     root = f"hf://datasets/{place.id}@{commit}"
     copied = _Copy(client.settings.cache, place.id, commit)
-    files = {path: copied.file(path) or (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
+    listed = {path: (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
+    files: dict[str, File] = {path: copied.file(path) or file for path, file in listed.items()}
 
     def text(path: str) -> str | None:
-        return (
-            _text(client, place, path, f"/datasets/{place.id}/resolve/{commit}/{quoted(path)}")
-            if path in files
-            else None
-        )
+        return _text(client, place, path, commit, listed[path]) if path in listed else None
 
     return Repository(place, commit, files, text)
 
@@ -152,20 +150,39 @@ def _siblings(info: dict[str, Any]) -> list[Any] | None:
 
 
 def _of_bucket(place: Place, client: Client) -> Repository:
+    # What begins so, by its letters: a folder's files, one file, and what is called similarly.
     below = f"/{quoted(place.path)}" if place.path and not re.search(r"[*?[]", place.path) else ""
-    entries = client.pages(f"/api/buckets/{place.id}/tree{below}?recursive=true", place.id)
+    entries = client.pages(f"/api/buckets/{place.id}/tree{below}?recursive=true", f"buckets/{place.id}")
     root = f"hf://buckets/{place.id}"
     files: dict[str, File] = {path: (f"{root}/{path}", size, tag) for path, size, tag in _files(entries, place)}
 
     def text(path: str) -> str | None:
-        return _text(client, place, path, f"/buckets/{place.id}/resolve/{quoted(path)}") if path in files else None
+        return _text(client, place, path, None, files[path]) if path in files else None
 
     return Repository(place, None, files, text)
 
 
-def _text(client: Client, place: Place, path: str, url: str) -> str | None:
-    answer = optional(client.get, url, place.id)
-    return None if answer is None else text_of(answer, f"`{place.id}/{path}`")
+def _text(client: Client, place: Place, path: str, commit: str | None, listed: File) -> str:
+    """Returns the text of a file that the Hub lists.
+
+    Raises:
+        NotFoundError: it does not have it.
+        StoreError: what it sends is another file; a page of HTML has no configurations, and is no card without any.
+    """
+    at = "" if commit is None else f"/{commit}"
+    try:
+        answer = client.get(f"/{place.kind}/{place.id}/resolve{at}/{quoted(path)}", place.id)
+    except NotFoundError as error:
+        if type(error) is not NotFoundError:
+            raise
+        raise NotFoundError(f"`{place.id}/{path}`: the Hub lists it and does not have it; try again later") from error
+    _, size, _ = listed
+    if size is not None and len(answer.body) != size:
+        kind = answer.headers.get("Content-Type") or "something"
+        raise StoreError(
+            f"`{place.id}/{path}`: the Hub lists {size} bytes and sent {len(answer.body)}, as {kind}; try again later"
+        )
+    return text_of(answer, f"`{place.id}/{path}`")
 
 
 def _files(entries: Iterable[Any], place: Place) -> Iterable[tuple[str, int, str | None]]:
@@ -238,10 +255,12 @@ class _Copy:
         there = self.snapshot / path
         return (str(there), None, None) if there.is_file() else None
 
-    def repository(self, place: Place, why_copied: str | None = None) -> Repository:
+    def repository(self, place: Place, client: Client, why_copied: str | None = None) -> Repository:
         """Returns what is in the copy. Files that are known and were not downloaded are named as the Hub's."""
+        remote: dict[str, File] = {}
         if self.is_whole:
-            files = {path: self.file(path) or self._remote(path, facts) for path, facts in self._tree().items()}
+            remote = {path: self._remote(path, facts) for path, facts in self._tree().items()}
+            files = {path: self.file(path) or file for path, file in remote.items()}
         else:
             warnings.warn(
                 f"of `{self.id}` at `{self.commit}` only some files may have been downloaded; those are used",
@@ -253,9 +272,18 @@ class _Copy:
         def text(path: str) -> str | None:
             there = self.snapshot / path
             try:
-                return there.read_text(encoding="utf-8") if there.is_file() else None
+                if there.is_file():
+                    return there.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
+            if path not in remote:
+                return None
+            if why_copied is None:
+                return _text(client, place, path, self.commit, remote[path])
+            raise HubUnreachableError(
+                f"`{self.id}`: `{path}`, which may say which files are what, was not downloaded, and {why_copied}; "
+                f"the files alone are `hf://datasets/{self.id}@{self.commit}/**`"
+            )
 
         return Repository(place, self.commit, files, text, why_copied)
 

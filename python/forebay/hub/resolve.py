@@ -98,7 +98,7 @@ def resolve_named(place: Place, client: Client) -> Resolution:
         As `resolve`.
     """
     repository = _repository(place, client)
-    paths = None if place.is_export else _named(repository)
+    paths = _named(repository)
     if paths is None:
         return _resolution(repository, _choose(repository, Wanted()))
     if place.path not in repository.files:
@@ -127,8 +127,8 @@ def _resolution(repository: Repository, chosen: Chosen) -> Resolution:
 
 def _choose(repository: Repository, wanted: Wanted) -> Chosen:
     place, listing = repository.place, repository.listing
-    if place.is_export:
-        return _choose_export(listing, wanted, place)
+    if place.is_export and wanted.data_files is None and wanted.data_dir is None:
+        return _choose_export(repository, wanted)
     if not place.path:
         return choose(listing, repository.card(), wanted)
     paths = _named(repository)
@@ -142,9 +142,7 @@ def _choose(repository: Repository, wanted: Wanted) -> Chosen:
             # Hidden ones, of which no split is told.
             return choose(named, Card(), Wanted(wanted.name, [place.path]))
     if place.path not in listing.folders:
-        near = get_close_matches(place.path, [*listing.folders, *listing.paths], 3)
-        hint = f"; did you mean `{'`, `'.join(near)}`?" if near else ""
-        raise NotFoundError(f"no such file or folder: `{place}`{hint}")
+        raise _no_path(place, listing)
     card = repository.card(place.path) if place.kind == "buckets" else Card()
     return choose(listing, card, wanted, place.path)
 
@@ -167,16 +165,29 @@ def _named(repository: Repository) -> list[str] | None:
     return paths
 
 
-def _choose_export(listing: Listing, wanted: Wanted, place: Place) -> Chosen:
+def _no_path(place: Place, listing: Listing) -> NotFoundError:
+    if not place.path:
+        return NotFoundError(f"no data files in `{place}`")
+    near = get_close_matches(place.path, [*listing.folders, *listing.paths], 3)
+    hint = f"; did you mean `{'`, `'.join(near)}`?" if near else ""
+    return NotFoundError(f"no such file or folder: `{place}`{hint}")
+
+
+def _choose_export(repository: Repository, wanted: Wanted) -> Chosen:
     """Returns the files of the Hub's own Parquet: `config/split/0000.parquet`."""
-    inside = [path for path in listing.paths if path.startswith(f"{place.path}/" if place.path else "")]
+    place, named = repository.place, _named(repository)
+    below = f"{place.path}/" if place.path else ""
+    inside = [path for path in repository.listing.paths if path.startswith(below)] if named is None else named
     parts = [PurePosixPath(path).parts for path in inside if path.endswith(".parquet")]
-    configs = list(dict.fromkeys(part[0] for part in parts if len(part) == 3))
+    parts = [part for part in parts if len(part) == 3]
+    if not parts:
+        raise _no_path(place, repository.listing)
+    configs = list(dict.fromkeys(part[0] for part in parts))
     config = wanted.name or (configs[0] if len(configs) == 1 else "default")
     if config not in configs:
         raise _no_config(wanted.name, configs, place.id)
     found: dict[str, list[str]] = {}
-    for folder, split, name in (part for part in parts if len(part) == 3):
+    for folder, split, name in parts:
         if folder == config:
             # What is too large is exported in part.
             found.setdefault(split.removeprefix("partial-"), []).append(f"{folder}/{split}/{name}")
@@ -210,7 +221,11 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
         files = _of_config(listing, card.configs[config], config, root)
     if not any(files.values()):
         raise NotFoundError(f"no data files of the config `{config}` in `{listing.root}`")
-    return Chosen(config, files, card.info(config), card.kept(config))
+    # Of several, that of the default one is not meant, even where it is called so; nor where files are named.
+    is_told = (
+        wanted.data_files is None and wanted.data_dir is None and (wanted.name is not None or card.default is not None)
+    )
+    return Chosen(config, files, card.info(config, is_told=is_told), card.kept(config))
 
 
 def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str) -> dict[str, list[str]]:

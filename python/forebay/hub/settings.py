@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from os.path import expandvars
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from forebay.exceptions import SettingError
+from forebay.exceptions import AccessDeniedError, SettingError
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
@@ -40,19 +41,29 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
 
     Raises:
         SettingError: the token or the endpoint is none.
+        AccessDeniedError: `token` is True, and nobody is logged in.
     """
-    home = Path(_variable("HF_HOME") or Path(_variable("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
+    home = _path(_variable("HF_HOME") or f"{_variable('XDG_CACHE_HOME') or '~/.cache'}/huggingface")
     found = _token(token, home)
     if found is not None and not (found.isascii() and found.isprintable()):
         raise SettingError("the token of the Hub has characters that no token has; copy it again, or log in again")
     cache = _variable("HF_HUB_CACHE") or _variable("HUGGINGFACE_HUB_CACHE")
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
     return Settings(
-        endpoint=_checked(endpoint or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"),
+        endpoint=endpoint_of(endpoint),
         token=found,
         is_offline=any(_is_true(name) for name in offline),
-        cache=Path(cache).expanduser() if cache else home / "hub",
+        cache=_path(cache) if cache else home / "hub",
     )
+
+
+def endpoint_of(given: str | None) -> str:
+    """Returns where the Hub is: as was given, over the environment.
+
+    Raises:
+        SettingError: it is no URL.
+    """
+    return _checked(given or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
 
 
 def _checked(endpoint: str) -> str:
@@ -75,11 +86,23 @@ def _token(token: str | bool | None, home: Path) -> str | None:
     found = _variable("HF_TOKEN") or _variable("HUGGING_FACE_HUB_TOKEN")
     if found:
         return found
-    path = Path(_variable("HF_TOKEN_PATH") or home / "token").expanduser()
+    named = _variable("HF_TOKEN_PATH")
+    path = _path(named) if named else home / "token"
     try:
-        return path.read_text(encoding="utf-8").strip() or None if path.is_file() else None
+        saved = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"cannot read `{path}`, where a login at the Hub is kept: {error}; log in again") from error
+    if token is True and not saved:
+        raise AccessDeniedError(
+            f"token: True is the token of a login, and there is none in `HF_TOKEN` or `{path}`; log in "
+            "(`hf auth login`), or pass the token itself"
+        )
+    return saved or None
+
+
+def _path(text: str) -> Path:
+    """Returns a path of the environment, in which `~` and `$NAME` are what a shell makes of them."""
+    return Path(expandvars(text)).expanduser()
 
 
 def _variable(name: str) -> str | None:

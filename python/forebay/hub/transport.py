@@ -5,13 +5,19 @@ from __future__ import annotations
 import errno
 import http.client
 import socket
+import ssl
+import time
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forebay.exceptions import StoreError
+from forebay.exceptions import ForebayError, SettingError, StoreError
 
-_TIMEOUT = 30.0
+if TYPE_CHECKING:
+    from forebay.hub.client import Route
+
+_AT_A_TIME = 1 << 16
+_LEAST_TIMEOUT = 0.05
 # Not every C library has the last.
 _NO_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, *_NO_NAME)
@@ -33,9 +39,11 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 class Failure(Exception):  # noqa: N818 - it is the lack of an answer
     """No answer, or none that is whole."""
 
-    def __init__(self, said: str, *, is_unreachable: bool) -> None:
+    def __init__(self, said: str, *, is_unreachable: bool, has_connected: bool = False) -> None:
         super().__init__(said)
         self.is_unreachable = is_unreachable
+        self.has_connected = has_connected
+        """Whether somebody was there."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -43,35 +51,98 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Leaves redirects to the client, which keeps the token from other origins."""
 
 
-def get(url: str, headers: dict[str, str]) -> tuple[Any, bytes]:
-    """Returns the headers and the body of an answer.
+def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tuple[Any, bytes]:
+    """Returns the headers and the body of an answer that has come until `deadline`, by the monotonic clock.
 
     Raises:
         Refusal: the answer has another status than success.
-        Failure: there is none.
-        StoreError: it is too long for one.
+        Failure: there is none, or not in time.
+        SettingError: there is no such route.
+        StoreError: it is too long for one, or comes from nobody that is trusted.
     """
     if not url.startswith(("https://", "http://")):
         # Others are files of this machine, for one.
         raise Failure(f"`{url}` is no URL of HTTP", is_unreachable=True)
+    timeout = max(min(route.timeout, deadline - time.monotonic()), _LEAST_TIMEOUT)
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - of HTTP, as was checked
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT) as response:
-            head, body = response.headers, response.read(_MAX_BYTES + 1)
-            if response.length and len(body) <= _MAX_BYTES:
-                # It says so itself only where all is read.
-                raise http.client.IncompleteRead(body, response.length)
+        with _opener(route).open(request, timeout=timeout) as response:
+            return response.headers, _body(response, url, deadline)
+    except ForebayError:
+        # Errors of the system and of values, too.
+        raise
     except urllib.error.HTTPError as error:
         with error:
             raise Refusal(error.code, error.reason, error.headers) from None
     except (ValueError, http.client.InvalidURL) as error:
+        if _is_untrusted(error):
+            raise _untrusted(url, error) from error
         # Of a name that is none.
         raise Failure(str(error), is_unreachable=True) from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
+        if _is_untrusted(reason):
+            raise _untrusted(url, reason) from error
         said = str(reason) or type(reason).__name__
         is_unreachable = isinstance(reason, ConnectionRefusedError) or getattr(reason, "errno", None) in _UNREACHABLE
-        raise Failure(said, is_unreachable=is_unreachable) from error
-    if len(body) > _MAX_BYTES:
-        raise StoreError(f"the Hub answered `{url}` with more than {_MAX_BYTES >> 20} MiB")
-    return head, body
+        # The library wraps what goes wrong until the request is sent, and nothing later.
+        has_connected = not isinstance(error, urllib.error.URLError)
+        raise Failure(said, is_unreachable=is_unreachable, has_connected=has_connected) from error
+
+
+def _is_untrusted(error: object) -> bool:
+    """Returns whether a server has shown a certificate that does not count, today or tomorrow."""
+    return isinstance(error, ssl.SSLCertVerificationError)
+
+
+def _untrusted(url: str, error: Any) -> StoreError:
+    where = "/".join(url.split("/", 3)[:3])
+    said = getattr(error, "verify_message", None) or str(error)
+    return StoreError(
+        f"`{where}` is not trusted: {said}; `ca_certificate` in `storage_options` takes the certificate of its issuer"
+    )
+
+
+def _body(response: Any, url: str, deadline: float) -> bytes:
+    """Returns the whole body. It may come byte by byte, each in time."""
+    announced = response.length
+    parts, num_bytes = [], 0
+    while announced is None or num_bytes < announced:
+        part = response.read1(_AT_A_TIME)
+        if not part:
+            break
+        parts.append(part)
+        num_bytes += len(part)
+        if num_bytes > _MAX_BYTES:
+            raise StoreError(f"the Hub answered `{url}` with more than {_MAX_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise Failure("the answer takes too long", is_unreachable=False, has_connected=True)
+    body = b"".join(parts)
+    if announced is not None and num_bytes < announced:
+        raise http.client.IncompleteRead(body, announced - num_bytes)
+    return body
+
+
+def _opener(route: Route) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_NoRedirect]
+    if route.proxy_url is not None:
+        handlers.append(urllib.request.ProxyHandler(dict.fromkeys(("http", "https"), route.proxy_url)))
+    if route.ca_certificate is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=_trusting(route.ca_certificate)))
+    return urllib.request.build_opener(*handlers)
+
+
+def _trusting(certificates: str) -> ssl.SSLContext:
+    """Returns what trusts these certificates, besides those of the system."""
+    context = ssl.create_default_context()
+    try:
+        if certificates.lstrip().startswith("-----BEGIN"):
+            context.load_verify_locations(cadata=certificates)
+        else:
+            context.load_verify_locations(cafile=certificates)
+    except (OSError, ValueError) as error:
+        raise SettingError(
+            "storage_options: `ca_certificate`: expected certificates in PEM, or the path of a file of them; "
+            f"they cannot be read: {error}"
+        ) from error
+    return context

@@ -134,13 +134,32 @@ pub(crate) fn token_of_user() -> Option<String> {
         return None;
     }
     variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")).or_else(|| {
-        let cache =
-            || variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
-        let home = || variable("HF_HOME").map(PathBuf::from).or_else(|| Some(cache()?.join("huggingface")));
-        let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home()?.join("token")))?;
+        let path = |name| variable(name).map(|text| expanded(&text));
+        let cache = || path("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")));
+        let home = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
+        let path = path("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))?;
         // What cannot be read is no token: who needs one is told so by the Hub.
         std::fs::read_to_string(path).ok()
     })
+}
+
+/// Returns a path of the environment, in which `~` and `$NAME` are what a shell makes of them.
+fn expanded(text: &str) -> PathBuf {
+    let (mut found, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('$') {
+        let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let in_braces = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+        let (name, following) = in_braces.unwrap_or_else(|| after.split_at(end));
+        let named = &rest[before.len()..rest.len() - following.len()];
+        found.push_str(before);
+        found.push_str(&std::env::var(name).unwrap_or_else(|_| named.to_owned()));
+        rest = following;
+    }
+    found.push_str(rest);
+    match (found.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(below), Some(home)) => home.join(below),
+        _ => PathBuf::from(found),
+    }
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -204,6 +223,18 @@ mod tests {
         for text in ["", "0", "-1", "soon", "5 parsecs", "NaN", "inf"] {
             assert!(patience(text).unwrap_err().to_string().contains("hf_patience"), "{text}");
         }
+    }
+
+    #[test]
+    fn paths_of_the_environment_may_name_variables() {
+        let path = std::env::var("PATH").unwrap();
+        for text in ["$PATH/x", "${PATH}/x"] {
+            assert_eq!(expanded(text), PathBuf::from(format!("{path}/x")), "{text}");
+        }
+        for text in ["/a/b", "$NO_SUCH_VARIABLE/x", "${NO_SUCH_VARIABLE}x", "a$", "$/x", "${", ""] {
+            assert_eq!(expanded(text), PathBuf::from(text), "{text}");
+        }
+        assert_eq!(expanded("~/x"), std::env::home_dir().unwrap().join("x"));
     }
 
     #[test]

@@ -96,6 +96,29 @@ fn many_tasks_resolve_a_file_once_and_the_token_stays_with_the_hub() {
 }
 
 #[test]
+fn a_file_that_the_hub_has_itself_elsewhere_is_read_there_with_the_token() {
+    let size = BODY.len().to_string();
+    let (hub, log) = serve(move |_, lines| {
+        if !lines.iter().any(|line| line.starts_with("authorization: bearer s3cr3t")) {
+            return response("401 Unauthorized", &[], b"", 0);
+        }
+        if lines[0].contains("/api/resolve-cache/") {
+            return part(lines, usize::MAX);
+        }
+        let location = "/api/resolve-cache/datasets/org/name/1/x.parquet?etag=%22tag%22";
+        let headers = [("location", location), ("x-linked-etag", "\"tag\""), ("x-linked-size", &size)];
+        response("307 Temporary Redirect", &headers, b"", 0)
+    });
+    let store = store(&hub);
+    let options =
+        GetOptions { range: Some(GetRange::Bounded(2..30)), if_match: Some("tag".into()), ..Default::default() };
+    let path = Path::from("x.parquet");
+    let found = async { store.get_opts(&path, options).await?.bytes().await };
+    assert_eq!(Io::current().unwrap().block_on(found).unwrap(), &BODY[2..30]);
+    assert_eq!(log.lock().unwrap().len(), 3, "resolved, found there, and read");
+}
+
+#[test]
 fn a_body_that_breaks_off_goes_on_where_it_stopped() {
     let (cdn, cdn_log) = serve(|number, lines| part(lines, [5, 0, 7, usize::MAX][number.min(3)]));
     let (hub, _) = serve(move |_, _| redirect(&cdn));

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use object_store::path::Path;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, LOCATION, RANGE};
@@ -13,7 +14,7 @@ use url::Url;
 use super::Hub;
 use super::pace::{self, Patience};
 use super::trouble;
-use crate::source::recover::after;
+use crate::source::recover::{after, sent_at};
 
 /// Redirects within the Hub: a repository that has another name now.
 const MAX_REDIRECTS: usize = 4;
@@ -33,6 +34,14 @@ pub(super) struct Resolved {
     refresh_at: Option<Instant>,
     /// How often the file had been resolved before.
     pub(super) number: u64,
+}
+
+impl Resolved {
+    /// Returns it with what the Hub told of the file on the way there, which counts first.
+    fn after(self, told: Option<Self>) -> Self {
+        let Some(Self { size, tags, .. }) = told else { return self };
+        Self { size: size.or(self.size), tags: tags.into_iter().chain(self.tags).collect(), ..self }
+    }
 }
 
 /// What was resolved of one file; locked by whoever asks.
@@ -78,7 +87,7 @@ impl Hub {
     /// Asks the Hub where a file is, until it says so.
     async fn ask(&self, path: &Path, number: u64, patience: &mut Patience) -> object_store::Result<Resolved> {
         let mut url = self.settings.file_url(path);
-        let (mut num_redirects, mut num_failed) = (0, 0);
+        let (mut num_redirects, mut num_failed, mut told) = (0, 0, None);
         loop {
             let slot = self.pace.enter(patience).await?;
             // A file that the Hub has itself need not be sent for this.
@@ -97,8 +106,13 @@ impl Hub {
                 self.pace.note(headers);
                 let target = headers.get(LOCATION).and_then(|to| url.join(to.to_str().ok()?).ok());
                 let target = target.ok_or_else(|| trouble::generic("the Hub redirects to nowhere".into()))?;
-                if !self.settings.is_ours(&target) || headers.contains_key("x-linked-etag") {
+                let is_linked = headers.contains_key("x-linked-etag");
+                if !self.settings.is_ours(&target) || is_linked && is_signed(&target) {
                     return Ok(resolved(target, false, headers, number));
+                }
+                if is_linked {
+                    // The Hub has it itself, elsewhere: who may read it is still for the token to say.
+                    told = Some(resolved(target.clone(), true, headers, number));
                 }
                 num_redirects += 1;
                 if num_redirects > MAX_REDIRECTS {
@@ -107,7 +121,7 @@ impl Hub {
                 url = target;
             } else if status.is_success() {
                 self.pace.note(headers);
-                return direct(url, headers, number);
+                return direct(url, headers, number).map(|found| found.after(told));
             } else {
                 self.wait_after(path, status, headers, num_failed, patience).await?;
             }
@@ -153,7 +167,7 @@ fn resolved(url: Url, is_direct: bool, headers: &HeaderMap, number: u64) -> Reso
     let tags = ["x-linked-etag", "x-xet-hash"].into_iter().filter_map(text);
     let tags: Vec<String> = tags.chain(text(ETAG.as_str())).collect();
     let size = text("x-linked-size").and_then(|size| size.parse().ok());
-    let refresh_at = lifetime(&url).map(|left| after(left.saturating_sub(MARGIN.min(left / 4))));
+    let refresh_at = lifetime(&url, sent_at(headers)).map(|left| after(left.saturating_sub(MARGIN.min(left / 4))));
     Resolved { url, is_direct, size, tags, refresh_at, number }
 }
 
@@ -169,15 +183,22 @@ fn direct(url: Url, headers: &HeaderMap, number: u64) -> object_store::Result<Re
     Ok(Resolved { size, ..found })
 }
 
-/// Returns how long a signed URL is still good, where it says so.
-fn lifetime(url: &Url) -> Option<Duration> {
-    let number = |wanted: &str| {
-        let mut pairs = url.query_pairs().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        pairs.next()?.1.parse::<u64>().ok()
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let until = number("Expires").map(|at| Duration::from_secs(at).saturating_sub(now));
-    until.into_iter().chain(number("X-Amz-Expires").map(Duration::from_secs)).min()
+/// Returns how long a signed URL is still good at the time `now` of who signed it, where it says so.
+fn lifetime(url: &Url, now: DateTime<Utc>) -> Option<Duration> {
+    let now = Duration::from_secs(u64::try_from(now.timestamp()).unwrap_or_default());
+    let until = number_in(url, "Expires").map(|at| Duration::from_secs(at).saturating_sub(now));
+    until.into_iter().chain(number_in(url, "X-Amz-Expires").map(Duration::from_secs)).min()
+}
+
+/// Returns whether a URL says by itself who may read what it names.
+fn is_signed(url: &Url) -> bool {
+    let is_signature = |name: &str| ["signature", "x-amz-signature"].contains(&name.to_ascii_lowercase().as_str());
+    url.query_pairs().any(|(name, _)| is_signature(&name))
+}
+
+fn number_in(url: &Url, wanted: &str) -> Option<u64> {
+    let mut pairs = url.query_pairs().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+    pairs.next()?.1.parse().ok()
 }
 
 #[cfg(test)]
@@ -185,12 +206,32 @@ mod tests {
     use super::*;
 
     fn left(query: &str) -> Option<u64> {
-        lifetime(&Url::parse(&format!("https://cdn.test/x?{query}")).unwrap()).map(|left| left.as_secs())
+        lifetime(&url(query), Utc::now()).map(|left| left.as_secs())
+    }
+
+    fn url(query: &str) -> Url {
+        Url::parse(&format!("https://cdn.test/x?{query}")).unwrap()
+    }
+
+    #[test]
+    fn it_is_good_as_long_as_the_clock_of_who_signed_it_says() {
+        let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+        let headers = HeaderMap::from_iter([(reqwest::header::DATE, date.parse().unwrap())]);
+        let expires = sent_at(&headers).timestamp() + 600;
+        let found = resolved(url(&format!("Expires={expires}&Signature=a")), false, &headers, 0);
+        let left = found.refresh_at.unwrap() - Instant::now();
+        assert!((560..=570).contains(&left.as_secs()), "{left:?}");
+    }
+
+    #[test]
+    fn a_signature_is_known_by_its_name() {
+        assert!(is_signed(&url("Expires=1&Signature=a")) && is_signed(&url("X-Amz-Signature=a")));
+        assert!(!is_signed(&url("etag=Signature")));
     }
 
     #[test]
     fn a_signed_url_says_how_long_it_is_good() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let now = u64::try_from(Utc::now().timestamp()).unwrap();
         assert_eq!(left("X-Amz-Expires=3600&X-Amz-Signature=a"), Some(3600));
         assert!((90..=100).contains(&left(&format!("Expires={}&Signature=a", now + 100)).unwrap()));
         assert!((90..=100).contains(&left(&format!("X-Amz-Expires=3600&Expires={}", now + 100)).unwrap()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use chrono::{DateTime, NaiveDateTime};
+use chrono::{DateTime, FixedOffset, NaiveDateTime, Utc};
 use futures::StreamExt;
 use object_store::client::{HttpError, HttpErrorKind, HttpResponse, HttpResponseBody};
 use reqwest::StatusCode;
@@ -62,10 +62,16 @@ pub(in crate::source) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Ok(seconds) = asked.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = |text: &str| DateTime::parse_from_rfc2822(text.trim()).ok();
-    // By the clock that the date is of, where the answer has its time: that of this machine may be hours wrong.
-    let now = text(headers, &DATE).and_then(date).map_or_else(chrono::Utc::now, |sent| sent.to_utc());
-    Some(date(asked)?.signed_duration_since(now).to_std().unwrap_or_default())
+    Some(date(asked)?.signed_duration_since(sent_at(headers)).to_std().unwrap_or_default())
+}
+
+/// Returns the time of an answer by the clock of who sent it, if it says so: that of this machine may be hours wrong.
+pub(in crate::source) fn sent_at(headers: &HeaderMap) -> DateTime<Utc> {
+    text(headers, &DATE).and_then(date).map_or_else(Utc::now, |sent| sent.to_utc())
+}
+
+fn date(text: &str) -> Option<DateTime<FixedOffset>> {
+    DateTime::parse_from_rfc2822(text.trim()).ok()
 }
 
 /// Passes the answer to a request for `range` on, unless it is none: failures that may pass and bytes that were not asked

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import forebay as fb
@@ -113,10 +115,13 @@ def main() -> None:
     corpus = parser.parse_args().corpus
     dataset = fb.load_dataset(corpus, split="train").select_columns("tokens").shuffle(seed=42)
     num_steps = NUM_EPOCHS * len(dataset.to_torch(BATCH_SIZE))
-    with tempfile.TemporaryDirectory() as folder:
-        whole = train(dataset, Path(folder) / "whole")
-        before = train(dataset, Path(folder) / "stopped", stop_at=num_steps * 2 // 3)
-        after = train(dataset, Path(folder) / "stopped", resume=True)
+    PartialState(cpu=True)
+    with tempfile.TemporaryDirectory() as name:
+        # One folder for all ranks: the first saves what is the same on all.
+        folder = Path(broadcast_object_list([name])[0])
+        whole = train(dataset, folder / "whole")
+        before = train(dataset, folder / "stopped", stop_at=num_steps * 2 // 3)
+        after = train(dataset, folder / "stopped", resume=True)
     print(f"{len(whole):,} rows without a stop; {len(before):,} before it and {len(after):,} after it")
     print("the same rows in the same order" if before + after == whole else "FAILED: other rows")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 
+from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.options import PoolOptions, check_count, check_flag
+from forebay.trainers import goes_on_behind_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +88,18 @@ class DataLoader:
         >>> len(loader), next(iter(loader))["size"].shape
         (10, torch.Size([100]))
     """
+
+    _is_accelerate_prepared: ClassVar[bool] = True
+    """What `accelerate` asks: `prepare_data_loader` has nothing to do, as every rank gets its own batches already."""
+
+    use_stateful_dataloader: ClassVar[bool] = True
+    """What `accelerate` asks: `save_state` and `load_state` take the position of what was prepared along."""
+
+    # Not for type checkers, to which it would say that a loader has all names.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            raise familiar.missing(self, "a loader", name, familiar.OF_LOADER)
 
     def __init__(
         self,
@@ -205,6 +219,8 @@ class DataLoader:
         """Continues from `state` in the next loop; see `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
         self._is_next_epoch_due = False
+        if goes_on_behind_ends() and self._stream._is_over:
+            self.set_epoch(self.epoch + 1)
 
     @property
     def num_dropped(self) -> int:

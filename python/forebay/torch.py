@@ -11,6 +11,7 @@ from forebay.exceptions import ForebayError
 from forebay.loader import Stream
 from forebay.packing import PackedStream
 from forebay.shaping import Pack
+from forebay.trainers import check_undivided, goes_on_behind_ends
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ class TorchStream(IterableDataset[TorchBatch]):
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning.
 
         Holds for the loops that begin afterwards, here and in DataLoader workers, persistent ones too.
+
+        Raises:
+            SettingError: a loader of `accelerate` is about to divide these batches among the ranks once more.
         """
+        check_undivided(self, self._stream._share)
         is_other = epoch != self._stream.epoch
         self._stream.set_epoch(epoch)
         if is_other:
@@ -115,6 +120,8 @@ class TorchStream(IterableDataset[TorchBatch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
+        if goes_on_behind_ends() and self._stream._is_over:
+            self._stream.set_epoch(self.epoch + 1)
         self._place.choose(self._stream, get_worker_info())
 
     @property

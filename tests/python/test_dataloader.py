@@ -222,6 +222,9 @@ def test_it_has_the_attributes_of_torchs_loader_that_mean_the_same(rows: fb.Data
     }
     ours = fb.DataLoader(rows, 32, **settings)
     theirs = torch.utils.data.DataLoader(rows, 32, **settings)
+    for name in ("sampler", "batch_sampler"):
+        with pytest.raises(AttributeError, match="in the place of `skip_first_batches`"):
+            getattr(ours, name)
     missing = {name for name in vars(theirs) if not name.startswith("_") and not hasattr(ours, name)}
     assert missing == {"sampler", "batch_sampler", "generator"}, "the order is not theirs"
     for name in (*settings, "batch_size", "drop_last", "pin_memory", "pin_memory_device", "in_order"):
@@ -317,7 +320,8 @@ def test_the_examples_train_and_resume_exactly(
     assert "FAILED" not in out
 
 
-def test_the_example_of_accelerate_runs_on_several_ranks(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["accelerate_loader.py", "trainer.py"])
+def test_examples_run_on_several_ranks(name: str, corpus: Path, tmp_path: Path) -> None:
     code = """
     import runpy, sys
     from contextlib import redirect_stdout
@@ -328,5 +332,5 @@ def test_the_example_of_accelerate_runs_on_several_ranks(corpus: Path, tmp_path:
         runpy.run_path(sys.argv[0], run_name="__main__")
     report(out.getvalue().splitlines()[-1])
     """
-    told = torchrun(code, 2, tmp_path, EXAMPLES / "accelerate_loader.py", corpus)
+    told = torchrun(code, 2, tmp_path, EXAMPLES / name, corpus)
     assert told == ["the same rows in the same order"] * 2

@@ -41,6 +41,22 @@ def test_shards_differ_by_one_row(num_rows: int, num_shards: int, in_runs: bool)
     assert max(lengths) - min(lengths) <= 1
 
 
+@given(st.integers(0, 3000), st.integers(1, 24), st.integers(1, 8), st.booleans(), st.integers(0, 50))
+def test_shards_of_an_evened_part_are_of_one_size(
+    num_rows: int, num_shards: int, num_workers: int, in_runs: bool, num_skipped: int
+) -> None:
+    whole = Part().skip(num_skipped)
+    shards = divided(whole.evened(num_shards), [num_shards], in_runs)
+    positions = [list(shard.positions(num_rows)) for shard in shards]
+    left = list(whole.positions(num_rows))
+    assert sorted(chain.from_iterable(positions)) == left[: len(left) // num_shards * num_shards]
+    # So have their workers, each of which has a last batch of its own.
+    workers = [divided(shard, [num_workers], in_runs) for shard in shards]
+    assert len({tuple(len(part.positions(num_rows)) for part in parts) for parts in workers}) == 1
+    assert all(shard.is_less_than(str(whole)) for shard in shards[: num_shards > 1])
+    assert all(shard.evened(7) == shard for shard in divided(whole, [2], in_runs)), "it is divided already"
+
+
 @given(st.integers(0, 60), st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=4))
 def test_skips_and_takes_are_slices(num_rows: int, steps: list[tuple[bool, int]]) -> None:
     part, expected = Part(), list(range(num_rows))

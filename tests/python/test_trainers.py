@@ -252,6 +252,51 @@ def test_lightning_trains_every_epoch_once_from_where_a_loader_stands(rows: fb.D
         assert module.model.seen == epochs(rows, 2)[0 if state is None else 5 :]
 
 
+@pytest.mark.parametrize("moment", ["on_train_batch_end", "on_validation_end"])
+@pytest.mark.parametrize("kind", ["DataLoader", "to_torch"])
+def test_lightning_goes_on_with_the_next_epoch_behind_the_last_batch_of_one(
+    rows: fb.Dataset, tmp_path: Path, kind: str, moment: str
+) -> None:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self, stop_at: int = 0) -> None:
+            super().__init__()
+            self.model, self.stop_at = Model(), stop_at
+            self.loader: Any = fb.DataLoader(rows, BATCH_SIZE) if kind == "DataLoader" else rows.to_torch(BATCH_SIZE)
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> Any:
+            return self.model(batch["id"])["loss"]
+
+        def validation_step(self, batch: Any) -> None:
+            pass
+
+        def on_train_epoch_start(self) -> None:
+            if kind == "to_torch":
+                self.loader.set_epoch(self.current_epoch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def stop(self: Module, *_: Any) -> None:
+        if self.global_step == self.stop_at and not self.trainer.sanity_checking:
+            self.trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+            raise Stopped
+
+    setattr(Module, moment, stop)
+
+    def fit(module: Module, checkpoint: Path | None = None) -> list[list[int]]:
+        trainer = quiet_trainer(max_epochs=3)
+        with contextlib.suppress(Stopped):
+            trainer.fit(module, module.loader, fb.DataLoader(rows, 50), ckpt_path=checkpoint, weights_only=False)
+        return module.model.seen
+
+    for stop_at in (STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH):
+        before = fit(Module(stop_at))
+        assert len(before) == stop_at
+        assert before + fit(Module(), tmp_path / "stopped.ckpt") == epochs(rows, 3)
+
+
 # Ranks on which several train, one after another, because importing them takes longest.
 RANKS = """
 import os
@@ -318,11 +363,145 @@ def test_ranks_share_the_rows_once_whoever_trains(tmp_path: Path) -> None:
     assert len(reports[0]) == 8
     for name in reports[0]:
         seen = Counter(chain.from_iterable(chain.from_iterable(report[name] for report in reports)))
-        num_epochs, num_rows = (2 if name == "Trainer" else 1), (99 if name in ("accelerate", "dispatched") else 100)
+        # `accelerate` gives its ranks equal shares of 99 rows, unless rank 0 reads for all.
+        num_epochs, num_rows = (2 if name == "Trainer" else 1), {"accelerate": 98, "dispatched": 99}.get(name, 100)
         assert len(seen) == num_rows, name
         assert len({len(report[name]) for report in reports}) == 1, name
         # Rank 0, which reads for all, fills the last batch up with rows of the first.
         assert seen.total() == (num_rows + 1 if name == "dispatched" else num_rows * num_epochs), name
+
+
+# What `accelerate` is given to divide among ranks.
+PREPARED = """
+import os
+import sys
+
+import torch.distributed as dist
+from accelerate import Accelerator, DataLoaderConfiguration
+from torch.utils.data import DataLoader
+
+import forebay as fb
+from test_trainers import BATCH_SIZE
+
+join()
+rows = fb.load_dataset(sys.argv[1], split="train").select_columns("id")
+few = rows.filter("id < 97")
+found = {}
+
+
+def prepared(loader, **settings):
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**settings))
+    return accelerator, accelerator.prepare_data_loader(loader)
+
+
+def deliver(name, loader, **settings):
+    loader = prepared(loader, **settings)[1]
+    try:
+        epochs = [[batch["id"].tolist() for batch in loader] for _ in range(2)]
+        found[name] = {"length": len(loader) if hasattr(loader.dataset, "__len__") else None, "epochs": epochs}
+    except fb.SettingError as error:
+        found[name] = {"error": str(error)}
+
+
+def stream(num_workers=0, **settings):
+    return DataLoader(rows.shuffle(1).to_torch(BATCH_SIZE, **settings), batch_size=None, num_workers=num_workers)
+
+
+refused = stream()
+deliver("by default", refused)
+refused.dataset.set_epoch(1)
+found["by itself"] = [batch["id"].tolist() for batch in refused.dataset]
+deliver("dispatched", stream(2), dispatch_batches=True)
+deliver("divided", stream(), dispatch_batches=False)
+deliver("of one process", stream(rank=0, world_size=1), dispatch_batches=True)
+deliver("DataLoader", fb.DataLoader(rows.shuffle(1), BATCH_SIZE), dispatch_batches=True)
+for name, hf in (
+    ("to_hf", few.to_hf()),
+    ("to_hf, shuffled", few.shuffle(1).to_hf()),
+    ("to_hf, mapped", few.to_hf().map(lambda row: row).with_format("torch")),
+):
+    deliver(name, DataLoader(hf, BATCH_SIZE), dispatch_batches=False)
+deliver("to_hf, dispatched", DataLoader(few.shuffle(1).to_hf(), BATCH_SIZE), dispatch_batches=True)
+
+accelerator, loader = prepared(fb.DataLoader(rows.shuffle(1), BATCH_SIZE))
+batches = iter(loader)
+before = [next(batches)["id"].tolist() for _ in range(3)]
+accelerator.save_state(sys.argv[2])
+accelerator.wait_for_everyone()
+list(batches)
+accelerator.load_state(sys.argv[2])
+found["resumed"] = before + [batch["id"].tolist() for batch in loader]
+
+accelerator, loader = prepared(DataLoader(rows.to_hf(), BATCH_SIZE), dispatch_batches=False)
+found["gathered"] = [row for batch in loader for row in accelerator.gather_for_metrics(batch["id"]).tolist()]
+report(found)
+dist.barrier()
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks were delivered by loaders that `accelerate` prepared."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "rows").mkdir()
+    write_uneven(folder / "rows", NUM_ROWS)
+    return torchrun(PREPARED, 2, folder / "ranks", folder / "rows", folder / "saved")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("by default", "dispatch_batches: rank 0 would read for all ranks"),
+        ("dispatched", "dispatch_batches: rank 0 would read for all ranks"),
+        ("divided", "prepare: `accelerate` would divide the rows among the ranks"),
+    ],
+)
+def test_accelerate_is_refused_on_every_rank_what_has_found_its_rank(
+    of_ranks: list[dict[str, Any]], name: str, words: str
+) -> None:
+    for found in of_ranks:
+        assert words in found[name]["error"]
+        assert "without `prepare`" in found[name]["error"]
+        assert found["by itself"] == found["DataLoader"]["epochs"][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_rows", "num_more"),
+    [
+        ("of one process", 100, 0),
+        ("DataLoader", 100, 0),
+        # One row beyond equal shares, with which rank 0 would have one batch more, and wait for ever.
+        ("to_hf", 96, 0),
+        ("to_hf, shuffled", 96, 0),
+        ("to_hf, mapped", 96, 0),
+        # Rank 0 fills up.
+        ("to_hf, dispatched", 97, 1),
+    ],
+)
+def test_ranks_of_accelerate_take_as_many_steps(
+    of_ranks: list[dict[str, Any]], name: str, num_rows: int, num_more: int
+) -> None:
+    delivered = [found[name] for found in of_ranks]
+    for epoch in range(2):
+        shares = [share["epochs"][epoch] for share in delivered]
+        assert len({len(share) for share in shares}) == 1
+        assert delivered[0]["length"] == delivered[1]["length"] in (len(shares[0]), None)
+        seen = Counter(chain.from_iterable(chain.from_iterable(shares)))
+        assert (len(seen), seen.total() - len(seen)) == (num_rows, num_more)
+    if name not in ("to_hf", "to_hf, mapped"):
+        first, second = delivered[0]["epochs"]
+        assert first != second, "every epoch has its order"
+
+
+def test_accelerate_saves_where_a_loader_stands(of_ranks: list[dict[str, Any]]) -> None:
+    for found in of_ranks:
+        assert found["resumed"] == found["DataLoader"]["epochs"][0]
+
+
+def test_accelerate_gathers_all_rows_for_metrics(of_ranks: list[dict[str, Any]]) -> None:
+    for found in of_ranks:
+        assert sorted(found["gathered"]) == list(range(NUM_ROWS))
 
 
 def test_the_example_goes_on_from_a_checkpoint_where_it_was(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,9 @@ ROW = "shard_example_idx"
 IN_SHARE = {"of", "part", "table_rows"}
 """What a state says of a share: the rows of which dataset, query and order, which part of them, and how many of them a
 table has."""
+
+EVENLY: ContextVar[bool] = ContextVar("EVENLY", default=False)
+"""Whether shares are to be of one size, though rows are left out then."""
 
 LEAST_MEMORY = 256 << 20
 """Bytes that a part may hold, however small it is, if the limit allows."""
@@ -200,7 +204,8 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         contiguous: bool = True,  # noqa: ARG002 - the order says what a share is
     ) -> ForebayExamplesIterable:
         """Keeps one of several shares."""
-        return self.with_part(self.part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
+        part = self.part.evened(num_shards) if EVENLY.get() else self.part
+        return self.with_part(part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
 
     def reshard_data_sources(self) -> ForebayExamplesIterable:
         """Returns itself: there are shards enough, and they know no files."""

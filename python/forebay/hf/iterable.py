@@ -12,11 +12,12 @@ import numpy as np
 from forebay.compat import DatasetsFormat
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
-from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source
+from forebay.hf.examples import EVENLY, ForebayExamplesIterable, PythonRows, Source
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import BY_ROWS, ResumableDataset
 from forebay.hf.tensors import TorchRows
 from forebay.options import MOST_COUNT, check_count
+from forebay.trainers import is_dividing
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
@@ -46,6 +47,11 @@ class IterableDataset(ResumableDataset):
     def num_rows(self) -> int:
         """The exact number of rows; see `len`."""
         return len(self)
+
+    @property
+    def total_dataset_length(self) -> int:
+        """What `accelerate` asks: 0, as it adds no row to the last batch that `gather_for_metrics` would leave out."""
+        return 0
 
     def shuffle(
         self,
@@ -83,13 +89,21 @@ class IterableDataset(ResumableDataset):
         )
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
-        """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most."""
+        """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most.
+
+        Those that `accelerate` makes for its ranks are of one size, so that no rank waits for another one's last batch:
+        fewer rows than ranks are left out of each epoch.
+        """
         num_shards = check_count("num_shards", num_shards, least=0)
         index = check_count("index", index, least=-MOST_COUNT)
         if not 0 <= index < num_shards:
             raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")
-        sharded = super().shard(num_shards, index, contiguous)
-        return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
+        token = EVENLY.set(is_dividing())
+        try:
+            sharded = super().shard(num_shards, index, contiguous)
+            return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
+        finally:
+            EVENLY.reset(token)
 
     def with_format(self, type: str | None = None) -> Any:
         """Chooses what rows and batches are."""

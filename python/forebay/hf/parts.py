@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-_SAID = re.compile(r"rows \[\d+:\d*\], (\d+(?:/[1-9]\d*)?) to (\d+(?:/[1-9]\d*)?), \d+ of ([1-9]\d*)")
+_SAID = re.compile(
+    r"rows \[\d+:\d*\], (\d+(?:/[1-9]\d*)?) to (\d+(?:/[1-9]\d*)?), \d+ of ([1-9]\d*)(?:, even for \d+)?"
+)
 """What a part says of itself."""
 
 DEFAULT_NUM_SHARDS = 192
@@ -37,6 +39,8 @@ class Part:
     offset: int = 0
     step: int = 1
     """Which positions of the run: every `step`-th, from number `offset` on."""
+    multiple: int = 1
+    """Of it are the rows that are dealt: the last ones of the epoch beyond that belong to no part."""
 
     @property
     def is_whole(self) -> bool:
@@ -57,6 +61,7 @@ class Part:
         """Returns the positions of an epoch of `num_rows` rows that the part is dealt from."""
         end = num_rows if self.last is None else min(self.last, num_rows)
         first = min(self.first, end)
+        end -= (end - first) % self.multiple
         return range(first + int((end - first) * self.low), first + int((end - first) * self.high))
 
     def positions(self, num_rows: int) -> range:
@@ -77,6 +82,13 @@ class Part:
         length = self.high - self.low
         low, high = (self.low + length * number / num_shards for number in (index, index + 1))
         return replace(self, num_shards=left, low=low, high=high)
+
+    def evened(self, num_shards: int) -> Part:
+        """Returns an undivided part without its last rows, so few that `num_shards` shards of it are of one size.
+
+        Shards of a divided part differ as before: rows could come to lie in other shards of the whole.
+        """
+        return self if self.is_divided else replace(self, multiple=num_shards)
 
     def skip(self, num_rows: int) -> Part:
         """Returns what is left of an undivided part without its first rows."""
@@ -103,4 +115,5 @@ class Part:
 
     def __str__(self) -> str:
         rows = f"[{self.first}:{'' if self.last is None else self.last}]"
-        return f"rows {rows}, {self.low} to {self.high}, {self.offset} of {self.step}"
+        even = f", even for {self.multiple}" if self.multiple > 1 else ""
+        return f"rows {rows}, {self.low} to {self.high}, {self.offset} of {self.step}{even}"

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
 from forebay.passes import MOST_EPOCH
+from forebay.trainers import is_dividing
 
 import_datasets("this module")
 
 import datasets  # noqa: E402 - once its version is known
 
-from forebay.hf.examples import ROW, SHARE, TYPE  # noqa: E402 - as above
+from forebay.hf.examples import EVENLY, ROW, SHARE, TYPE  # noqa: E402 - as above
 from forebay.hf.exports import export, features_of, num_rows_of  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -67,11 +68,18 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     repeat = _step("repeat")
     reshard = _step("reshard")
     select_columns = _step("select_columns")
-    shard = _step("shard")
     shuffle = _step("shuffle")
     skip = _step("skip")
     take = _step("take")
     with_format = _step("with_format")
+
+    def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
+        """Keeps one of `num_shards` shares: those that `accelerate` makes for its ranks are of one size."""
+        token = EVENLY.set(EVENLY.get() or is_dividing())
+        try:
+            return resumable(super().shard(num_shards, index, contiguous))
+        finally:
+            EVENLY.reset(token)
 
     def __iter__(self) -> Iterator[Any]:
         return self._from_state(super().__iter__(), BY_ROWS)

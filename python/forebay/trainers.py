@@ -1,0 +1,69 @@
+"""What trainers make of loaders and streams, where it is other than what a loop does.
+
+Loaders of `accelerate` divide among the ranks what `prepare` is given, or rank 0 reads for all. A stream of one rank is
+its share already: in such a loader rows would be left out, and ranks wait for each other for ever, so it refuses to
+begin there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from forebay.exceptions import SettingError
+
+if TYPE_CHECKING:
+    from forebay.options import ShareOptions
+
+_ALONE = "iterate the stream as it is, or `forebay.DataLoader`, without `prepare`"
+
+
+def is_dividing() -> bool:
+    """Whether `accelerate` calls, which makes a share for each rank, and ranks wait for each other at every step."""
+    return _caller() == "accelerate.data_loader"
+
+
+def goes_on_behind_ends() -> bool:
+    """Whether Lightning calls: of an epoch that is over it does not ask for the rest, but for the next epoch."""
+    return _caller().partition(".")[0] in ("lightning", "pytorch_lightning")
+
+
+def _caller() -> str:
+    """Returns the module that called this package."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
+        frame = frame.f_back
+    name: str = "" if frame is None else frame.f_globals.get("__name__", "")
+    return name
+
+
+def check_undivided(stream: object, share: ShareOptions) -> None:
+    """Refuses to begin an epoch of `stream` in a loader of `accelerate` that divides it among ranks once more.
+
+    Raises:
+        SettingError: on every rank: loaders set the epoch of what they hold before they begin.
+    """
+    loaders, state = sys.modules.get("accelerate.data_loader"), sys.modules.get("accelerate.state")
+    if loaders is None or state is None:
+        return
+    # That which has begun last.
+    loader: Any = state.GradientState().active_dataloader
+    dataset = getattr(loader, "dataset", None)
+    is_of_one, reason = share.world_size > 1, ""
+    if dataset is stream:
+        is_read_by_one = isinstance(loader, loaders.DataLoaderDispatcher) and loader.state.num_processes > 1
+        if is_read_by_one and (is_of_one or (share.is_detected and share.has_replicas)):
+            reason = (
+                "dispatch_batches: rank 0 would read for all ranks, but this stream delivers the rows of one rank, and "
+                f"the others' would be left out; {_ALONE}, or make it with `rank=0, world_size=1`"
+            )
+    elif is_of_one and isinstance(dataset, loaders.IterableDatasetShard) and dataset.dataset is stream:
+        reason = (
+            "prepare: `accelerate` would divide the rows among the ranks, but this stream delivers the rows of one "
+            f"rank already, and others would be left out; {_ALONE}"
+        )
+    if reason:
+        # It has not begun: a loop over the stream itself can be told an epoch.
+        loader.end()
+        raise SettingError(reason)

@@ -190,6 +190,12 @@ fn sources() -> Vec<Mistake> {
             ["acess_key_id", "did you mean", "access_key_id"]
         ),
         mistake!(
+            "an option of s3fs",
+            |_| open(&["s3://b/x"], None, &[("key", "k")]),
+            Error::Setting { .. },
+            ["`key` is not an option of this store; here it is `aws_access_key_id`"]
+        ),
+        mistake!(
             "a local option",
             |_| open(&["/tmp"], None, &[("aws_region", "x")]),
             Error::Setting { .. },
@@ -528,6 +534,13 @@ fn dialects() -> Vec<Mistake> {
         filter!("big = ANY(SELECT 1)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
         filter!("big > (SELECT max(big) FROM dataset)", Error::Sql { .. }, ["without a subquery; `sql` runs"]),
         filter!("text SIMILAR TO '('", Error::Sql { .. }, ["`SIMILAR TO` is not known", "regexp_like"]),
+        filter!("text IN ['a', 'b']", Error::Sql { .. }, ["`x IN ('a', 'b')`"]),
+        filter!("WHERE text = 'a'", Error::Sql { .. }, ["a condition and nothing else, no `WHERE`"]),
+        filter!("text IS None", Error::Sql { .. }, ["`x IS NULL`"]),
+        filter!("len(text) > 5", Error::Sql { .. }, ["Invalid function 'len'; `length(x)` counts the characters"]),
+        filter!("YEAR(text) = 2026", Error::Sql { .. }, ["Invalid function '", "; `date_part('year', x)`"]),
+        filter!("hash(text) = 1", Error::Sql { .. }, ["Invalid function 'hash'; `md5(x)` is a hash as text"]),
+        filter!("octet_length(X'00') > 5", Error::Sql { .. }, ["`length(encode(x, 'hex')) / 2`"]),
     ]
 }
 

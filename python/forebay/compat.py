@@ -13,7 +13,7 @@ from forebay.features import datasets_module, read_features, with_plain_arrays
 from forebay.options import check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from forebay import _lib
 
@@ -27,6 +27,23 @@ NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError, Overflo
 def check_compat(compat: object) -> None:
     """Refuses what is not the name of a library whose batches are known."""
     check_choice("compat", compat, Literal[Compat, None])
+
+
+def refuse_media(features: Mapping[str, Any], decoded: Container[str]) -> None:
+    """Refuses columns for `Dataset.decode`, but for those that are `decoded`, where tensors are asked for.
+
+    Raises:
+        SettingError: there is one, which would come as bytes.
+    """
+    from datasets.features.features import require_decoding
+
+    for name, feature in features.items():
+        if name not in decoded and require_decoding(feature):
+            raise SettingError(
+                f"decode: `batches`, and loops over the dataset, yield what `decode()` makes of `{name}`; tensors of "
+                f'images are made by `decode={{"{name}": forebay.Image(size=224)}}`, all that `datasets` makes by '
+                "`compat='datasets'`, and what the files hold comes without `decode()`"
+            )
 
 
 class DatasetsFormat:

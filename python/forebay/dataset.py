@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
 from forebay.casts import cast_query, check_features, rename_query
-from forebay.compat import DatasetsFormat
+from forebay.compat import DatasetsFormat, refuse_media
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
 from forebay.exceptions import PerformanceWarning, QueryError, SettingError
@@ -317,7 +317,8 @@ class Dataset:
         """Yields rows as `datasets` does: images as `PIL.Image`, audio as decoders, JSON as objects, ...
 
         What decodes them is that of `datasets`, and what that needs. Without it rows hold what the files hold, a dict
-        of bytes and path. A dataset in torch's or another format decodes by `with_format(..., compat="datasets")`.
+        of bytes and path. A dataset in torch's or another format decodes by `with_format(..., compat="datasets")`, and
+        `to_torch` by `decode` or `compat`.
 
         Raises:
             SettingError: `datasets` is not installed, or the dataset has a format.
@@ -535,6 +536,7 @@ class Dataset:
             self._prepared_format = self._format.prepare(self._make_reader(ReadOptions()))
         return self._prepared_format
 
+    @familiar.explained(familiar.OF_SHUFFLE)
     def shuffle(
         self,
         seed: int = 0,
@@ -584,6 +586,7 @@ class Dataset:
             weighing(self._native, weights)
         return Dataset(self._native, options, self._format, self._num_passes)
 
+    @familiar.explained(familiar.OF_MAP)
     def map(
         self,
         function: Callable[..., Any],
@@ -594,7 +597,7 @@ class Dataset:
         input_columns: str | Sequence[str] | None = None,
         remove_columns: str | Sequence[str] | None = None,
         fn_kwargs: Mapping[str, Any] | None = None,
-        num_proc: int = 0,
+        num_proc: int | None = None,
         num_threads: int = 0,
         pool: PoolOptions | None = None,
     ) -> MappedDataset:
@@ -619,7 +622,7 @@ class Dataset:
             input_columns: It takes these columns, as arguments of their own.
             remove_columns: Leaves these columns of the batch out, behind the function.
             fn_kwargs: Further arguments.
-            num_proc: Processes that run it; 0 for none. They are kept for all epochs of a stream.
+            num_proc: Processes that run it; None or 0 for none. They are kept for all epochs of a stream.
             num_threads: Threads that run it instead, for functions that release the interpreter's lock.
             pool: More about workers: batches in hand, a time limit.
 
@@ -680,14 +683,25 @@ class Dataset:
             compat: `"datasets"` for exactly the rows and batches of `datasets` in this format; see `to_torch`.
 
         Raises:
-            SettingError: no such format, or its library is not installed.
+            SettingError: no such format, or its library is not installed; or the dataset has media to `decode`, which
+                this format would hold as bytes.
 
         Example:
             >>> frame = next(iter(ds.with_format("pandas").batches(8)))
             >>> frame.shape
             (8, 11)
         """
-        return Dataset(self._native, self._shuffle, make_format(type, forms, compat), self._num_passes)
+        form = make_format(type, forms, compat)
+        if self._is_decoded and compat is None:
+            if type is None:
+                return self
+            refuse_media(self.features, ())
+        return Dataset(self._native, self._shuffle, form, self._num_passes)
+
+    @property
+    def _is_decoded(self) -> bool:
+        """Whether rows are what `decode` makes of them."""
+        return isinstance(self._format, DatasetsFormat) and self._format.library is None
 
     def batches(
         self,
@@ -832,10 +846,10 @@ class Dataset:
         read = ReadOptions(
             memory_limit=memory_limit, num_threads=num_threads, on_error=on_error, max_skipped=max_skipped
         )
-        form = self._torch_format(forms, compat)
-        return TorchStream(
-            self, share, read, chosen(form, padding, pack, decode, read), make_stages(device, pin_memory=pin_memory)
-        )
+        form = chosen(self._torch_format(forms, compat), padding, pack, decode, read)
+        if self._is_decoded and compat is None:
+            refuse_media(self.features, decode or {})
+        return TorchStream(self, share, read, form, make_stages(device, pin_memory=pin_memory))
 
     def _torch_format(self, forms: Mapping[str, str] | None, compat: Compat | None) -> Format:
         """Returns the format that is asked for; where none is, the dataset's own, if that is one of torch."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _FRAME = "`pyarrow.table(ds)`, `polars.DataFrame(ds)` or `duckdb.sql('FROM ds')`, and what they offer"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
@@ -19,6 +23,7 @@ OF_DATASET = {
     "join": "`ds.sql('SELECT * FROM dataset JOIN side USING (lang)', tables={'side': side})`",
     "limit": "`ds.sql('SELECT * FROM dataset LIMIT 10')`",
     "load_state_dict": _STREAM,
+    "num_columns": "`len(ds.column_names)`",
     "push_to_hub": "`ds.to_hf()` has one",
     "save_to_disk": _FRAME,
     "set_epoch": _STREAM,
@@ -38,14 +43,63 @@ OF_DATASET = {
     "train_test_split": "`test = ds.selection().sample(n, seed)`, then `ds.select(test)` and "
     "`ds.select(ds.selection() - test)`",
     "unique": "`ds.query('SELECT DISTINCT lang FROM dataset')`",
+    "where": "`ds.filter('score > 0.8')`",
     "with_transform": "`ds.map(function, batched=True)`",
 }
 """What `datasets` and data frames have, and `Dataset` has not."""
+
+_ANYWHERE = {"batch", "load_state_dict", "set_epoch", "set_transform", "state_dict", "with_transform"}
+
+_EXPORT = "a loop over `batches(n)` that writes what comes, or `ds.to_hf().map(function)`, a dataset of `datasets`"
+
+BEHIND_FUNCTIONS = {
+    name: _EXPORT
+    if instead is _FRAME or name in ("push_to_hub", "to_iterable_dataset")
+    else instead
+    if name in _ANYWHERE
+    else f"before `map`, {instead}"
+    for name, instead in OF_DATASET.items()
+}
+"""What `datasets` and data frames have, and a dataset with functions has not."""
+
+_BATCH = "functions get the batches of the loop, whose size `to_torch` and `batches` take"
+_KEPT = "nothing is computed before the loop asks, nor kept: leave it out"
+
+OF_MAP = {
+    "batch_size": _BATCH,
+    "cache_file_name": _KEPT,
+    "desc": _KEPT,
+    "drop_last_batch": _BATCH,
+    "features": "columns have the types that the function returns: leave it out",
+    "keep_in_memory": _KEPT,
+    "load_from_cache_file": _KEPT,
+    "new_fingerprint": _KEPT,
+    "writer_batch_size": _KEPT,
+}
+"""Arguments that `map` has in `datasets`, and not here."""
+
+OF_SHUFFLE = {
+    "buffer_size": "rows are shuffled in windows, in `shuffle_bytes` of memory: leave it out",
+    "generator": "the order follows from `seed`",
+    "keep_in_memory": _KEPT,
+    "load_from_cache_file": _KEPT,
+}
+"""Arguments that `shuffle` has in `datasets`, and not here."""
+
+_ORDER = "the order is the dataset's; `load_state_dict` goes on in it, in the place of `skip_first_batches`"
+
+OF_LOADER = {
+    "batch_sampler": _ORDER,
+    "generator": "`ds.shuffle(seed=...)`",
+    "sampler": _ORDER,
+}
+"""What torch's `DataLoader` has, and `DataLoader` has not."""
 
 OF_MODULE = {
     "concatenate_datasets": "`datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`",
     "get_dataset_split_names": "`list(forebay.load_dataset(path))`",
     "interleave_datasets": "`datasets.interleave_datasets([a.to_hf(), b.to_hf()])`",
+    "load_from_disk": "`datasets.load_from_disk(folder).to_parquet(file)` once, then `forebay.load_dataset(file)`",
     "split_dataset_by_node": "`ds.to_torch(n)` asks `torch.distributed`, or takes `rank` and `world_size`",
 }
 """Functions that `datasets` has, and the module has not."""
@@ -58,3 +112,19 @@ def missing(owner: Any, what: str, name: str, known: Mapping[str, str]) -> Attri
     """Returns the error for an attribute that `owner`, which is called `what`, does not have."""
     instead = f"; instead: {known[name]}" if name in known else ""
     return AttributeError(f"{what} has no `{name}`{instead}", name=name, obj=owner)
+
+
+def explained(known: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Has a method say what there is in the place of arguments that it does not have."""
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name in known:
+                    raise TypeError(f"{method.__name__}() has no argument `{name}`; {known[name]}")
+            return method(*args, **kwargs)
+
+        return called
+
+    return decorate

@@ -16,7 +16,7 @@ from forebay.distributed import agreeing, process_group
 from forebay.exceptions import ClosedError, PerformanceWarning, SettingError, SkippedRowsWarning, StateError
 from forebay.options import ReadOptions, ShareOptions, check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
-from forebay.stages import Alone, Delivered, Pass, Read, Until
+from forebay.stages import NO_ARROW, Alone, Delivered, Pass, Read, Until
 from forebay.states import check_dict
 
 if TYPE_CHECKING:
@@ -584,10 +584,16 @@ class Stream(Generic[T]):
         return bottleneck.sentence(self.stats(), self._read.memory_limit)
 
     def __arrow_c_schema__(self) -> object:
+        if self._stages:
+            raise SettingError(NO_ARROW)
         return self._dataset.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Hands the rest of the epoch to an Arrow consumer, which then owns the position."""
+        """Hands the rest of the epoch to an Arrow consumer, which then owns the position.
+
+        Raises:
+            SettingError: functions of `map` stand behind the stream, or `repeat` before it.
+        """
         return self.hand_over(requested_schema)
 
     def hand_over(self, requested_schema: object | None = None, *, follows_parts: bool = False) -> object:
@@ -597,8 +603,12 @@ class Stream(Generic[T]):
         were decoded together, which are not copied then.
         """
         self._share.check_world()
+        if self._stages:
+            raise SettingError(NO_ARROW)
         if self._passes != Passes():
-            raise SettingError("repeat: one Arrow stream is one pass; iterate the batches, or leave `repeat` out")
+            raise SettingError(
+                "repeat: one Arrow stream is one pass; iterate the batches, or leave `repeat` and `steps_per_epoch` out"
+            )
         self._made_reader(num_workers=1)
         self.check_ranks()
         share = self._native_share() | {"follows_parts": follows_parts}

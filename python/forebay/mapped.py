@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.options import PoolOptions, check_count, check_flag, check_names
+from forebay.stages import NO_ARROW
 from forebay.transforms import Collate, Opener, Program, Step, told
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class MappedDataset:
         self._steps = steps
         self._workers = workers
 
+    @familiar.explained(familiar.OF_MAP)
     def map(self, function: Callable[..., Any], **settings: Any) -> MappedDataset:
         """Has batches pass through one more function, in the same workers; arguments are those of `Dataset.map`.
 
@@ -91,6 +94,7 @@ class MappedDataset:
         chosen = replace(chosen, options=given.options)
         return MappedDataset(self._dataset, (*self._steps, step), chosen)
 
+    @familiar.explained(familiar.OF_SHUFFLE)
     def shuffle(self, seed: int = 0, **settings: Any) -> MappedDataset:
         """Delivers rows in a seeded order; see `Dataset.shuffle`."""
         return MappedDataset(self._dataset.shuffle(seed, **settings), self._steps, self._workers)
@@ -126,6 +130,10 @@ class MappedDataset:
             "or `batches`"
         )
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Refuses: what columns functions return is known from their batches only, and Arrow asks before."""
+        raise SettingError(NO_ARROW)
+
     @property
     def num_rows(self) -> int:
         """The exact number of rows: functions return as many as they are given."""
@@ -137,7 +145,7 @@ class MappedDataset:
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED:
             raise _RefusedError(f"{name}: the dataset has functions; {REFUSED[name]}")
-        raise AttributeError(f"a dataset with functions has no `{name}`")
+        raise familiar.missing(self, "a dataset with functions", name, familiar.BEHIND_FUNCTIONS)
 
     def __repr__(self) -> str:
         functions = "".join(f"\n  .map({step.name})" for step in self._steps)
@@ -155,7 +163,7 @@ def make_step(
     input_columns: Any = None,
     remove_columns: Any = None,
     fn_kwargs: Mapping[str, Any] | None = None,
-    num_proc: int = 0,
+    num_proc: int | None = None,
     num_threads: int = 0,
     pool: PoolOptions | None = None,
 ) -> tuple[Step, Workers]:
@@ -186,9 +194,9 @@ def make_step(
     return step, make_workers(num_proc, num_threads, pool)
 
 
-def make_workers(num_proc: int, num_threads: int, pool: PoolOptions | None) -> Workers:
+def make_workers(num_proc: int | None, num_threads: int, pool: PoolOptions | None) -> Workers:
     """Checks who is to run functions."""
-    num_proc = check_count("num_proc", num_proc, least=0, most=1024)
+    num_proc = 0 if num_proc is None else check_count("num_proc", num_proc, least=0, most=1024)
     num_threads = check_count("num_threads", num_threads, least=0, most=1024)
     if num_proc and num_threads:
         raise SettingError(

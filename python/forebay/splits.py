@@ -69,7 +69,8 @@ def parse(split: Any) -> list[Part]:
     """
     if not isinstance(split, str):
         if type(split).__module__.split(".")[0] != "datasets":
-            raise SettingError(f"split: {_EXAMPLE}, got {split!r}")
+            several = "; several datasets take a call each" if isinstance(split, list | tuple) else ""
+            raise SettingError(f"split: {_EXAMPLE}, got {split!r}{several}")
         split = str(split)
     parts = [_part(text.strip(), split) for text in split.split("+")]
     roundings = {part.rounding for part in parts if part.is_percent}

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     Reading = Callable[[Run], AbstractContextManager["Batches"]]
 
+NO_ARROW = (
+    "Arrow: what columns functions return is known from their batches only; loop over `batches(n)`: tables of "
+    "`ds.with_format('arrow').map(function, batched=True)` go into `pyarrow.concat_tables` or a `ParquetWriter`"
+)
+"""Why a dataset or stream with functions is no stream of Arrow."""
+
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
 MOST_SECONDS_CONVERTING = 0.0005

@@ -191,13 +191,14 @@ pub(crate) fn kinds() -> Vec<(DataType, bool)> {
 }
 
 /// The codecs by their numbers in an input.
-const CODECS: [fn() -> Compression; 6] = [
+const CODECS: [fn() -> Compression; 7] = [
     || Compression::UNCOMPRESSED,
     || Compression::SNAPPY,
     || Compression::ZSTD(ZstdLevel::default()),
     || Compression::LZ4_RAW,
     || Compression::GZIP(GzipLevel::default()),
     || Compression::BROTLI(BrotliLevel::default()),
+    || Compression::LZ4,
 ];
 
 /// What the first bytes of an input say of the chunk that the others are.

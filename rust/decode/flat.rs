@@ -75,10 +75,10 @@ impl Flat {
             _ => self.read_levels(num_values)?,
         };
         let num_present = validity.as_ref().map_or(num_values, BooleanBuffer::count_set_bits);
-        if let Kind::V2 { num_nulls, .. } = kind {
-            if num_present + num_nulls != num_values {
-                return Err(Misfit("a page has another number of NULLs than it claims"));
-            }
+        if let Kind::V2 { num_nulls, .. } = kind
+            && num_present + num_nulls != num_values
+        {
+            return Err(Misfit("a page has another number of NULLs than it claims"));
         }
         let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_present)?;
         self.leaf.set_page(encoding, self.pages.values(), num_values, validity)

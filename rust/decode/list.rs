@@ -123,10 +123,10 @@ impl List {
             _ => self.read_nested_levels(num_levels)?,
         };
         let num_values = validity.as_ref().map_or(num_slots, BooleanBuffer::count_set_bits);
-        if let Kind::V2 { num_nulls, .. } = kind {
-            if num_values + num_nulls != num_levels {
-                return Err(Misfit("a page has another number of NULLs than it claims"));
-            }
+        if let Kind::V2 { num_nulls, .. } = kind
+            && num_values + num_nulls != num_levels
+        {
+            return Err(Misfit("a page has another number of NULLs than it claims"));
         }
         let encoding = self.pages.make_plain(encoding, self.leaf.stored(), num_values)?;
         self.leaf.set_page(encoding, self.pages.values(), num_slots, validity)?;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -175,8 +176,30 @@ def test_images_are_decoded_where_that_is_asked_for(ds: fb.Dataset) -> None:
     assert isinstance(row["image"], PIL.Image.Image)
     assert isinstance(row["images"][0], PIL.Image.Image)
     assert set(alone.decode().decode(False)[0]["image"]) == {"bytes", "path"}
+    assert type(alone.decode().with_format(None)[0]["image"]) is type(row["image"])
+    assert ds.select_columns("bool").decode().with_format("numpy")[0].keys() == {"bool"}
     renamed = ds.decode().sql("SELECT image AS picture FROM dataset")
     assert isinstance(renamed[0]["picture"], PIL.Image.Image)
+
+
+def test_a_decoded_dataset_hands_no_bytes_to_torch(ds: fb.Dataset) -> None:
+    decoded = ds.select_columns(["image", "images"]).decode()
+    for ask in (
+        decoded.to_torch,
+        decoded.map(dict, batched=True).to_torch,
+        partial(decoded.to_torch, forms={"image.path": "list"}),
+        partial(fb.DataLoader, decoded),
+    ):
+        with pytest.raises(fb.SettingError, match=r"decode: `batches`, .* what `decode\(\)` makes of `image`"):
+            ask(2)
+    size = {"image": fb.Image(size=8, on_error="skip")}
+    with pytest.raises(fb.SettingError, match="`decode\\(\\)` makes of `images`"):
+        decoded.to_torch(2, decode=size)
+    assert next(iter(decoded.select_columns("image").to_torch(1, decode=size)))["image"].shape == (1, 3, 8, 8)
+    assert "image" in next(iter(decoded.to_torch(1, compat="datasets")))
+    assert next(iter(ds.select_columns("bool").decode().to_torch(2))).keys() == {"bool"}
+    kinds = decoded.map(lambda row: {"kind": isinstance(row["image"], PIL.Image.Image)}).batches(1)
+    assert next(iter(kinds))["kind"] == [True]
 
 
 def test_bytes_that_are_no_image_are_an_error_that_names_the_column(tmp_path: Path) -> None:
@@ -210,6 +233,7 @@ def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:
         (lambda ds: ds.with_format("torch", compat="datasets", forms={"n": "list"}), "leave one of both out"),
         (lambda ds: ds.with_format("tourch", compat="datasets"), "format: expected one of"),
         (lambda ds: ds.with_format("torch").decode(), "use `compat='datasets'` there"),
+        (lambda ds: ds.decode().with_format("torch"), "all that `datasets` makes by `compat='datasets'`"),
         (lambda ds: ds.decode("yes"), "enable: expected True or False"),
     ],
 )

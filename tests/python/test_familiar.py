@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import datasets
@@ -51,11 +52,13 @@ def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
 
 
 @pytest.mark.parametrize("name", familiar.OF_MODULE)
-def test_what_the_module_does_not_have_has_another_name_that_works(name, ds, path):
+def test_what_the_module_does_not_have_has_another_name_that_works(name, ds, path, tmp_path):
     assert hasattr(datasets, name) or hasattr(datasets.distributed, name)
     with pytest.raises(AttributeError, match=f"no `{name}`; instead: ") as refused:
         getattr(fb, name)
     known = {"a": ds, "b": ds, "ds": ds, "n": 10, "path": path, "datasets": datasets, "forebay": fb}
+    known |= {"folder": tmp_path / "saved", "file": str(tmp_path / "train.parquet")}
+    datasets.Dataset.from_dict({"n": [1]}).save_to_disk(known["folder"])
     for code in _code(str(refused.value).partition("instead: ")[2]):
         exec(code, known)
 
@@ -67,6 +70,41 @@ def test_other_names_are_missing_as_everywhere(ds):
         ds.no_such_name  # noqa: B018 - looked up
     with pytest.raises(ImportError, match="no_such_name"):
         from forebay import no_such_name  # noqa: F401
+
+
+@pytest.mark.parametrize("name", familiar.BEHIND_FUNCTIONS)
+def test_what_a_dataset_with_functions_does_not_have_has_another_name_that_works(name, ds):
+    mapped = ds.map(dict, batched=True)
+    with pytest.raises(AttributeError, match=f"a dataset with functions has no `{name}`; instead: ") as refused:
+        getattr(mapped, name)
+    is_before = "instead: before `map`, " in str(refused.value)
+    assert is_before or "batches(n)" in str(refused.value) or ".map(function" in str(refused.value)
+    advice = str(refused.value).partition("before `map`, " if is_before else "instead: ")[2]
+    known = {"ds": ds, "n": 10, "function": dict, "name": "name", "names": ["no", "yes"], "datasets": datasets}
+    known |= {"pyarrow": pa, "polars": pl, "duckdb": duckdb, "seed": 1}
+    known["side"] = pa.table({"lang": ["de"], "country": ["DE"]})
+    for code in _code(advice):
+        exec(code if code != "batches(n)" else "ds.map(dict, batched=True).batches(n)", known)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(("method", "known"), [("map", familiar.OF_MAP), ("shuffle", familiar.OF_SHUFFLE)])
+def test_arguments_of_datasets_that_are_not_here_are_told_apart_from_misspelt_ones(method, known, behind, ds):
+    owner = ds.map(dict, batched=True) if behind else ds
+    theirs = {*inspect.signature(getattr(datasets.Dataset, method)).parameters}
+    theirs |= {*inspect.signature(getattr(datasets.IterableDataset, method)).parameters}
+    assert theirs >= set(known)
+    given = {"function": dict} if method == "map" else {}
+    for name, instead in known.items():
+        with pytest.raises(TypeError, match=re.escape(f"{method}() has no argument `{name}`; {instead}")):
+            getattr(owner, method)(**given, **{name: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
+        getattr(owner, method)(**given, no_such_name=1)
+
+
+def test_no_processes_are_none_as_in_datasets(ds):
+    mapped = ds.map(lambda row: {"y": row["x"] + 1}, num_proc=None, remove_columns=None, fn_kwargs=None)
+    assert next(iter(mapped.map(lambda row: {"z": row["y"]}, num_proc=None).batches(3)))["z"] == [1, 2, 3]
 
 
 def test_only_streaming_will_do(path):

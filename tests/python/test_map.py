@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import functions
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -317,6 +318,22 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
     with pytest.raises(AttributeError, match="no `fliter`"):
         mapped.fliter  # noqa: B018 - it is what raises
     assert repr(mapped).endswith(".map(doubled)")
+
+
+@pytest.mark.parametrize("take", [pa.table, pa.RecordBatchReader.from_stream, pl.DataFrame, pa.schema], ids=str)
+def test_arrow_is_not_given_what_functions_have_not_seen(take: Any, rows: fb.Dataset) -> None:
+    def counted(table: pa.Table) -> pa.Table:
+        return table.append_column("n", pa.array(range(len(table))))
+
+    tables = rows.select_columns("id").with_format("arrow").map(counted, batched=True)
+    stream = tables.batches(BATCH_SIZE)
+    with pytest.raises(fb.SettingError, match=r"Arrow: what columns functions return is known from their batches only"):
+        take(stream)
+    if take is not pa.schema:
+        with pytest.raises(fb.SettingError, match=r"loop over `batches\(n\)`.* go into `pyarrow.concat_tables`"):
+            take(tables)
+    # The stream is as it was.
+    assert pa.concat_tables(stream).schema.names == ["id", "n"]
 
 
 def test_an_iteration_that_was_interrupted_is_not_at_its_end(rows: fb.Dataset) -> None:

@@ -961,6 +961,20 @@ def test_a_program_without_a_guard_is_told_what_it_needs(folder: Path, tmp_path:
     assert "needs `if __name__ == '__main__':`" in done.stderr
 
 
+@pytest.mark.parametrize("named", [[], ["-"]], ids=str)
+def test_a_program_from_the_standard_input_is_told_to_be_a_file(named: list[str], folder: Path) -> None:
+    program = (
+        "import forebay as fb\n"
+        "if __name__ == '__main__':\n"
+        f"    ds = fb.load_dataset({str(folder)!r}, split='train')\n"
+        "    list(ds.map(dict, batched=True, num_proc=1).batches(50))\n"
+    )
+    command = [sys.executable, *named]
+    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "before it began; processes have to find the program again: put what Python reads" in done.stderr
+
+
 OF_THE_PROGRAM = """
 import sys
 import tempfile

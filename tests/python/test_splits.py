@@ -112,6 +112,7 @@ def test_what_datasets_has_for_a_split_is_taken(folder):
         ("dev", "no split `dev`"),
         ("train+dev", "no split `train+dev`"),
         (3, "got 3"),
+        (["train", "test"], "several datasets take a call each"),
     ],
 )
 def test_a_split_that_means_nothing_is_refused(folder, split, words):

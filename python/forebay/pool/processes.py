@@ -45,6 +45,8 @@ HOW_TO_BEGIN = (
     "does"
 )
 
+FROM_STDIN = "; processes have to find the program again: put what Python reads from its standard input into a file"
+
 MOST_RESULTS_IN_USE = 4
 """Batches of one worker that the loop may keep before it gets copies, beside those under way."""
 
@@ -286,7 +288,9 @@ class Worker:
             if -code == signal.SIGKILL:
                 how += ", which is how Linux ends processes where memory is short"
         if not self.has_begun:
-            hint = "" if code is not None and code < 0 else HOW_TO_BEGIN
+            # As Python calls the program.
+            is_read = getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>"
+            hint = "" if code is not None and code < 0 else FROM_STDIN if is_read else HOW_TO_BEGIN
             return f"{self._setting}: worker {self.number} ended {how} before it began{hint}"
         rows = next(iter(self.tasks.values()), None)
         return f"{self._setting}: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int32Array, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, Encoding};
+use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
+use parquet::basic::{Compression, Encoding, Type as PhysicalType};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::properties::{WriterProperties, WriterVersion};
 
@@ -20,6 +20,8 @@ struct Style {
     codec: usize,
     version: WriterVersion,
     has_dictionary: bool,
+    /// Integers and texts are stored as differences.
+    has_differences: bool,
 }
 
 /// Values that repeat, some of them NULL where that may be.
@@ -41,7 +43,8 @@ fn values(data_type: &DataType, is_nullable: bool) -> ArrayRef {
         }
         DataType::Struct(fields) => {
             let children = fields.iter().map(|field| values(field.data_type(), field.is_nullable())).collect();
-            return Arc::new(arrow_array::StructArray::new(fields.clone(), children, None));
+            let nulls = is_nullable.then(|| (0..NUM_ROWS).map(|row| row % 7 != 2).collect());
+            return Arc::new(arrow_array::StructArray::new(fields.clone(), children, nulls));
         }
         DataType::Boolean => {
             Arc::new((0..NUM_ROWS).map(|row| Some(row % 3 == 0)).collect::<arrow_array::BooleanArray>())
@@ -90,7 +93,7 @@ fn write(columns: Vec<(&str, ArrayRef, bool)>, style: Style, codec: Compression)
     let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
     let arrays = columns.into_iter().map(|column| column.1).collect();
     let batch = RecordBatch::try_new_with_options(Arc::clone(&schema), arrays, &RecordBatchOptions::new()).unwrap();
-    let properties = WriterProperties::builder()
+    let mut properties = WriterProperties::builder()
         .set_compression(codec)
         .set_writer_version(style.version)
         .set_encoding(Encoding::PLAIN)
@@ -99,6 +102,17 @@ fn write(columns: Vec<(&str, ArrayRef, bool)>, style: Style, codec: Compression)
         .set_write_batch_size(8)
         .set_bloom_filter_enabled(style.has_dictionary)
         .set_bloom_filter_max_ndv(20);
+    let leaves = ArrowSchemaConverter::new().convert(&schema).unwrap();
+    for column in leaves.columns().iter().filter(|_| style.has_differences) {
+        let encoding = match (column.physical_type(), style.version) {
+            (PhysicalType::INT32 | PhysicalType::INT64, _) => Encoding::DELTA_BINARY_PACKED,
+            (PhysicalType::BYTE_ARRAY, WriterVersion::PARQUET_1_0) => Encoding::DELTA_LENGTH_BYTE_ARRAY,
+            (PhysicalType::BYTE_ARRAY, _) => Encoding::DELTA_BYTE_ARRAY,
+            (PhysicalType::FLOAT | PhysicalType::DOUBLE, _) => Encoding::BYTE_STREAM_SPLIT,
+            _ => continue,
+        };
+        properties = properties.set_column_encoding(column.path().clone(), encoding);
+    }
     let mut body = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut body, schema, Some(properties.build())).unwrap();
     writer.write(&batch).unwrap();
@@ -109,7 +123,10 @@ fn write(columns: Vec<(&str, ArrayRef, bool)>, style: Style, codec: Compression)
 fn styles() -> Vec<Style> {
     let versions = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0];
     let styles = versions.into_iter().flat_map(|version| {
-        [true, false].map(|has_dictionary| Style { codec: usize::from(has_dictionary) * 2, version, has_dictionary })
+        [(true, false), (false, false), (false, true)].map(|(has_dictionary, has_differences)| {
+            let codec = usize::from(has_dictionary) * 2;
+            Style { codec, version, has_dictionary, has_differences }
+        })
     });
     styles.flat_map(|style| [Style { codec: 0, ..style }, style]).collect()
 }

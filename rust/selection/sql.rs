@@ -77,8 +77,8 @@ const FUNCTIONS: [(&[&str], &str); 9] = [
     (&["len", "size", "strlen"], "`length(x)` counts the characters of text, `array_length(x)` the items of a list"),
     (&["year", "month", "day", "hour"], "`date_part('year', x)` takes parts of dates and times"),
     (
-        &["sha1", "hash", "xxhash64", "crc32"],
-        "`md5(x)` is a hash as text, `sha256(x)` and `blake3(x)` are hashes as bytes",
+        &["sha1", "hash", "xxhash64", "crc32", "blake2b", "blake3"],
+        "`md5(x)` is a hash as text, `sha256(x)` and `digest(x, 'blake3')` are hashes as bytes",
     ),
     (
         &["regexp_matches", "regexp_extract"],

@@ -320,7 +320,11 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
     assert repr(mapped).endswith(".map(doubled)")
 
 
-@pytest.mark.parametrize("take", [pa.table, pa.RecordBatchReader.from_stream, pl.DataFrame, pa.schema], ids=str)
+@pytest.mark.parametrize(
+    "take",
+    [pa.table, pa.RecordBatchReader.from_stream, pl.DataFrame, pa.schema],
+    ids=["table", "reader", "frame", "schema"],
+)
 def test_arrow_is_not_given_what_functions_have_not_seen(take: Any, rows: fb.Dataset) -> None:
     def counted(table: pa.Table) -> pa.Table:
         return table.append_column("n", pa.array(range(len(table))))

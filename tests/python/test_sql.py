@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import pickle
 import re
@@ -323,6 +324,22 @@ def shout(texts: pa.Array) -> pa.Array:
 
 
 SHOUT = fb.Function(call=shout, arguments=[pa.string()], returns=pa.string())
+
+
+def test_hashes_are_those_of_hashlib_in_columns_and_filters(ds: fb.Dataset) -> None:
+    urls = [meta["url"] for meta in TABLE["meta"].to_pylist()]
+    said = {
+        "md5": "md5(meta.url)",
+        "sha256": "encode(sha256(meta.url), 'hex')",
+        "blake2b": "encode(digest(meta.url, 'blake2b'), 'hex')",
+    }
+    hashed = ds.sql(f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in said.items())} FROM dataset")
+    for name in said:
+        expected = [getattr(hashlib, name)(url.encode()).hexdigest() for url in urls]
+        assert hashed[:][name] == expected, name
+    kept = ds.filter("md5(meta.url) < '1'")
+    assert kept[:]["id"] == [i for i, url in enumerate(urls) if hashlib.md5(url.encode()).hexdigest() < "1"]
+    assert 100 < len(kept) < 300
 
 
 def test_functions_run_in_filters_columns_and_other_processes(ds: fb.Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,15 @@ from forebay.options import MOST_COUNT, check_count
 from forebay.trainers import is_dividing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forebay.dataset import Dataset
     from forebay.formats import Format
     from forebay.options import ReadOptions
 
 MOST_SEED = (1 << 64) - 1
+
+_OF_MAP = inspect.signature(datasets.IterableDataset.map)
 
 
 class IterableDataset(ResumableDataset):
@@ -104,6 +109,12 @@ class IterableDataset(ResumableDataset):
             return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
         finally:
             EVENLY.reset(token)
+
+    def map(self, function: Callable[..., Any] | None = None, *arguments: Any, **settings: Any) -> Any:
+        """Has a function change rows, or batches of them; only behind functions of batches is the length not known."""
+        asked = _OF_MAP.bind(self, function, *arguments, **settings).arguments
+        mapped = super().map(function, *arguments, **settings)
+        return mapped if asked.get("batched") else _counting(mapped, self._counted)
 
     def with_format(self, type: str | None = None) -> Any:
         """Chooses what rows and batches are."""

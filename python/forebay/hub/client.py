@@ -104,7 +104,7 @@ class Client:
         num_failed = 0
         while True:
             num_failed += 1
-            pause = min(_FIRST_PAUSE * 2 ** (num_failed - 1), _LONGEST_PAUSE)
+            pause, asked = min(_FIRST_PAUSE * 2 ** (num_failed - 1), _LONGEST_PAUSE), None
             try:
                 answer = self._get(url, started + self.patience)
             except Refusal as refusal:
@@ -112,7 +112,8 @@ class Client:
                 if refusal.status not in (408, 429) and refusal.status < 500:
                     raise refused(refusal, what, self.settings, revision) from None
                 said = self.settings.without_token(str(refusal))
-                pause = _wait_of(refusal.headers) or pause
+                asked = _wait_of(refusal.headers)
+                pause = asked or pause
             except Failure as failure:
                 said = self.settings.without_token(str(failure))
                 if failure.has_connected:
@@ -129,10 +130,12 @@ class Client:
                 return answer
             if time.monotonic() + pause > started + self.patience:
                 failed = f"refused or failed for {self.patience:g} seconds ({said})"
-                asked = f"asks for {pause:g} seconds without requests ({said}), more than {self.patience:g} seconds"
+                if asked is not None and asked > self.patience:
+                    failed = (
+                        f"asks for {asked:g} seconds without requests ({said}), more than {self.patience:g} seconds"
+                    )
                 raise StoreTimeoutError(
-                    f"`{what}`: the Hub {failed if pause <= self.patience else asked}; try again later, or raise "
-                    "`hf_patience` in `storage_options`"
+                    f"`{what}`: the Hub {failed}; try again later, or raise `hf_patience` in `storage_options`"
                 )
             limit = min(self.patience, self.silence, self._first_silence)
             self._warn(f"`{what}`: the Hub refuses or fails ({said})", limit)

@@ -9,6 +9,7 @@ use arrow_schema::DataType;
 use simdutf8::basic::from_utf8;
 
 use super::header::Encoding;
+use super::plain::read_lengths;
 use super::values::{NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
@@ -26,7 +27,36 @@ pub(super) struct BinaryValues {
     /// Where the dictionary's values begin, and the last ends.
     starts: Vec<usize>,
     place: Place,
+    /// Where else they are in a page that stores all lengths first.
+    behind: Option<Behind>,
     bytes: Bytes,
+}
+
+/// A place in values that lie behind the lengths of all.
+#[derive(Debug, Default)]
+struct Behind {
+    lengths: Vec<u32>,
+    /// The number of the next, and where it begins.
+    next: usize,
+    at: usize,
+}
+
+impl Behind {
+    /// Begins a page of so many values.
+    fn begin(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        let values = read_lengths(page, num_values, &mut self.lengths)?;
+        (self.next, self.at) = (0, page.len() - values.len());
+        Ok(())
+    }
+
+    /// Takes the next values; returns their lengths, and themselves one after another.
+    fn take<'p>(&mut self, page: &'p [u8], num_values: usize) -> Fit<(&[u32], &'p [u8])> {
+        let lengths = self.lengths.get(self.next..self.next + num_values).ok_or(TOO_FEW)?;
+        let end = self.at + lengths.iter().map(|length| *length as usize).sum::<usize>();
+        let values = page.get(self.at..end).ok_or(TOO_FEW)?;
+        (self.next, self.at) = (self.next + num_values, end);
+        Ok((lengths, values))
+    }
 }
 
 /// Values one after another.
@@ -64,6 +94,22 @@ impl Bytes {
         Ok(())
     }
 
+    /// Appends values that lie one after another, of these lengths.
+    fn push_all(&mut self, all: &[u8], lengths: &[u32]) -> Fit<()> {
+        let end = self.data.len() + all.len();
+        if end > self.most {
+            return Err(Misfit::TOO_LARGE);
+        }
+        i32::try_from(end).map_err(|_| TOO_LONG)?;
+        let mut last = self.offsets.last().copied().unwrap_or(0);
+        self.offsets.extend(lengths.iter().map(|length| {
+            last += length.cast_signed();
+            last
+        }));
+        self.data.extend_from_slice(all);
+        Ok(())
+    }
+
     /// Appends an empty value.
     fn push_nothing(&mut self) {
         self.offsets.push(self.offsets.last().copied().unwrap_or(0));
@@ -90,12 +136,29 @@ impl BinaryValues {
     /// Returns a collector of at most `memory_bytes` at once.
     pub(super) fn new(data_type: DataType, expected: (u64, u64), memory_bytes: u64) -> Self {
         let bytes = Bytes::new(usize::try_from(memory_bytes).unwrap_or(usize::MAX));
-        Self { data_type, expected, dictionary: Vec::new(), starts: vec![0], place: Place::Plain(0), bytes }
+        Self {
+            data_type,
+            expected,
+            dictionary: Vec::new(),
+            starts: vec![0],
+            place: Place::Plain(0),
+            behind: None,
+            bytes,
+        }
     }
 
     /// Appends the next values of a page; before each, `next` says how many slots have none.
     fn take_after(&mut self, page: &[u8], num_values: usize, mut next: impl FnMut(&mut Bytes)) -> Fit<()> {
-        let Self { dictionary, starts, place, bytes, .. } = self;
+        let Self { dictionary, starts, place, behind, bytes, .. } = self;
+        if let Some(behind) = behind {
+            let (lengths, mut rest) = behind.take(page, num_values)?;
+            for &length in lengths {
+                next(bytes);
+                bytes.push(rest, 0, length as usize)?;
+                rest = &rest[length as usize..];
+            }
+            return Ok(());
+        }
         let numbers = match place {
             Place::Plain(at) => {
                 for _ in 0..num_values {
@@ -156,12 +219,18 @@ impl Values for BinaryValues {
         Ok(())
     }
 
-    fn set_page(&mut self, encoding: Encoding, page: &[u8], _num_values: usize) -> Fit<()> {
-        self.place = Place::of_page(encoding, page)?;
+    fn set_page(&mut self, encoding: Encoding, page: &[u8], num_values: usize) -> Fit<()> {
+        if encoding == Encoding::Lengths {
+            return self.behind.get_or_insert_default().begin(page, num_values);
+        }
+        (self.behind, self.place) = (None, Place::of_page(encoding, page)?);
         Ok(())
     }
 
     fn skip(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        if let Some(behind) = &mut self.behind {
+            return behind.take(page, num_values).map(drop);
+        }
         match &mut self.place {
             Place::Plain(at) => {
                 for _ in 0..num_values {
@@ -175,6 +244,10 @@ impl Values for BinaryValues {
     }
 
     fn take(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
+        if let Some(behind) = &mut self.behind {
+            let (lengths, values) = behind.take(page, num_values)?;
+            return self.bytes.push_all(values, lengths);
+        }
         self.take_after(page, num_values, |_| {})
     }
 

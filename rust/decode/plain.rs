@@ -1,5 +1,5 @@
 //! Makes plain pages of values that are stored in streams or as differences, for which there are no kernels of their own: they
-//! are copied once more, in the cache.
+//! are copied once more, in the cache. Texts behind their lengths stay where they are.
 
 use arrow_buffer::ToByteSlice;
 
@@ -32,7 +32,6 @@ pub(super) fn make_plain(
         (Encoding::Streams, Stored::Fixed(width)) => join(values, width, plain)?,
         (Encoding::Differences, Stored::Fixed(4)) => add_up::<u32>(values, num_values, plain)?,
         (Encoding::Differences, Stored::Fixed(8)) => add_up::<u64>(values, num_values, plain)?,
-        (Encoding::Lengths, Stored::Any) => add_lengths(values, num_values, plain)?,
         (Encoding::Prefixes, Stored::Any) => add_prefixes(values, num_values, plain)?,
         _ => return Ok(false),
     }
@@ -74,23 +73,11 @@ fn add_up<T: Number>(differences: &[u8], num_values: usize, values: &mut Vec<u8>
     Ok(())
 }
 
-/// Puts lengths of texts before the texts, from before all of them.
-fn add_lengths(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()> {
-    let (lengths, mut rest) = lengths(bytes, num_texts)?;
-    reserve(values, num_texts.saturating_mul(LENGTH_BYTES).saturating_add(rest.len()))?;
-    for length in lengths {
-        let (text, after) = rest.split_at_checked(length as usize).ok_or(MALFORMED)?;
-        values.extend_from_slice(&length.to_le_bytes());
-        values.extend_from_slice(text);
-        rest = after;
-    }
-    Ok(())
-}
-
 /// Puts together texts that are stored without what they have in common with the one before.
 fn add_prefixes(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()> {
-    let (prefixes, rest) = lengths(bytes, num_texts)?;
-    let (suffixes, mut rest) = lengths(rest, num_texts)?;
+    let (mut prefixes, mut suffixes) = (Vec::new(), Vec::new());
+    let rest = read_lengths(bytes, num_texts, &mut prefixes)?;
+    let mut rest = read_lengths(rest, num_texts, &mut suffixes)?;
     let num_bytes = prefixes
         .iter()
         .chain(&suffixes)
@@ -113,19 +100,19 @@ fn add_prefixes(bytes: &[u8], num_texts: usize, values: &mut Vec<u8>) -> Fit<()>
     Ok(())
 }
 
-/// Returns the lengths of so many texts that `bytes` begin with, and what follows them.
-fn lengths(bytes: &[u8], num_texts: usize) -> Fit<(Vec<u32>, &[u8])> {
+/// Reads the lengths of so many texts that `bytes` begin with into `lengths`; returns what follows them.
+pub(super) fn read_lengths<'p>(bytes: &'p [u8], num_texts: usize, lengths: &mut Vec<u32>) -> Fit<&'p [u8]> {
     let (header, rest) = delta::Header::parse(bytes).ok_or(MALFORMED)?;
     if header.num_numbers != num_texts as u64 {
         return Err(NOT_SO_MANY);
     }
-    let mut lengths = Vec::new();
+    lengths.clear();
     lengths.try_reserve_exact(num_texts).map_err(|_| Misfit::MEMORY)?;
     let rest = header.read(rest, |some: &[u32]| lengths.extend_from_slice(some)).ok_or(MALFORMED)?;
     if lengths.iter().any(|length| i32::try_from(*length).is_err()) {
         return Err(MALFORMED);
     }
-    Ok((lengths, rest))
+    Ok(rest)
 }
 
 fn reserve(values: &mut Vec<u8>, num_bytes: usize) -> Fit<()> {

@@ -1,7 +1,7 @@
 //! Decodes the columns that training reads most, straight from pages into the arrays that batches are gathered of.
 //!
 //! The `parquet` crate decodes every type and encoding, level by level and value by value. Here are numbers, text,
-//! lists and structs of them as nearly every writer stores them: plain or by a dictionary, levels in runs. [`plan`] tells from the
+//! lists and structs of them as nearly every writer stores them: plain, by a dictionary or as differences, levels in runs. [`plan`] tells from the
 //! footer whether a column may be one of these. What turns out to be something else is a [`Misfit`], and its reader
 //! leaves it to the `parquet` crate, with the same bytes: so there is one answer for each file, and one error.
 //!

@@ -229,7 +229,7 @@ impl ColumnPlan {
         &self.ranges
     }
 
-    /// Returns whether its pages may be read one by one. How long texts are is looked at beforehand, in all of them.
+    /// Returns whether its pages may be read one by one; those of texts are read together.
     pub(crate) fn may_read_pages(&self) -> bool {
         self.leaves.iter().all(|leaf| !matches!(leaf.width, Width::Any))
     }

@@ -27,6 +27,7 @@ mod parts;
 pub(crate) mod passed_over;
 mod payload;
 mod prune;
+mod reason;
 mod sample;
 mod saved;
 mod scan;

@@ -1,0 +1,68 @@
+//! What the engine says of SQL that it refuses, in a sentence for who wrote it, and what to write instead.
+
+use datafusion::common::DataFusionError;
+
+/// What to do about errors of values, and about what other dialects would take.
+const HINTS: [(&str, &str); 10] = [
+    ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
+    ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
+    ("with [List(", "; whether a list has a value is asked by `x = ANY(values)`"),
+    ("Expected: (, found: $", "; whether a list has a value is asked by `x = ANY($name)`"),
+    ("PGOverlap", "; write `AND` for `&&`"),
+    ("string concat operation", "; `||` joins texts, conditions are joined by `OR`"),
+    ("Expected: (, found: [", "; the values of a list stand in parentheses, `x IN ('a', 'b')`"),
+    ("Expected: end of expression", "; a filter is a condition and nothing else, no `WHERE`, `LIMIT` or `;`"),
+    ("Expected: [NOT] NULL | TRUE", "; whether a value is missing is asked by `x IS NULL`"),
+    ("requires String, but received Binary", "; `length(encode(x, 'hex')) / 2` counts the bytes of binary"),
+];
+
+/// Functions of other dialects, and what does their work here. What the engine guesses by their letters does not.
+const FUNCTIONS: [(&[&str], &str); 9] = [
+    (&["len", "size", "strlen"], "`length(x)` counts the characters of text, `array_length(x)` the items of a list"),
+    (&["year", "month", "day", "hour"], "`date_part('year', x)` takes parts of dates and times"),
+    (
+        &["sha1", "hash", "xxhash64", "crc32", "blake2b", "blake3"],
+        "`md5(x)` is a hash as text, `sha256(x)` and `digest(x, 'blake3')` are hashes as bytes",
+    ),
+    (
+        &["regexp_matches", "regexp_extract"],
+        "`regexp_like(x, 'a+')` tells whether text fits, `regexp_match` returns groups",
+    ),
+    (&["split", "string_split"], "`string_to_array(x, ' ')` makes a list, `split_part(x, ' ', 1)` is one part"),
+    (&["json_extract", "get_json_object", "json_value"], "a `forebay.Function` may read JSON"),
+    (&["if", "iff"], "`CASE WHEN x > 0 THEN 1 ELSE 2 END` chooses"),
+    (&["isnull", "notnull"], "`x IS NULL` and `x IS NOT NULL` tell"),
+    (&["mod", "fmod"], "`x % 10` is the remainder"),
+];
+
+/// Returns the innermost message of `error`, without DataFusion's prefixes.
+pub(crate) fn reason(error: &DataFusionError) -> String {
+    let text = error.find_root().strip_backtrace();
+    let text = text.split("\n\nbacktrace:").next().unwrap_or(&text);
+    let text = text.split("\nThis issue was likely caused by a bug").next().unwrap_or(text);
+    let prefixes = [
+        "Error during planning: ",
+        "SQL error: ParserError(\"",
+        "Internal error: ",
+        "External error: ",
+        "Arrow error: ",
+        "Execution error: ",
+        "Compute error: ",
+        "Cast error: ",
+    ];
+    let text = prefixes.iter().fold(text, |text, prefix| text.strip_prefix(prefix).unwrap_or(text));
+    let text = text.trim_end_matches("\")").trim();
+    if let Some(known) = known_elsewhere(text) {
+        return known;
+    }
+    let hint = HINTS.iter().find(|(said, _)| text.contains(said)).map_or("", |(_, hint)| hint);
+    format!("{text}{hint}")
+}
+
+/// Returns what to write for a function that other dialects have, of an error that tells that there is none.
+fn known_elsewhere(text: &str) -> Option<String> {
+    let name = text.strip_prefix("Invalid function '")?.split('\'').next()?;
+    let lower = name.to_ascii_lowercase();
+    let (_, instead) = FUNCTIONS.iter().find(|(names, _)| names.contains(&lower.as_str()))?;
+    Some(format!("Invalid function '{name}'; {instead}"))
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,18 @@ IN_SHARE = {"of", "part", "table_rows"}
 """What a state says of a share: the rows of which dataset, query and order, which part of them, and how many of them a
 table has."""
 
-EVENLY: ContextVar[bool] = ContextVar("EVENLY", default=False)
-"""Whether shares are to be of one size, though rows are left out then."""
+_EVENLY: ContextVar[bool] = ContextVar("EVENLY", default=False)
+
+
+@contextmanager
+def sharing(*, evenly: bool) -> Iterator[None]:
+    """Has shares be of one size within, though rows are left out then, if this or what is around it says `evenly`."""
+    token = _EVENLY.set(_EVENLY.get() or evenly)
+    try:
+        yield
+    finally:
+        _EVENLY.reset(token)
+
 
 LEAST_MEMORY = 256 << 20
 """Bytes that a part may hold, however small it is, if the limit allows."""
@@ -204,7 +215,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         contiguous: bool = True,  # noqa: ARG002 - the order says what a share is
     ) -> ForebayExamplesIterable:
         """Keeps one of several shares."""
-        part = self.part.evened(num_shards) if EVENLY.get() else self.part
+        part = self.part.evened(num_shards) if _EVENLY.get() else self.part
         return self.with_part(part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
 
     def reshard_data_sources(self) -> ForebayExamplesIterable:

@@ -13,7 +13,7 @@ import numpy as np
 from forebay.compat import DatasetsFormat
 from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
-from forebay.hf.examples import EVENLY, ForebayExamplesIterable, PythonRows, Source
+from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source, sharing
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
 from forebay.hf.resumable import BY_ROWS, ResumableDataset
 from forebay.hf.tensors import TorchRows
@@ -103,12 +103,9 @@ class IterableDataset(ResumableDataset):
         index = check_count("index", index, least=-MOST_COUNT)
         if not 0 <= index < num_shards:
             raise SettingError(f"index: expected 0 to {num_shards - 1}, one of {num_shards} shards, got {index}")
-        token = EVENLY.set(is_dividing())
-        try:
+        with sharing(evenly=is_dividing()):
             sharded = super().shard(num_shards, index, contiguous)
             return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
-        finally:
-            EVENLY.reset(token)
 
     def map(self, function: Callable[..., Any] | None = None, *arguments: Any, **settings: Any) -> Any:
         """Has a function change rows, or batches of them; only behind functions of batches is the length not known."""

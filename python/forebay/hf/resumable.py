@@ -16,7 +16,7 @@ import_datasets("this module")
 
 import datasets  # noqa: E402 - once its version is known
 
-from forebay.hf.examples import EVENLY, ROW, SHARE, TYPE  # noqa: E402 - as above
+from forebay.hf.examples import ROW, SHARE, TYPE, sharing  # noqa: E402 - as above
 from forebay.hf.exports import export, features_of, num_rows_of  # noqa: E402 - as above
 
 if TYPE_CHECKING:
@@ -75,11 +75,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
         """Keeps one of `num_shards` shares: those that `accelerate` makes for its ranks are of one size."""
-        token = EVENLY.set(EVENLY.get() or is_dividing())
-        try:
+        with sharing(evenly=is_dividing()):
             return resumable(super().shard(num_shards, index, contiguous))
-        finally:
-            EVENLY.reset(token)
 
     def __iter__(self) -> Iterator[Any]:
         return self._from_state(super().__iter__(), BY_ROWS)

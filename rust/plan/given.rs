@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Arrangement, EpochPlan, Inner, Span, SpanRow, starts};
+use super::permuted::{Permutation, SpanRow};
+use super::{Arrangement, EpochPlan, Inner, Span, starts};
 
 impl EpochPlan {
     /// Plans an epoch over spans in dataset order, at whose position `p` the kept row number `rows[p]` stands: kept rows
@@ -17,7 +18,6 @@ impl EpochPlan {
         let starts = starts(&spans);
         let num_kept = starts.last().copied().unwrap_or(0);
         let mut given = Given { seen: vec![0; usize::try_from(num_kept.div_ceil(64)).unwrap_or(0)], span: 0 };
-        let mut last = vec![0; spans.len()];
         let mut found = Vec::with_capacity(rows.len());
         for (&number, position) in rows.iter().zip(0..) {
             if number >= num_kept {
@@ -26,19 +26,11 @@ impl EpochPlan {
             if given.note(number) {
                 return Err(format!("position {position} names row {number} again; expected every row at most once"));
             }
-            let row = given.find(&starts, number);
-            last[row.span as usize] = position;
-            found.push(row);
+            found.push(given.find(&starts, number));
         }
         let num_rows = found.len() as u64;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                spans,
-                num_rows,
-                arrangement: Arrangement::Permuted { rows: found, last },
-                drawn: None,
-            }),
-        })
+        let arrangement = Arrangement::Permuted(Permutation::given(found, spans.len()));
+        Ok(Self { inner: Arc::new(Inner { spans, num_rows, arrangement, drawn: None }) })
     }
 }
 

@@ -4,27 +4,27 @@
 
 use std::ops::Range;
 
+use super::seed::NUMBER_BITS;
+use super::spread::{SpreadSort, bucket_of_bits};
 use super::{Arrangement, EpochPlan, PieceId, REPEAT_LANE};
-
-/// Rows that are sorted together, on average.
-const BUCKET_ROWS: usize = 4;
 
 /// The orders in which rows leave the pieces of an epoch.
 #[derive(Debug)]
 pub struct Leaving {
     plan: EpochPlan,
-    /// Of a permutation: the rows of each span, span after span, as they leave.
+    /// Of an order that was given: the rows of each span, span after span, as they leave.
     rows: Vec<u32>,
     /// Where those of each span begin, and the last ones end.
     starts: Vec<usize>,
 }
 
 impl Leaving {
-    /// Prepares the orders of a plan. Of one that is permuted as a whole this is a pass over the rows, and 4 bytes of each.
+    /// Prepares the orders of a plan. Of one whose order was given this is a pass over the rows, and 4 bytes of each.
     pub fn new(plan: &EpochPlan) -> Self {
         let mut leaving = Self { plan: plan.clone(), rows: Vec::new(), starts: Vec::new() };
-        let Arrangement::Permuted { rows, last } = &plan.inner.arrangement else { return leaving };
-        let mut ends = vec![0; last.len() + 1];
+        let Arrangement::Permuted(permutation) = &plan.inner.arrangement else { return leaving };
+        let Some(rows) = permutation.as_given() else { return leaving };
+        let mut ends = vec![0; plan.spans().len() + 1];
         rows.iter().for_each(|row| ends[row.span as usize + 1] += 1);
         for span in 1..ends.len() {
             ends[span] += ends[span - 1];
@@ -45,12 +45,15 @@ impl Leaving {
         match &self.plan.inner.arrangement {
             _ if id.lane == REPEAT_LANE || self.plan.is_drawn() => None,
             Arrangement::Sequential { .. } => None,
-            Arrangement::Permuted { .. } => {
+            Arrangement::Permuted(permutation) => {
+                if let Some(numbers) = permutation.numbers(id.span, kept.clone()) {
+                    return Some(by_key(numbers.map(|number| number as f64)));
+                }
                 let span = id.span as usize;
                 let leaving = self.rows.get(*self.starts.get(span)?..*self.starts.get(span + 1)?)?;
                 Some(of_range(leaving, &kept))
             }
-            Arrangement::Lanes(deal) => Some(by_key(&deal.keys(id, kept).collect::<Vec<_>>())),
+            Arrangement::Lanes(deal) => Some(by_key(deal.keys(id, kept))),
         }
     }
 }
@@ -67,31 +70,22 @@ fn of_range(leaving: &[u32], kept: &Range<u32>) -> Vec<u32> {
     order
 }
 
-/// Returns the places of keys, sorted by these, equal ones by place: in buckets first, which costs less than a comparison each.
-fn by_key(keys: &[f64]) -> Vec<u32> {
+/// Returns the places of keys, sorted by these as far as there are bits for them, equal ones by place.
+fn by_key(keys: impl Iterator<Item = f64>) -> Vec<u32> {
+    let keys: Vec<f64> = keys.collect();
     let (lowest, highest) = keys.iter().fold((f64::MAX, f64::MIN), |(low, high), &key| (low.min(key), high.max(key)));
-    let num_buckets = keys.len() / BUCKET_ROWS + 1;
-    let scale = num_buckets as f64 / (highest - lowest).max(1.0);
+    let place_bits = u64::BITS - (keys.len() as u64).leading_zeros();
+    let key_bits = NUMBER_BITS.min(u64::BITS - place_bits);
+    let most = ((1_u64 << key_bits) - 1) as f64;
+    let scale = most / (highest - lowest).max(1.0);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 on, and the cast saturates")]
-    let bucket = |key: f64| (((key - lowest) * scale) as usize).min(num_buckets - 1);
-    let mut ends = vec![0_u32; num_buckets + 1];
-    keys.iter().for_each(|&key| ends[bucket(key) + 1] += 1);
-    for at in 1..ends.len() {
-        ends[at] += ends[at - 1];
-    }
-    let mut order = vec![0; keys.len()];
-    for (place, &key) in (0..).zip(keys) {
-        let end = &mut ends[bucket(key)];
-        order[*end as usize] = place;
-        *end += 1;
-    }
-    let mut start = 0;
-    for &end in &ends[..num_buckets] {
-        let leave_before = |a: &u32, b: &u32| keys[*a as usize].total_cmp(&keys[*b as usize]).then(a.cmp(b));
-        order[start..end as usize].sort_unstable_by(leave_before);
-        start = end as usize;
-    }
-    order
+    let bits = |key: f64| ((key - lowest) * scale).min(most) as u64;
+    let mut keyed: Vec<u64> =
+        keys.iter().zip(0..).map(|(&key, place)| bits(key) << (u64::BITS - key_bits) | place).collect();
+    drop(keys);
+    SpreadSort::default().sort(&mut keyed, bucket_of_bits, u64::cmp);
+    let place = |keyed: u64| u32::try_from(keyed & ((1 << place_bits) - 1)).unwrap_or(u32::MAX);
+    keyed.into_iter().map(place).collect()
 }
 
 #[cfg(test)]

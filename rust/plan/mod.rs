@@ -22,10 +22,12 @@ mod drawn;
 mod given;
 mod lane;
 mod leaving;
+mod permuted;
 pub mod resolve;
 pub mod seed;
 pub mod share;
 pub mod span;
+mod spread;
 mod units;
 mod walk;
 mod window;
@@ -47,6 +49,7 @@ pub use walk::Walk;
 
 use drawn::Drawn;
 use lane::Deal;
+use permuted::Permutation;
 use seed::{Key, Purpose};
 
 /// The lane of a row that is read a second time to fill up a batch ([`EpochPlan::repeat`]).
@@ -127,28 +130,16 @@ enum Arrangement {
     /// Spans in dataset order, by the rows before each, and at the end all rows.
     Sequential { starts: Vec<u64> },
     /// Rows in any order: all of them permuted, for an epoch that the windows can hold, or as they were given.
-    Permuted {
-        /// The row at each position.
-        rows: Vec<SpanRow>,
-        /// The last position of each span.
-        last: Vec<u64>,
-    },
+    Permuted(Permutation),
     /// Spans dealt into lanes.
     Lanes(Deal),
-}
-
-/// A kept row of a span.
-#[derive(Copy, Clone, Debug)]
-struct SpanRow {
-    span: u32,
-    row: u32,
 }
 
 impl EpochPlan {
     /// Plans an epoch over spans in dataset order: fewer than 2³², each with at least one kept row.
     ///
-    /// Costs a sort of the spans, or of the rows where the epoch is small enough to be permuted as a whole. Holds
-    /// 16 bytes per span or 8 per row beside the spans, and 8 or 16 more of each while it sorts.
+    /// Costs a sort of the spans, or a pass over the rows where the epoch is small enough to be permuted as a whole. Holds
+    /// 16 bytes per span beside the spans, and 8 per row of a permutation.
     pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
         Self::of_rows(spans, order, epoch, None)
     }
@@ -160,7 +151,7 @@ impl EpochPlan {
             Order::Shuffled { seed, num_lanes, window_rows } => {
                 let num_lanes = u64::from(num_lanes.max(1));
                 if num_rows <= num_lanes.saturating_mul(window_rows) {
-                    permute_rows(&spans, num_rows, &Key::new(seed, epoch, Purpose::All))
+                    Arrangement::Permuted(Permutation::drawn(&spans, &Key::new(seed, epoch, Purpose::All)))
                 } else {
                     Arrangement::Lanes(Deal::new(&spans, seed, epoch, num_lanes, window_rows))
                 }
@@ -186,7 +177,7 @@ impl EpochPlan {
 
     /// Returns whether the epoch is shuffled as a whole, without lanes.
     pub fn is_permuted(&self) -> bool {
-        matches!(self.inner.arrangement, Arrangement::Permuted { .. })
+        matches!(self.inner.arrangement, Arrangement::Permuted(_))
     }
 
     /// Returns the rows that a piece holds; none if there is no such piece.
@@ -231,22 +222,4 @@ fn starts(spans: &[Span]) -> Vec<u64> {
         starts.push(rows);
     }
     starts
-}
-
-/// Permutes all rows: sorts them by (number drawn, place in the dataset).
-fn permute_rows(spans: &[Span], num_rows: u64, key: &Key) -> Arrangement {
-    let mut draws = key.draws(0);
-    let mut keyed = Vec::with_capacity(usize::try_from(num_rows).unwrap_or(0));
-    for (span, index) in spans.iter().zip(0..) {
-        keyed.extend((0..span.num_kept).map(|row| lane::keyed(draws.next_bits(), index, row)));
-    }
-    keyed.sort_unstable();
-    let mut last = vec![0; spans.len()];
-    let mut rows = Vec::with_capacity(keyed.len());
-    for (value, position) in keyed.into_iter().zip(0..) {
-        let (span, row) = lane::unkeyed(value);
-        last[span as usize] = position;
-        rows.push(SpanRow { span, row });
-    }
-    Arrangement::Permuted { rows, last }
 }

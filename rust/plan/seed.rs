@@ -20,6 +20,9 @@ use sha2::{Digest, Sha256};
 /// Separates Forebay's keys from those of anything else that hashes a seed.
 const DOMAIN: &[u8] = b"forebay";
 
+/// The bits of a number drawn.
+pub(super) const NUMBER_BITS: u32 = 53;
+
 /// The step between neighbouring uniforms: 2⁻⁵³.
 pub(super) const STEP: f64 = 1.0 / 9_007_199_254_740_992.0;
 
@@ -94,18 +97,18 @@ impl Draws {
     /// Draws the next number as an integer of 53 bits, which compares as [`Draws::next_uniform`] does.
     #[inline]
     pub fn next_bits(&mut self) -> u64 {
-        self.rng.next_u64() >> 11
+        self.rng.next_u64() >> (u64::BITS - NUMBER_BITS)
     }
 
     /// Draws an integer below `bound`, each equally likely: 53 bits times the bound, without the low 53. Draws again
     /// where that would favour some. A `bound` of 0 counts as 1, one above 2⁵³ as 2⁵³.
     pub fn next_below(&mut self, bound: u64) -> u64 {
-        const RANGE: u64 = 1 << 53;
+        const RANGE: u64 = 1 << NUMBER_BITS;
         let bound = bound.clamp(1, RANGE);
         let num_refused = RANGE % bound;
         loop {
             let product = u128::from(self.next_bits()) * u128::from(bound);
-            let (high, low) = (product >> 53, product & u128::from(RANGE - 1));
+            let (high, low) = (product >> NUMBER_BITS, product & u128::from(RANGE - 1));
             if low >= u128::from(num_refused) {
                 return u64::try_from(high).unwrap_or(0);
             }

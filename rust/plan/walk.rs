@@ -4,12 +4,11 @@
 //! steps or not. It holds a window of every lane that it has visited and nothing of the others, so
 //! N ranks share the work when N divides the number of lanes.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::lane::{Deal, LaneWalk};
-use super::{Arrangement, EpochPlan, PieceId, RowRef, RowRun, SpanRow};
+use super::permuted::PermutedWalk;
+use super::{Arrangement, EpochPlan, PieceId, RowRef, RowRun};
 
 /// A walk over the positions of an epoch.
 #[derive(Clone, Debug)]
@@ -32,9 +31,7 @@ impl Walk {
     pub(super) fn new(plan: EpochPlan, from: u64) -> Self {
         let state = match &plan.inner.arrangement {
             Arrangement::Sequential { .. } => WalkState::Sequential(SequentialWalk::default()),
-            Arrangement::Permuted { last, .. } => {
-                WalkState::Permuted(PermutedWalk { is_touched: vec![false; last.len()], ends: BinaryHeap::new() })
-            }
+            Arrangement::Permuted(permutation) => WalkState::Permuted(permutation.walk()),
             Arrangement::Lanes(_) => WalkState::Lanes(Vec::new()),
         };
         Self { plan, state, next: from }
@@ -63,8 +60,8 @@ impl Walk {
             (WalkState::Sequential(walk), Arrangement::Sequential { starts }) => {
                 walk.visit(starts, positions, rows, finished);
             }
-            (WalkState::Permuted(walk), Arrangement::Permuted { rows: permuted, last }) => {
-                rows.extend(positions.map(|position| walk.take(permuted, last, position, finished)));
+            (WalkState::Permuted(walk), Arrangement::Permuted(permutation)) => {
+                rows.extend(positions.map(|position| walk.take(permutation, position, finished)));
             }
             (WalkState::Lanes(lanes), Arrangement::Lanes(deal)) => visit_lanes(lanes, deal, positions, rows, finished),
             _ => {}
@@ -202,33 +199,6 @@ impl SequentialWalk {
         }
         let row = u32::try_from(position - starts[self.span]).unwrap_or(u32::MAX);
         RowRef { piece: whole(self.span), row }
-    }
-}
-
-/// A walk through a permutation of all rows.
-#[derive(Clone, Debug)]
-struct PermutedWalk {
-    /// By span: whether a row of it was returned.
-    is_touched: Vec<bool>,
-    /// The last positions of the touched spans, the nearest on top.
-    ends: BinaryHeap<Reverse<(u64, u32)>>,
-}
-
-impl PermutedWalk {
-    fn take(&mut self, rows: &[SpanRow], last: &[u64], position: u64, finished: &mut Vec<PieceId>) -> RowRef {
-        let SpanRow { span, row } = rows[usize::try_from(position).unwrap_or(usize::MAX)];
-        let index = span as usize;
-        if !std::mem::replace(&mut self.is_touched[index], true) {
-            self.ends.push(Reverse((last[index], span)));
-        }
-        while let Some(&Reverse((end, span))) = self.ends.peek() {
-            if end > position {
-                break;
-            }
-            self.ends.pop();
-            finished.push(PieceId { lane: 0, span });
-        }
-        RowRef { piece: PieceId { lane: 0, span }, row }
     }
 }
 

@@ -17,6 +17,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::seed::Draws;
+use super::spread::SpreadSort;
 
 /// A bin spans at least this many rows, so that its bookkeeping is small beside them.
 const MIN_BIN_ROWS: u64 = 64;
@@ -66,6 +67,7 @@ pub(super) struct Window {
     /// The bin that is leaving, sorted, and how many of its rows have left.
     leaving: Vec<Keyed>,
     num_left: usize,
+    sort: SpreadSort<Keyed>,
 }
 
 impl Window {
@@ -84,6 +86,7 @@ impl Window {
             bins: VecDeque::new(),
             leaving: Vec::new(),
             num_left: 0,
+            sort: SpreadSort::default(),
         }
     }
 
@@ -122,7 +125,7 @@ impl Window {
     pub(super) fn next(&mut self) -> Option<u64> {
         while self.num_left == self.leaving.len() {
             self.next_bin()?;
-            self.leaving.sort_unstable_by(Keyed::order);
+            self.sort_leaving();
         }
         let row = self.leaving.get(self.num_left)?.row;
         self.num_left += 1;
@@ -144,7 +147,7 @@ impl Window {
                 }
                 // A bin that leaves as a whole need not be sorted.
                 if self.leaving.len() as u64 > place - self.place {
-                    self.leaving.sort_unstable_by(Keyed::order);
+                    self.sort_leaving();
                 }
             }
         }
@@ -168,6 +171,21 @@ impl Window {
         }
         self.first_bin += 1;
         Some(())
+    }
+
+    /// Sorts the bin that is to leave, whose keys are spread evenly.
+    fn sort_leaving(&mut self) {
+        let (window_rows, bin_rows) = (self.window_rows, self.bin_rows);
+        let bin = self.first_bin.saturating_sub(1) as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "from 0 to 1, and the cast saturates"
+        )]
+        let bucket = |keyed: &Keyed, num_buckets: usize| {
+            (((keyed.key + window_rows) / bin_rows - bin) * num_buckets as f64) as usize
+        };
+        self.sort.sort(&mut self.leaving, bucket, Keyed::order);
     }
 
     /// Draws the key of the next row and puts the row into its bin.

@@ -138,8 +138,8 @@ enum Arrangement {
 impl EpochPlan {
     /// Plans an epoch over spans in dataset order: fewer than 2³², each with at least one kept row.
     ///
-    /// Costs a sort of the spans, or a pass over the rows where the epoch is small enough to be permuted as a whole. Holds
-    /// 16 bytes per span beside the spans, and 8 per row of a permutation.
+    /// Costs a sort of the spans, or a pass over the numbers of all rows where the epoch is small enough to be permuted as a whole.
+    /// Holds 16 bytes per span beside the spans.
     pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
         Self::of_rows(spans, order, epoch, None)
     }
@@ -192,13 +192,19 @@ impl EpochPlan {
 
     /// Begins to walk the positions from `from` on. The first rows cost a window of draws in each lane.
     pub fn walk(&self, from: u64) -> Walk {
-        Walk::new(self.clone(), from)
+        self.walk_within(from, u64::MAX)
+    }
+
+    /// As [`walk`](Self::walk), with so many bytes for the rows of a permutation: 8 bytes each, or as many passes over the numbers
+    /// of all rows as it takes in less.
+    pub fn walk_within(&self, from: u64, most_bytes: u64) -> Walk {
+        Walk::new(self.clone(), from, most_bytes)
     }
 
     /// Returns the row at one position, at the cost of a window of draws; `None` beyond the end.
     pub fn locate(&self, position: u64) -> Option<RowRef> {
         let mut rows = Vec::with_capacity(1);
-        self.walk(position).visit(position, 1, 1, &mut rows, &mut Vec::new());
+        self.walk_within(position, 0).visit(position, 1, 1, &mut rows, &mut Vec::new());
         rows.pop()
     }
 

@@ -1,10 +1,12 @@
 //! Walks a permutation of all rows: one that the seed draws, for an epoch that the windows can hold, or one that was given.
 //!
 //! Drawn rows leave sorted by (number drawn, place in the dataset). The numbers are uniform: those that begin with the same bits
-//! are so many rows, give or take a few. One pass draws all numbers and puts each row into the bucket of its number's first
-//! bits; a bucket is sorted when a walk comes to it. So the first row costs the pass, and not a sort of all.
+//! are so many rows, give or take a few, a bucket. A walk draws all numbers and keeps those of as many buckets as it has memory
+//! for, and does so again when it has passed these; a bucket is sorted when the walk comes to it. So the first row costs two
+//! passes over the numbers, and not a sort of all, and nothing is held of each row.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::seed::{Draws, Key, NUMBER_BITS};
 use super::span::Span;
@@ -43,14 +45,14 @@ enum Rows {
     Drawn(DrawnRows),
 }
 
-/// Rows in the buckets of their numbers.
+/// How to draw rows.
 #[derive(Debug)]
 struct DrawnRows {
     key: Key,
-    /// Of each row the bits of its number behind those that all of its bucket have, as many as there is room for, and its place
-    /// in the dataset.
-    keyed: Vec<u64>,
-    /// The bits for the place.
+    /// The bits of a number behind those that all of its bucket have, and how many of them are kept at first.
+    rest_bits: u32,
+    kept_bits: u32,
+    /// The bits of a place in the dataset.
     place_bits: u32,
     spans: SpanIndex,
 }
@@ -69,39 +71,28 @@ impl Permutation {
         let bucket_bits = (num_rows / bucket_rows).checked_ilog2().map_or(0, |bits| (bits + 1).min(MAX_BUCKET_BITS));
         let rest_bits = NUMBER_BITS - bucket_bits;
         let kept_bits = rest_bits.min(u64::BITS - place_bits).min(most_bits);
-        let bucket_of = |number: u64| usize::try_from(number >> rest_bits).unwrap_or(usize::MAX);
+        let drawn = DrawnRows { key: *key, rest_bits, kept_bits, place_bits, spans: index };
 
         let mut starts = vec![0; (1 << bucket_bits) + 1];
-        let mut draws = key.draws(0);
-        (0..num_rows).for_each(|_| starts[bucket_of(draws.next_bits()) + 1] += 1);
-        for bucket in 1..starts.len() {
-            starts[bucket] += starts[bucket - 1];
-        }
-
-        let mut ends = starts.clone();
-        let mut keyed = vec![0; usize::try_from(num_rows).unwrap_or(0)];
         let (mut last_rows, mut last_buckets) = (Vec::with_capacity(spans.len()), Vec::with_capacity(spans.len()));
         let mut draws = key.draws(0);
-        let mut place = 0;
         for span in spans {
             let (mut last_number, mut last_row) = (0, 0);
             for row in 0..span.num_kept {
                 let number = draws.next_bits();
+                starts[drawn.bucket_of(number) + 1] += 1;
                 // Of equal numbers the latter row leaves last.
                 if number >= last_number {
                     (last_number, last_row) = (number, row);
                 }
-                let end = &mut ends[bucket_of(number)];
-                let rest = (number & ((1 << rest_bits) - 1)) >> (rest_bits - kept_bits);
-                keyed[usize::try_from(*end).unwrap_or(usize::MAX)] = rest << (u64::BITS - kept_bits) | place;
-                *end += 1;
-                place += 1;
             }
             last_rows.push(last_row);
-            last_buckets.push(Some(bucket_of(last_number)));
+            last_buckets.push(Some(drawn.bucket_of(last_number)));
         }
-        let rows = Rows::Drawn(DrawnRows { key: *key, keyed, place_bits, spans: index });
-        Self::ending_in(rows, starts, last_rows, &last_buckets)
+        for bucket in 1..starts.len() {
+            starts[bucket] += starts[bucket - 1];
+        }
+        Self::ending_in(Rows::Drawn(drawn), starts, last_rows, &last_buckets)
     }
 
     /// Takes rows in the order in which they are given; `num_spans` have rows at most.
@@ -148,8 +139,16 @@ impl Permutation {
         Some(kept.map(move |_| draws.next_bits()))
     }
 
-    pub(super) fn walk(&self) -> PermutedWalk {
-        PermutedWalk { is_touched: vec![false; self.last_rows.len()], ..PermutedWalk::default() }
+    /// Begins to walk, with so many bytes for what is drawn, as far as one bucket fits.
+    pub(super) fn walk(&self, most_bytes: u64) -> PermutedWalk {
+        let most_rows = most_bytes / size_of::<u64>() as u64;
+        PermutedWalk { is_touched: vec![false; self.last_rows.len()], most_rows, ..PermutedWalk::default() }
+    }
+
+    /// Returns how many buckets, from one on, have so many rows at most, or the first alone.
+    fn buckets_within(&self, first: usize, most_rows: u64) -> Range<usize> {
+        let ends = &self.starts[first + 1..];
+        first..first + ends.partition_point(|end| end - self.starts[first] <= most_rows).max(1)
     }
 
     fn bucket_of(&self, position: u64) -> usize {
@@ -163,10 +162,31 @@ impl Permutation {
 }
 
 impl DrawnRows {
-    /// Writes the rows at the given positions, which are a bucket's, to `rows`.
-    fn sort(&self, positions: Range<usize>, Sorting { keyed, sort }: &mut Sorting, rows: &mut Vec<SpanRow>) {
+    fn bucket_of(&self, number: u64) -> usize {
+        usize::try_from(number >> self.rest_bits).unwrap_or(usize::MAX)
+    }
+
+    /// Draws the rows of some buckets, which begin at `starts`: of each row the bits of its number that are kept, and its place.
+    fn draw(&self, buckets: &Range<usize>, starts: &[u64]) -> Vec<u64> {
+        let first = starts[buckets.start];
+        let place_of = |start: &u64| usize::try_from(start - first).unwrap_or(usize::MAX);
+        let mut ends: Vec<usize> = starts[buckets.clone()].iter().map(place_of).collect();
+        let mut keyed = vec![0; place_of(&starts[buckets.end])];
+        let mut draws = self.key.draws(0);
+        for place in 0..self.spans.num_rows() {
+            let number = draws.next_bits();
+            let Some(end) = ends.get_mut(self.bucket_of(number).wrapping_sub(buckets.start)) else { continue };
+            let rest = (number & ((1 << self.rest_bits) - 1)) >> (self.rest_bits - self.kept_bits);
+            keyed[*end] = rest << (u64::BITS - self.kept_bits) | place;
+            *end += 1;
+        }
+        keyed
+    }
+
+    /// Writes the rows of a bucket that was drawn to `rows`, in their order.
+    fn sort(&self, drawn: &[u64], Sorting { keyed, sort }: &mut Sorting, rows: &mut Vec<SpanRow>) {
         keyed.clear();
-        keyed.extend_from_slice(&self.keyed[positions]);
+        keyed.extend_from_slice(drawn);
         sort.sort(keyed, bucket_of_bits, u64::cmp);
         let place = |keyed: u64| keyed & ((1 << self.place_bits) - 1);
         // Where the bits that were kept are the same, all of them decide.
@@ -239,7 +259,16 @@ pub(super) struct PermutedWalk {
     /// The last positions of the spans that end in it, with the spans, and how many of them were passed.
     ends: Vec<(u64, u32)>,
     num_ended: usize,
+    most_rows: u64,
+    stretch: Stretch,
     sorting: Sorting,
+}
+
+/// Consecutive buckets, with what was drawn of their rows, one after the other. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct Stretch {
+    buckets: Range<usize>,
+    drawn: Arc<Vec<u64>>,
 }
 
 /// The room for sorting a bucket.
@@ -250,6 +279,12 @@ struct Sorting {
 }
 
 impl PermutedWalk {
+    /// Returns the bytes that what is drawn takes at most.
+    pub(super) fn memory_bytes(&self, of: &Permutation) -> u64 {
+        let num_rows = of.starts.last().map_or(0, |num_rows| self.most_rows.min(*num_rows));
+        if of.as_given().is_some() { 0 } else { num_rows * size_of::<u64>() as u64 }
+    }
+
     pub(super) fn take(&mut self, of: &Permutation, position: u64, finished: &mut Vec<PieceId>) -> RowRef {
         if !self.positions.contains(&position) {
             self.move_to(of, position, finished);
@@ -280,12 +315,23 @@ impl PermutedWalk {
             (left + 1..bucket).flat_map(|passed| of.endings(passed)).for_each(|&span| self.end(span, finished));
         }
         self.positions = of.starts[bucket]..of.starts[bucket + 1];
-        let place = |position: u64| usize::try_from(position).unwrap_or(usize::MAX);
-        let places = place(self.positions.start)..place(self.positions.end);
+        let places = |first: u64| {
+            let place = |position: u64| usize::try_from(position - first).unwrap_or(usize::MAX);
+            place(of.starts[bucket])..place(of.starts[bucket + 1])
+        };
         self.rows.clear();
         match &of.rows {
-            Rows::Given(rows) => self.rows.extend_from_slice(&rows[places]),
-            Rows::Drawn(drawn) => drawn.sort(places, &mut self.sorting, &mut self.rows),
+            Rows::Given(rows) => self.rows.extend_from_slice(&rows[places(0)]),
+            Rows::Drawn(drawn) => {
+                if !self.stretch.buckets.contains(&bucket) {
+                    // What was passed is given back before there is more.
+                    self.stretch = Stretch::default();
+                    let buckets = of.buckets_within(bucket, self.most_rows);
+                    self.stretch = Stretch { drawn: drawn.draw(&buckets, &of.starts).into(), buckets };
+                }
+                let of_bucket = places(of.starts[self.stretch.buckets.start]);
+                drawn.sort(&self.stretch.drawn[of_bucket], &mut self.sorting, &mut self.rows);
+            }
         }
         self.ends.clear();
         self.num_ended = 0;
@@ -305,8 +351,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_leave_by_number_however_many_bits_of_it_are_kept(
+        fn rows_leave_by_number_however_much_of_it_is_kept(
             kept in layouts(), bucket_rows in 1_u64..300, most_bits in prop_oneof![1_u32..8, Just(NUMBER_BITS)],
+            most_bytes in prop_oneof![0_u64..9000, Just(u64::MAX)],
         ) {
             let (spans, key) = (spans(&kept), Key::new(1, 2, Purpose::All));
             let mut draws = key.draws(0);
@@ -317,7 +364,7 @@ mod tests {
                 .collect();
             expected.sort_unstable();
             let permutation = Permutation::drawn_with(&spans, &key, bucket_rows, most_bits);
-            let (mut walk, mut finished) = (permutation.walk(), Vec::new());
+            let (mut walk, mut finished) = (permutation.walk(most_bytes), Vec::new());
             for (position, &(_, span, row)) in (0..).zip(&expected) {
                 let expected = RowRef { piece: PieceId { lane: 0, span }, row };
                 prop_assert_eq!(walk.take(&permutation, position, &mut finished), expected);

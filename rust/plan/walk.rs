@@ -28,13 +28,21 @@ enum WalkState {
 }
 
 impl Walk {
-    pub(super) fn new(plan: EpochPlan, from: u64) -> Self {
+    pub(super) fn new(plan: EpochPlan, from: u64, most_bytes: u64) -> Self {
         let state = match &plan.inner.arrangement {
             Arrangement::Sequential { .. } => WalkState::Sequential(SequentialWalk::default()),
-            Arrangement::Permuted(permutation) => WalkState::Permuted(permutation.walk()),
+            Arrangement::Permuted(permutation) => WalkState::Permuted(permutation.walk(most_bytes)),
             Arrangement::Lanes(_) => WalkState::Lanes(Vec::new()),
         };
         Self { plan, state, next: from }
+    }
+
+    /// Returns the bytes that the walk holds for each row of a permutation, at most.
+    pub fn memory_bytes(&self) -> u64 {
+        match (&self.state, &self.plan.inner.arrangement) {
+            (WalkState::Permuted(walk), Arrangement::Permuted(permutation)) => walk.memory_bytes(permutation),
+            _ => 0,
+        }
     }
 
     /// Appends the rows at the positions `first`, `first + step`, … to `rows`: `len` of them, or as many as

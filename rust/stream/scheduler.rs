@@ -73,6 +73,9 @@ type Cut = dyn Fn(PieceId) -> Vec<Part> + Send;
 pub(super) struct Scheduler {
     plan: Arc<EpochPlan>,
     walk: Walk,
+    /// What is reserved for the walk, and what would be without a limit.
+    walk_bytes: u64,
+    most_walk_bytes: u64,
     share: Share,
     /// The batches, of this rank's, still to plan.
     numbers: Peekable<Box<dyn Iterator<Item = u64> + Send>>,
@@ -126,6 +129,9 @@ pub(super) struct Scheduler {
     holes: Holes,
 }
 
+/// The part of the limit for the rows of a permutation.
+const WALK_SHARE: u64 = 8;
+
 /// What became of the wish to go on.
 enum Step {
     Do(Task),
@@ -145,15 +151,20 @@ impl Scheduler {
         holes: Holes,
         cut: impl Fn(PieceId) -> Vec<Part> + Send + 'static,
     ) -> Self {
+        let walk = plan.walk_within(share.from, limit / WALK_SHARE);
+        let mut budget = Budget::new(limit);
+        budget.reserve(walk.memory_bytes());
         Self {
-            walk: plan.walk(share.from),
+            walk_bytes: walk.memory_bytes(),
+            most_walk_bytes: plan.walk(share.from).memory_bytes(),
+            walk,
             numbers: numbers_of(share.worker_batches()),
             position: None,
             plan,
             share,
             cut: Box::new(cut),
             parts: FxHashMap::default(),
-            budget: Budget::new(limit),
+            budget,
             batches: VecDeque::new(),
             num_delivered: 0,
             is_planned_to_end: false,
@@ -473,8 +484,27 @@ impl Scheduler {
         next.map_or(0, |(rows, expected)| self.row_bytes.of(rows).min(self.row_bytes.corrected(expected)))
     }
 
+    /// Returns the limit in which there is room for so many bytes beside the walk.
+    fn limit_for(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.most_walk_bytes.min(bytes.div_ceil(WALK_SHARE - 1)))
+    }
+
+    /// Walks anew, from a position on.
+    fn walk_from(&mut self, position: u64) {
+        self.end_walk();
+        self.walk = self.plan.walk_within(position, self.budget.limit() / WALK_SHARE);
+        self.walk_bytes = self.walk.memory_bytes();
+        self.budget.reserve(self.walk_bytes);
+    }
+
+    /// Gives back what the walk holds: it has come to its end.
+    fn end_walk(&mut self) {
+        self.walk = self.plan.walk_within(0, 0);
+        self.budget.release(std::mem::take(&mut self.walk_bytes));
+    }
+
     fn too_large(&self, piece: PieceId, bytes: u64) -> TooLarge {
-        let needed_bytes = self.budget.used().saturating_add(bytes);
+        let needed_bytes = self.limit_for((self.budget.used() - self.walk_bytes).saturating_add(bytes));
         let batch_rows = self.batches.front().map_or(0, |batch| batch.slice.len);
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }

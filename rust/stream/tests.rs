@@ -420,3 +420,42 @@ fn a_batch_that_does_not_fit_is_an_error_to_every_thread_that_asks_and_never_an_
         assert!(!scheduler.is_done());
     }
 }
+
+#[test]
+fn the_order_of_a_permuted_epoch_is_counted_and_the_same_where_it_is_drawn_in_stretches() {
+    const NUM_ROWS: i64 = 300_000;
+    const LIMIT: u64 = 4 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..NUM_ROWS));
+    let batch = RecordBatch::try_from_iter([("row", rows)]).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let dataset = open(folder.path(), &writer.into_inner().unwrap());
+    let shuffled = |memory_limit| {
+        let settings = OrderSettings::Shuffled {
+            seed: 1,
+            shuffle_bytes: 1 << 30,
+            num_lanes: None,
+            window_rows: None,
+            weights: None,
+        };
+        let reader = EpochReader::try_new(&dataset, dataset.known_answer().unwrap(), settings, memory_limit).unwrap();
+        let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None, follows_parts: false };
+        let share = Share::whole(reader.num_rows(), 1000);
+        let mut stream = BatchStream::start(&Arc::new(reader), 0, share, options).unwrap();
+        let held = stream.stats().memory_bytes;
+        let batches: Vec<RecordBatch> = stream.by_ref().map(Result::unwrap).collect();
+        assert_eq!(stream.stats().memory_bytes, 0);
+        let numbers = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+        (batches.iter().flat_map(numbers).collect::<Vec<i64>>(), held)
+    };
+    let (mut rows, held) = shuffled(LIMIT);
+    assert!(held >= LIMIT / 8, "{held} bytes");
+    let (at_once, held) = shuffled(1 << 30);
+    assert!(held >= NUM_ROWS.unsigned_abs() * 8, "{held} bytes");
+    assert_eq!(rows, at_once);
+    rows.sort_unstable();
+    assert_ne!(rows, at_once);
+    assert!(rows.into_iter().eq(0..NUM_ROWS));
+}

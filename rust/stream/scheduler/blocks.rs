@@ -69,7 +69,7 @@ impl Scheduler {
         if self.block > 0 && self.max_block_len == 1 {
             // The batch's rows, as they are decoded and as they are gathered, though not all of them are here yet.
             let of_batches = self.room_for_batch().saturating_mul(2).saturating_add(self.delivered_bytes);
-            return Err(TooLarge { needed_bytes: too_large.needed_bytes.max(of_batches), ..too_large });
+            return Err(TooLarge { needed_bytes: too_large.needed_bytes.max(self.limit_for(of_batches)), ..too_large });
         }
         self.plan_anew();
         Ok(Some(Step::Again))
@@ -97,9 +97,9 @@ impl Scheduler {
                 self.budget.release(planned_bytes(rows.len()));
             }
         }
-        if let Some(first) = self.batches.front() {
-            self.walk = self.plan.walk(first.slice.first);
-            self.position = self.position.map(|_| first.slice.first);
+        if let Some(first) = self.batches.front().map(|batch| batch.slice.first) {
+            self.walk_from(first);
+            self.position = self.position.map(|_| first);
         }
         let num_delivered = usize::try_from(self.num_delivered).unwrap_or(usize::MAX);
         self.numbers = numbers_of(self.share.worker_batches().skip(num_delivered));

@@ -69,6 +69,7 @@ impl Scheduler {
         let number = self.num_delivered + self.batches.len() as u64;
         let Some(slice) = self.next_slice().filter(|_| number < self.end) else {
             self.is_planned_to_end = true;
+            self.end_walk();
             return Ok(false);
         };
         self.check_size(&slice)?;
@@ -166,10 +167,10 @@ impl Scheduler {
         let piece = self.plan.locate(slice.first).map_or(PieceId { lane: 0, span: 0 }, |row| row.piece);
         let part_bytes = (self.cut)(piece).first().map_or(0, |part| part.cost.total());
         if part_bytes > self.budget.limit() {
-            return TooLarge { piece, part_bytes, needed_bytes: part_bytes, batch_rows: slice.len };
+            return TooLarge { piece, part_bytes, needed_bytes: self.limit_for(part_bytes), batch_rows: slice.len };
         }
         let of_batch = row_bytes.saturating_mul(2).saturating_add(planned_bytes(slice.len));
-        let needed_bytes = of_batch.saturating_add(part_bytes);
+        let needed_bytes = self.limit_for(of_batch.saturating_add(part_bytes));
         TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
     }
 

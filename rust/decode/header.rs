@@ -137,17 +137,18 @@ impl Fields {
     pub(super) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let mut reader = Reader { bytes };
         let mut parts = [None::<Numbers>; 9];
-        let numbers = read_struct(&mut reader, 1..5, Self::PARTS, |number, reader| {
+        let known = Known { ints: 1..5, structs: Self::PARTS, ..Known::default() };
+        let numbers = read_struct(&mut reader, &known, |number, reader| {
             let Some(part) = usize::try_from(number).ok().and_then(|number| parts.get_mut(number)) else {
                 return skip(reader, kind::STRUCT, 1);
             };
-            let end = match number {
-                5 => 5,
-                7 => 3,
-                8 => 7,
-                _ => 1,
+            let known = match number {
+                5 => Known { ints: 1..5, ..Known::default() },
+                7 => Known { ints: 1..3, bools: 3..4, ..Known::default() },
+                8 => Known { ints: 1..7, bools: 7..8, ..Known::default() },
+                _ => Known::default(),
             };
-            *part = Some(read_struct(reader, 1..end, 0..0, |_, reader| skip(reader, kind::STRUCT, 1))?);
+            *part = Some(read_struct(reader, &known, |_, reader| skip(reader, kind::STRUCT, 1))?);
             Some(())
         })?;
         Some((Self { numbers, parts }, bytes.len() - reader.bytes.len()))
@@ -308,12 +309,26 @@ impl PageHeader {
     }
 }
 
-/// Reads a struct's numbers and Booleans; structs in it are left to `nested`. The fields `ints` must be numbers, and
-/// `structs` structs.
+/// The fields of a struct that must be of a kind, by their numbers.
+#[derive(Debug, Default)]
+struct Known {
+    ints: Range<i16>,
+    bools: Range<i16>,
+    structs: Range<i16>,
+}
+
+impl Known {
+    fn allows(&self, number: i16, kind: u8) -> bool {
+        (!self.ints.contains(&number) || kind == kind::I32)
+            && (!self.bools.contains(&number) || matches!(kind, kind::TRUE | kind::FALSE))
+            && (!self.structs.contains(&number) || kind == kind::STRUCT)
+    }
+}
+
+/// Reads a struct's numbers and Booleans; structs in it are left to `nested`.
 fn read_struct(
     reader: &mut Reader<'_>,
-    ints: Range<i16>,
-    structs: Range<i16>,
+    known: &Known,
     mut nested: impl FnMut(i16, &mut Reader<'_>) -> Option<()>,
 ) -> Option<Numbers> {
     let (mut numbers, mut field) = (Numbers::default(), 0);
@@ -322,7 +337,7 @@ fn read_struct(
         let Some((number, kind)) = reader.field(&mut field) else {
             return (head == 0).then_some(numbers);
         };
-        if ints.contains(&number) && kind != kind::I32 || structs.contains(&number) && kind != kind::STRUCT {
+        if !known.allows(number, kind) {
             return None;
         }
         let value = match kind {
@@ -439,6 +454,14 @@ mod tests {
         // A length that is a text, and a page that is a number.
         assert!(Fields::parse(&[0x15, 0, 0x18, 1, b'x', 0x15, 0x64, 0]).is_none());
         assert!(Fields::parse(&[0x15, 0, 0x15, 2, 0x15, 2, 0x25, 2, 0]).is_none());
+        // Flags, of a dictionary and of a page of the second version, that are none.
+        let flagged =
+            |part: &[u8], flag: &[u8]| Fields::parse(&[&[0x15, 4, 0x15, 2, 0x15, 2], part, flag, &[0, 0]].concat());
+        for part in [&[0x4c, 0x15, 2, 0x15, 0][..], &[0x5c, 0x15, 2, 0x15, 2, 0x15, 2, 0x15, 0, 0x15, 0, 0x15, 0]] {
+            assert!(flagged(part, &[0x11]).is_some() && flagged(part, &[0x12]).is_some());
+            assert!(flagged(part, &[0x15, 2]).is_none());
+            assert!(flagged(part, &[0x17, 0, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        }
         // Structs without end.
         assert!(Fields::parse(&[&V1[..17], &[0x1c; 1000]].concat()).is_none());
     }

@@ -231,7 +231,8 @@ def _import(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SettingError(f"format: {name!r} needs the package `{module}`: {error}") from error
+        package = module.partition(".")[0]
+        raise SettingError(f"format: {name!r} needs the package `{package}`: {error}") from error
 
 
 def _tensor_maker(library: str) -> Callable[[_lib.Tensor], Any]:

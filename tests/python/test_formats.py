@@ -232,17 +232,18 @@ def test_a_format_that_cannot_be_is_refused(ds, arguments, settings, says):
         ds.with_format(*arguments, **settings)
 
 
-def test_a_format_whose_library_is_missing_says_so(folder):
-    code = """
+@pytest.mark.parametrize("library", ["polars", "torch", "jax"])
+def test_a_format_whose_library_is_missing_says_so(folder, library):
+    code = f"""
     import sys
     import forebay as fb
-    sys.modules["polars"] = None
+    sys.modules["{library}"] = None
     try:
-        fb.load_dataset(sys.argv[1], split="train").with_format("polars")
+        next(iter(fb.load_dataset(sys.argv[1], split="train").with_format("{library}").iter(2)))
     except fb.SettingError as error:
         print(error)
     """
-    assert "'polars' needs the package `polars`" in run_python(code, folder)
+    assert f"'{library}' needs the package `{library}`" in run_python(code, folder)
 
 
 ARRAYS = """

@@ -703,6 +703,7 @@ class Dataset:
         """Whether rows are what `decode` makes of them."""
         return isinstance(self._format, DatasetsFormat) and self._format.library is None
 
+    @familiar.explained(familiar.OF_STREAM)
     def batches(
         self,
         batch_size: int,
@@ -744,6 +745,7 @@ class Dataset:
         )
         return Stream(self, share, read, self._format)
 
+    @familiar.explained(familiar.OF_STREAM)
     def to_torch(
         self,
         batch_size: int,

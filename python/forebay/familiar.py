@@ -95,14 +95,36 @@ OF_LOADER = {
 }
 """What torch's `DataLoader` has, and `DataLoader` has not."""
 
+_SHUFFLED = "`shuffle(seed=...)` before it"
+_WORKERS = (
+    "its threads read: `num_threads`; `map(function, num_proc=...)` and `DataLoader` have processes for functions"
+)
+
+OF_STREAM = {
+    "batch_sampler": _ORDER,
+    "collate_fn": "`DataLoader` takes it, or `map(function, batched=True)` before it",
+    "columns": "`select_columns(columns)` before it",
+    "filters": "`filter(filters)` before it",
+    "generator": _SHUFFLED,
+    "num_workers": _WORKERS,
+    "prefetch_factor": "as much is read ahead as `memory_limit` allows",
+    "sampler": _ORDER,
+    "seed": _SHUFFLED,
+    "shuffle": _SHUFFLED,
+    "transform": "`map(function, batched=True)` before it",
+}
+"""Arguments that loaders have elsewhere, and `to_torch` and `batches` have not."""
+
 OF_MODULE = {
     "concatenate_datasets": "`datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`",
     "get_dataset_split_names": "`list(forebay.load_dataset(path))`",
     "interleave_datasets": "`datasets.interleave_datasets([a.to_hf(), b.to_hf()])`",
     "load_from_disk": "`datasets.load_from_disk(folder).to_parquet(file)` once, then `forebay.load_dataset(file)`",
+    "read_parquet": "`forebay.load_dataset(path)`",
+    "scan_parquet": "`forebay.load_dataset(path)`",
     "split_dataset_by_node": "`ds.to_torch(n)` asks `torch.distributed`, or takes `rank` and `world_size`",
 }
-"""Functions that `datasets` has, and the module has not."""
+"""Functions that `datasets` and data frames have, and the module has not."""
 
 OTHER_FORMATS = frozenset({"arrow", "audiofolder", "csv", "imagefolder", "json", "pandas", "text", "webdataset"})
 """What `datasets.load_dataset` takes for a path and is the name of a format."""

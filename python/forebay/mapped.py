@@ -103,11 +103,13 @@ class MappedDataset:
         """Makes an epoch go through the rows several times; see `Dataset.repeat`."""
         return MappedDataset(self._dataset.repeat(num_times), self._steps, self._workers)
 
+    @familiar.explained(familiar.OF_STREAM)
     def batches(self, batch_size: int, **settings: Any) -> Stream[Any]:
         """Streams batches, behind the functions; arguments are those of `Dataset.batches`."""
         stream: Stream[Any] = self._dataset.batches(batch_size, **settings)
         return self._behind(stream)
 
+    @familiar.explained(familiar.OF_STREAM)
     def to_torch(self, batch_size: int, **settings: Any) -> TorchStream:
         """Streams batches of tensors, behind the functions; arguments are those of `Dataset.to_torch`."""
         made = self._dataset.to_torch(batch_size, **settings)

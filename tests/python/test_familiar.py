@@ -53,7 +53,7 @@ def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
 
 @pytest.mark.parametrize("name", familiar.OF_MODULE)
 def test_what_the_module_does_not_have_has_another_name_that_works(name, ds, path, tmp_path):
-    assert hasattr(datasets, name) or hasattr(datasets.distributed, name)
+    assert any(hasattr(library, name) for library in (datasets, datasets.distributed, pl))
     with pytest.raises(AttributeError, match=f"no `{name}`; instead: ") as refused:
         getattr(fb, name)
     known = {"a": ds, "b": ds, "ds": ds, "n": 10, "path": path, "datasets": datasets, "forebay": fb}
@@ -100,6 +100,19 @@ def test_arguments_of_datasets_that_are_not_here_are_told_apart_from_misspelt_on
             getattr(owner, method)(**given, **{name: None})
     with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
         getattr(owner, method)(**given, no_such_name=1)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("method", ["batches", "to_torch"])
+def test_arguments_of_other_loaders_are_told_apart_from_misspelt_ones(method, behind, ds):
+    owner = ds.map(dict, batched=True) if behind else ds
+    stream = getattr(owner, method)
+    for name, instead in familiar.OF_STREAM.items():
+        assert name not in inspect.signature(getattr(ds, method)).parameters
+        with pytest.raises(TypeError, match=re.escape(f"{method}() has no argument `{name}`; {instead}")):
+            stream(4, **{name: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
+        stream(4, no_such_name=1)
 
 
 def test_no_processes_are_none_as_in_datasets(ds):

@@ -157,7 +157,21 @@ async fn beginning(sent: Option<&Sent>, body: HttpResponseBody) -> String {
     drop(tokio::time::timeout(READ_TIME, read).await);
     let said = String::from_utf8_lossy(&said);
     // First: half a secret is not known as one.
-    shown(&redacted(&sent.map_or(said.to_string(), |sent| sent.hidden_in(&said)))).to_owned()
+    let said = redacted(&sent.map_or(said.to_string(), |sent| sent.hidden_in(&said)));
+    page_in_short(&said).unwrap_or_else(|| shown(&said).to_owned())
+}
+
+/// Returns what a page of HTML is called: the rest is for browsers. `None` of other text.
+fn page_in_short(said: &str) -> Option<String> {
+    // Of the same length in bytes.
+    let lower = said.to_ascii_lowercase();
+    let is_page = ["<!doctype html", "<html"].iter().any(|start| lower.trim_start().starts_with(start));
+    let titled = || {
+        let start = lower.find("<title>")? + "<title>".len();
+        let title = said[start..].get(..lower[start..].find("</title>")?)?.trim();
+        Some(format!("a page of HTML, \"{}\"", shown(title)))
+    };
+    is_page.then(|| titled().unwrap_or_else(|| "a page of HTML".to_owned()))
 }
 
 /// Returns as much of a text as may be shown.
@@ -395,6 +409,14 @@ mod tests {
         assert_eq!(wait("Fri, 31 Dec 1999 22:59:59 GMT"), 3600);
         assert_eq!(wait("Sat, 01 Jan 2000 00:00:00 GMT"), 0);
         assert_eq!(wait("now"), 0);
+    }
+
+    #[test]
+    fn of_pages_the_titles_are_shown() {
+        let page = "\n<!DOCTYPE HTML>\n<html><head><TITLE> Not found: é </title></head><body>…</body></html>";
+        assert_eq!(page_in_short(page).as_deref(), Some("a page of HTML, \"Not found: é\""));
+        assert_eq!(page_in_short("<html><title>cut").as_deref(), Some("a page of HTML"));
+        assert_eq!(page_in_short("<Error><title>x</title></Error>"), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ from forebay.exceptions import PerformanceWarning, QueryError, SettingError
 from forebay.explain import Explanation
 from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
-from forebay.formats import make_format
+from forebay.formats import format_of, make_format
 from forebay.loader import Stream
 from forebay.manifests import save_manifest
 from forebay.options import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from forebay.compat import Compat
-    from forebay.formats import Format, FormatName
+    from forebay.formats import Format, FormatAlias, FormatName
     from forebay.hf.iterable import IterableDataset
     from forebay.mapped import MappedDataset
     from forebay.options import PoolOptions
@@ -78,6 +78,8 @@ class Dataset:
         format: Format | None = None,
         num_passes: int | None = 1,
     ) -> None:
+        if not isinstance(native, _lib.Dataset):
+            raise TypeError("Dataset: datasets are opened by `forebay.load_dataset(path, split=...)`")
         self._native = native
         self._shuffle = shuffle
         self._format = format
@@ -657,7 +659,7 @@ class Dataset:
 
     def with_format(
         self,
-        type: FormatName | None = None,
+        type: FormatName | FormatAlias | None = None,
         *,
         forms: Mapping[str, str] | None = None,
         compat: Compat | None = None,
@@ -678,7 +680,7 @@ class Dataset:
         it is given its own.
 
         Args:
-            type: The format.
+            type: The format; `datasets`' short names (`"np"`, `"pt"`, `"pd"`, ...) are known too.
             forms: Of single columns, as in `to_torch`; for tensors and arrays.
             compat: `"datasets"` for exactly the rows and batches of `datasets` in this format; see `to_torch`.
 
@@ -691,9 +693,10 @@ class Dataset:
             >>> frame.shape
             (8, 11)
         """
-        form = make_format(type, forms, compat)
+        name = format_of(type)
+        form = make_format(name, forms, compat)
         if self._is_decoded and compat is None:
-            if type is None:
+            if name is None:
                 return self
             refuse_media(self.features, ())
         return Dataset(self._native, self._shuffle, form, self._num_passes)

@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 FormatName = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow"]
 """The names that `Dataset.with_format` takes; those of Hugging Face."""
 
+FormatAlias = Literal["np", "pa", "pd", "pl", "pt", "pyarrow", "python", "pytorch", "tf"]
+"""Other names that `datasets` has for them."""
+
+_ALIASES: dict[str, FormatName | None] = {
+    "np": "numpy",
+    "pa": "arrow",
+    "pd": "pandas",
+    "pl": "polars",
+    "pt": "torch",
+    "pyarrow": "arrow",
+    "python": None,
+    "pytorch": "torch",
+    "tf": "tensorflow",
+}
+
+
+def format_of(name: Any) -> Any:
+    """Returns the format that a name of `datasets` stands for, and other values as they are."""
+    return _ALIASES.get(name, name) if isinstance(name, str) else name
+
 
 class Format(Protocol):
     """Turns batches into those of a library."""

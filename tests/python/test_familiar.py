@@ -182,3 +182,8 @@ def test_torchs_loader_on_a_shuffled_dataset_says_what_delivers_it(ds):
         fb.SettingError, match="in which `to_torch` and `batches` deliver it, and `to_hf` for a `Trainer`"
     ):
         next(iter(torch.utils.data.DataLoader(ds.shuffle(1), batch_size=4)))
+
+
+def test_a_dataset_made_of_a_path_says_what_opens_one(path):
+    with pytest.raises(TypeError, match=r"`forebay\.load_dataset\(path, split=\.\.\.\)`"):
+        fb.Dataset(path)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import data
+import datasets.formatting
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -216,6 +217,16 @@ def test_streams_of_every_format_can_be_pickled_and_resumed(ds, name):
     other = pickle.loads(pickle.dumps(ds.with_format(name).batches(16)))
     other.load_state_dict(state)
     assert sum(1 for _ in other) == sum(1 for _ in taken) == 6
+
+
+def test_formats_have_the_short_names_of_datasets(ds):
+    aliases = datasets.formatting._FORMAT_TYPES_ALIASES
+    importable = ("torch", "numpy", "arrow", "pandas", "polars", None)
+    short = {name: full for name, full in aliases.items() if full in importable and name is not None}
+    assert {"np", "pt", "pd", "pl", "pa", "python"} <= set(short)
+    for name, full in short.items():
+        batch, same = (next(iter(ds.with_format(each).batches(8))) for each in (name, full))
+        assert type(batch) is type(same), name
 
 
 REFUSED = {

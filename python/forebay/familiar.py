@@ -12,6 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FRAME = "`pyarrow.table(ds)`, `polars.DataFrame(ds)` or `duckdb.sql('FROM ds')`, and what they offer"
+_SHARDS = "`ds.to_hf()` has them"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 
 OF_DATASET = {
@@ -20,10 +21,13 @@ OF_DATASET = {
     "class_encode_column": "`ds.cast_column(name, datasets.ClassLabel(names=names))`",
     "flatten": "`ds.sql(\"SELECT a['b'] AS b FROM dataset\")`",
     "group_by": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
+    "info": "`ds.features` and `len(ds)`",
     "join": "`ds.sql('SELECT * FROM dataset JOIN side USING (lang)', tables={'side': side})`",
     "limit": "`ds.sql('SELECT * FROM dataset LIMIT 10')`",
     "load_state_dict": _STREAM,
+    "n_shards": _SHARDS,
     "num_columns": "`len(ds.column_names)`",
+    "num_shards": _SHARDS,
     "push_to_hub": "`ds.to_hf()` has one",
     "save_to_disk": _FRAME,
     "set_epoch": _STREAM,

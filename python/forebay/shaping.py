@@ -121,7 +121,7 @@ class Pack:
         (torch.Size([2, 16]), [0, 4, 8, 12, 16, 20, 24, 28, 32])
     """
 
-    length: int
+    length: int = field(kw_only=False)
     """Tokens of a sequence."""
     mode: PackMode = "concat"
     """`"concat"` puts all tokens end to end and cuts them every `length`: nothing is wasted, documents are divided.
@@ -192,7 +192,7 @@ class Image:
         'CHW'
     """
 
-    size: tuple[int, int] | int
+    size: tuple[int, int] | int = field(kw_only=False)
     """Height and width, or both."""
     crop: Crop | None = None
     """The part that is kept: all of it, whatever its proportions; the largest of the right proportions, in the middle

@@ -507,3 +507,9 @@ def test_what_contradicts_decoding_is_refused(photos: tuple[fb.Dataset, list[byt
 def test_settings_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(fb.SettingError, match=said):
         fb.Image(**({"size": 224} | options))
+
+
+def test_the_size_needs_no_name() -> None:
+    assert fb.Image((32, 48), crop="center") == fb.Image(size=(32, 48), crop="center")
+    with pytest.raises(TypeError):
+        fb.Image(32, "center")

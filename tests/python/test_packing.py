@@ -413,3 +413,9 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_packed(documents: fb
     got = [next(batches)["input_ids"].tolist()]
     assert is_raised_in_a_fork(fb.ClosedError, lambda: next(batches))
     assert got + [batch["input_ids"].tolist() for batch in batches] == whole
+
+
+def test_the_length_needs_no_name() -> None:
+    assert fb.Pack(64, mode="best_fit") == fb.Pack(length=64, mode="best_fit")
+    with pytest.raises(TypeError):
+        fb.Pack(64, "best_fit")

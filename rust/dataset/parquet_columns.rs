@@ -119,7 +119,8 @@ impl WantedRows {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] for what cannot be, and for pages that take more memory than there is.
+    /// [`Error::Decode`] for what cannot be, and for pages that take more memory than there is, though the footer says that
+    /// they do not; [`Error::MemoryLimit`] where it says so, too.
     pub(super) fn check_pages(
         &self,
         roots: &[usize],
@@ -127,7 +128,7 @@ impl WantedRows {
         mut each: impl FnMut(usize, &mut Claims<'_>) -> Result<()>,
     ) -> Result<()> {
         let fragment = self.snapshot.fragment(self.row_group);
-        let mut unpacked_bytes = 0_u64;
+        let (mut unpacked_bytes, mut by_footer) = (0_u64, 0_u64);
         for &root in roots {
             for leaf in fragment.leaves(root) {
                 let fetched = fetched.ranges.iter().zip(&fetched.bodies);
@@ -135,8 +136,13 @@ impl WantedRows {
                 let claims = Claims::read(fragment, self.row_group.index, leaf, fetched, is_in_part, self.memory_bytes);
                 let mut claims = claims.map_err(|said| self.column_error(root, damaged(&said)))?;
                 unpacked_bytes = unpacked_bytes.saturating_add(claims.unpacked_bytes());
+                let column = fragment.row_group(self.row_group.index).column(leaf);
+                by_footer = by_footer.saturating_add(u64::try_from(column.uncompressed_size()).unwrap_or(0));
                 if unpacked_bytes > self.memory_bytes {
-                    return Err(self.too_large(root, "pages out of their compression"));
+                    return Err(match unpacked_bytes <= by_footer {
+                        true => fragment.memory_error(self.row_group.index, self.memory_bytes, unpacked_bytes),
+                        false => self.too_large(root, "pages out of their compression"),
+                    });
                 }
                 each(root, &mut claims)?;
             }

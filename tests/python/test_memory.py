@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -425,3 +426,18 @@ def test_what_fits_into_less_memory_fits_into_more(tmp_path):
         stream = ds.batches(10, memory_limit=limit)
         assert sum(len(batch) for batch in stream) == 2000
         assert stream.stats()["peak_memory_bytes"] <= limit
+
+
+def test_a_page_that_is_larger_than_the_limit_is_no_damage_and_says_what_it_takes(tmp_path):
+    column = pa.array([bytes(1_000_000)] * 40, pa.binary())
+    path = tmp_path / "page.parquet"
+    pq.write_table(pa.table({"x": column}), path, compression="zstd", use_dictionary=False)
+
+    def read(memory_limit):
+        stream = fb.load_dataset(str(path), split="train").batches(4, memory_limit=memory_limit)
+        return pa.Table.from_batches(pa.record_batch(batch) for batch in stream).column("x")
+
+    with pytest.warns(fb.PerformanceWarning), pytest.raises(fb.MemoryLimitError, match="row group 0 of") as refused:
+        read(20 << 20)
+    needed = int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
+    assert read(needed).combine_chunks() == column

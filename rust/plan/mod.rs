@@ -139,7 +139,7 @@ impl EpochPlan {
     /// Plans an epoch over spans in dataset order: fewer than 2³², each with at least one kept row.
     ///
     /// Costs a sort of the spans, or a pass over the numbers of all rows where the epoch is small enough to be permuted as a whole.
-    /// Holds 16 bytes per span beside the spans.
+    /// Holds 16 bytes per span beside the spans, up to 24 of a permutation.
     pub fn new(spans: Arc<[Span]>, order: Order, epoch: u64) -> Self {
         Self::of_rows(spans, order, epoch, None)
     }

@@ -3,7 +3,7 @@
 //! Drawn rows leave sorted by (number drawn, place in the dataset). The numbers are uniform: those that begin with the same bits
 //! are so many rows, give or take a few, a bucket. A walk draws all numbers and keeps those of as many buckets as it has memory
 //! for, and does so again when it has passed these; a bucket is sorted when the walk comes to it. So the first row costs two
-//! passes over the numbers, and not a sort of all, and nothing is held of each row.
+//! passes over the numbers, and not a sort of all, and the plan holds nothing of each row.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Permutation {
         Some(kept.map(move |_| draws.next_bits()))
     }
 
-    /// Begins to walk, with so many bytes for what is drawn, as far as one bucket fits.
+    /// Begins to walk, with so many bytes at most for what is drawn, or those of one bucket where it takes more.
     pub(super) fn walk(&self, most_bytes: u64) -> PermutedWalk {
         let most_rows = most_bytes / size_of::<u64>() as u64;
         PermutedWalk { is_touched: vec![false; self.last_rows.len()], most_rows, ..PermutedWalk::default() }

@@ -504,7 +504,7 @@ impl Scheduler {
     }
 
     fn too_large(&self, piece: PieceId, bytes: u64) -> TooLarge {
-        let needed_bytes = self.limit_for((self.budget.used() - self.walk_bytes).saturating_add(bytes));
+        let needed_bytes = self.limit_for(self.budget.used().saturating_sub(self.walk_bytes).saturating_add(bytes));
         let batch_rows = self.batches.front().map_or(0, |batch| batch.slice.len);
         TooLarge { piece, part_bytes: bytes, needed_bytes, batch_rows }
     }

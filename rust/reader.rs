@@ -279,14 +279,16 @@ impl EpochReader {
             let num_rows = self.num_rows();
             differences.push(format!("position: expected at most {num_rows}, got {}", state.position));
         }
-        differences.extend(state.holes.iter().filter_map(|hole| self.refusal(hole)));
+        let drawn = self.weights().filter(|_| !state.holes.is_empty()).map(|_| self.plan(state.epoch));
+        let spans = drawn.as_ref().map_or(&self.spans, |plan| plan.spans());
+        differences.extend(state.holes.iter().filter_map(|hole| self.refusal(hole, spans)));
         if differences.is_empty() { Ok(state) } else { Err(Error::StateMismatch { differences }) }
     }
 
-    /// Says what is wrong with a hole that is none of this order.
-    fn refusal(&self, hole: &Hole) -> Option<String> {
+    /// Says what is wrong with a hole that is none of this order, of an epoch of these spans.
+    fn refusal(&self, hole: &Hole, spans: &[Span]) -> Option<String> {
         let &Hole { span, start, end, row_group, .. } = hole;
-        let spans = self.spans.get(self.hole_units.spans(span)).unwrap_or_default();
+        let spans = spans.get(self.hole_units.spans(span)).unwrap_or_default();
         let num_kept: u32 = spans.iter().map(|span| span.num_kept).sum();
         if start >= end || end > num_kept {
             return Some(format!("holes: expected rows of span {span}, which has {num_kept}, got {start} to {end}"));

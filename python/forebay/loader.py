@@ -553,8 +553,8 @@ class Stream(Generic[T]):
         """What of the epoch could not be read and was left out by `on_error="skip"`, in the order in which it failed.
 
         Of each: the `object`, the `row_group` in it, the `cause`, and the rows as the state has them, from `start` to
-        `end` of those selected in a `span`, or without a shuffle in the row group. Of this rank alone;
-        `forebay.cursor` joins the states of several.
+        `end` of those selected in a `span`, or without a shuffle in the row group; with `weights`, of those drawn, sorted.
+        Of this rank alone; `forebay.cursor` joins the states of several.
         """
         active = self._active
         if active is not None and not self._is_set:

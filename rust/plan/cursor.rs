@@ -42,7 +42,7 @@ pub struct State {
 pub struct Hole {
     /// The span, counted over the dataset's; of rows that are not shuffled the row group, counted over those with kept rows.
     pub span: u32,
-    /// The first of its kept rows that is missing, from 0.
+    /// The first of its kept rows that is missing, from 0; of rows that are drawn, the first draw, in the order of their rows.
     pub start: u32,
     /// The one behind the last.
     pub end: u32,

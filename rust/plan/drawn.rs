@@ -188,6 +188,15 @@ impl EpochPlan {
         Piece { id, kept }
     }
 
+    /// Returns the numbers, among the rows of its span, of a piece's rows that are some kept ones.
+    pub fn numbers(&self, id: PieceId, kept: &Range<u32>) -> Range<u32> {
+        let Some(drawn) = &self.inner.drawn else { return kept.clone() };
+        let piece = self.piece(id).kept;
+        let rows = drawn.of_span(id.span).get(piece.start as usize..piece.end as usize).unwrap_or_default();
+        let number = |end: u32| piece.start + u32::try_from(rows.partition_point(|&row| row < end)).unwrap_or(u32::MAX);
+        number(kept.start)..number(kept.end)
+    }
+
     /// Returns which of some kept rows of a piece's span were drawn, counted from the first of them; `None` where all are
     /// read anyway.
     pub fn drawn_rows(&self, id: PieceId, kept: &Range<u32>) -> Option<Arc<[u32]>> {
@@ -259,6 +268,8 @@ mod tests {
                 prop_assert!(piece.contains(&kept));
                 let wanted = plan.drawn_rows(row.piece, &piece).unwrap();
                 prop_assert!(wanted.contains(&(kept - piece.start)));
+                prop_assert!(plan.numbers(row.piece, &(kept..kept + 1)).contains(&number));
+                prop_assert_eq!(plan.numbers(row.piece, &piece), plan.piece(row.piece).kept);
                 delivered.push(first[row.piece.span as usize] + u64::from(kept));
             }
             delivered.sort_unstable();

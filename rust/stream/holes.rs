@@ -1,6 +1,6 @@
 //! Rows that could not be read and are left out, where the user chose so.
 //!
-//! A hole is some kept rows of a span, or of its row group: those of the part that failed. Their positions stay empty, and
+//! A hole is some kept rows of a span, or of its row group, or draws of them: those of the part that failed. Their positions stay empty, and
 //! nothing moves into their place. What a state lists is not asked for again, so that the rows after it are those of the run
 //! that wrote it.
 
@@ -43,14 +43,25 @@ impl Holes {
         self.num_rows
     }
 
+    /// Returns how many rows may be missing because of `cause`.
+    ///
+    /// # Errors
+    ///
+    /// `cause`, where it is not the objects' fault or nothing is to be skipped.
+    pub(super) fn allowed(&self, cause: Error) -> Result<(u64, Error)> {
+        match self.max_rows {
+            Some(max_rows) if cause.is_of_object() => Ok((max_rows, cause)),
+            _ => Err(cause),
+        }
+    }
+
     /// Adds a hole for what could not be read because of `cause`.
     ///
     /// # Errors
     ///
-    /// `cause`, where it is not the objects' fault or nothing is to be skipped; [`Error::TooManySkipped`] where this is
-    /// more than may be.
+    /// As those of [`Self::allowed`]; [`Error::TooManySkipped`] where this is more than may be.
     pub(super) fn add(&mut self, hole: impl FnOnce(String) -> Hole, cause: Error) -> Result<()> {
-        let Some(max_rows) = self.max_rows.filter(|_| cause.is_of_object()) else { return Err(cause) };
+        let (max_rows, cause) = self.allowed(cause)?;
         let hole = hole(cause.describe());
         let num_rows = self.num_rows + self.num_new(&hole);
         if num_rows > max_rows {
@@ -90,7 +101,7 @@ impl Holes {
         rows.retain(|row| {
             let (unit, first) = self.units.place(row.piece.span);
             let Some(missing) = self.of_unit.get(&unit) else { return true };
-            let number = first + plan.kept_row(row.piece.span, plan.piece(row.piece).kept.start + row.row);
+            let number = first + plan.piece(row.piece).kept.start + row.row;
             !missing.iter().any(|missing| missing.contains(&number))
         });
     }

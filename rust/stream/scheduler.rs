@@ -45,7 +45,7 @@ use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, T
 use super::waiting::Cause;
 use crate::config;
 use crate::error::Error;
-use crate::plan::{EpochPlan, Hole, PieceId, Share, Walk};
+use crate::plan::{EpochPlan, Hole, PieceId, REPEAT_LANE, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
 /// Others wait while more parts of the first batch than these are on their way: so few may be late without holding up all.
@@ -333,9 +333,14 @@ impl Scheduler {
     ) -> Result<(), Error> {
         let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
         let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
-        let added = match first_needed < self.end {
-            true => self.holes.add(|cause| hole(&resident.part.kept, cause), cause),
-            false => Ok(()),
+        let added = if first_needed >= self.end {
+            Ok(())
+        } else if key.piece.lane == REPEAT_LANE {
+            // The row has a position of its own, where it is read again.
+            self.holes.allowed(cause).map(drop)
+        } else {
+            let rows = self.plan.numbers(key.piece, &resident.part.kept);
+            self.holes.add(|cause| hole(&rows, cause), cause)
         };
         self.num_under_way -= 1;
         if matches!(resident.stage, Stage::Decoding) {

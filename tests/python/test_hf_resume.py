@@ -196,6 +196,46 @@ def test_a_state_brings_its_epoch(rows: fb.Dataset) -> None:
     assert ids(later) == whole[11:]
 
 
+@pytest.mark.parametrize("step", ["rows", "rows of arrow", "mapped", "mapped in batches", "a shard"])
+def test_a_state_before_the_first_row_has_the_epoch_that_was_set(rows: fb.Dataset, step: str) -> None:
+    def made() -> Any:
+        return STEPS[step](ORDERS["shuffled"](rows).to_hf())
+
+    ds = made()
+    epochs = []
+    for epoch in range(3):
+        ds.set_epoch(epoch)
+        epochs.append(ids(ds))
+    for epoch in (2, 0, 1):
+        ds.set_epoch(epoch)
+        state = json.loads(json.dumps(ds.state_dict()))
+        assert state["epoch"] == epoch
+        assert ids(loaded(made(), state)) == epochs[epoch]
+        assert ids(ds) == epochs[epoch]
+    # A state that was loaded is not any more that of the epoch that is set then.
+    _, state = stopped(made(), 7)
+    ds.load_state_dict(state)
+    assert ds.state_dict() == state
+    ds.set_epoch(0)
+    assert ds.state_dict() == state, "it is of this epoch"
+    ds.set_epoch(2)
+    assert ids(loaded(made(), ds.state_dict())) == epochs[2] == ids(ds)
+
+
+def test_a_loop_that_runs_keeps_its_states_when_the_next_epoch_is_set(rows: fb.Dataset) -> None:
+    ds = ORDERS["shuffled"](rows).to_hf()
+    whole = ids(ds)
+    running = iter(ds)
+    taken = ids(islice(running, 5))
+    ds.set_epoch(1)
+    assert ds.state_dict()["epoch"] == 1
+    taken.append(id_of(next(running)))
+    state = ds.state_dict()
+    assert state["epoch"] == 0
+    assert taken + ids(loaded(ORDERS["shuffled"](rows).to_hf(), state)) == whole
+    assert taken + ids(running) == whole
+
+
 def test_the_state_before_the_first_row_of_a_loop_is_that_of_its_beginning(rows: fb.Dataset) -> None:
     ds = rows.shuffle(1).to_hf()
     whole = ids(ds)

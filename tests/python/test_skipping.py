@@ -165,6 +165,63 @@ def test_a_resume_after_any_batch_delivers_exactly_the_rest(damaged: fb.Dataset,
         assert {hole["row_group"] for hole in again.holes} == set(DAMAGED)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_row_drawn_twice_is_missing_only_where_it_could_not_be_read(
+    sound: fb.Dataset, damaged: fb.Dataset, seed: int
+) -> None:
+    """Its copies may be of two lanes, of which one reads a damaged page beside it and the other does not."""
+
+    def drawn(dataset: fb.Dataset) -> fb.Dataset:
+        return dataset.shuffle(seed, num_lanes=6, window_rows=20, weights="1", num_samples=NUM_ROWS)
+
+    stream = skipping(drawn(damaged), 64)
+    whole = read(stream)
+    num_missing = NUM_ROWS - len(flat(whole))
+    assert stream.stats()["rows_skipped"] == num_missing > 300
+    assert sum(hole["end"] - hole["start"] for hole in stream.holes) == num_missing
+    expected = list(flat(read(drawn(sound).batches(64))))
+    rest = iter(expected)
+    assert all(row in rest for row in flat(whole)), "in the order in which they were drawn"
+    for taken in range(0, len(whole) + 1, 4):
+        stream = skipping(drawn(damaged), 64)
+        batches = iter(stream)
+        assert [ids(next(batches)) for _ in range(taken)] == whole[:taken]
+        again = skipping(drawn(damaged), 64)
+        again.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+        assert read(again) == whole[taken:]
+    # The holes of one epoch are none of another, which has other draws.
+    other = stream.state_dict() | {"epoch": 1, "holes": [stream.holes[0] | {"end": NUM_ROWS}]}
+    with pytest.raises(fb.StateError, match="holes: expected rows of span"):
+        skipping(drawn(damaged), 64).load_state_dict(other)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_a_padding_row_that_cannot_be_read_takes_no_others_with_it(folder: Path, world_size: int) -> None:
+    """It is read apart, with all its span, of which each lane reads only a part."""
+    path = folder / "padded" / "x.parquet"
+    dataset = opened(path if path.exists() else write(path.parent, (2,), num_rows=997))
+    for order in (dataset, dataset.shuffle(1, num_lanes=4, window_rows=9)):
+        options: dict[str, Any] = {"remainder": "pad", "world_size": world_size}
+        streams = [skipping(order, 16, rank=rank, **options) for rank in range(world_size)]
+        running = [iter(stream) for stream in streams]
+        whole = [[ids(batch) for batch in batches] for batches in running]
+        missing = set(range(997)) - {row for batches in whole for row in flat(batches)}
+        assert all(row // ROW_GROUP == 2 for row in missing)
+        found = {(hole["span"], hole["start"], hole["end"]) for stream in streams for hole in stream.holes}
+        assert sum(end - start for _, start, end in found) == len(missing)
+        for taken in range(len(whole[0])):
+            streams = [skipping(order, 16, rank=rank, **options) for rank in range(world_size)]
+            seen = [[ids(next(batches)) for _ in range(taken)] for batches in map(iter, streams)]
+            assert seen == [batches[:taken] for batches in whole]
+            states = [json.loads(json.dumps(stream.state_dict())) for stream in streams]
+            rest = []
+            for rank in range(world_size):
+                again = skipping(order, 16, rank=rank, **options)
+                again.load_state_dict(fb.cursor(states))
+                rest += read(again)
+            assert {row for batch in flat(seen) + rest for row in batch} == set(range(997)) - missing
+
+
 def test_passes_and_steps_have_the_holes_of_each_pass(damaged: fb.Dataset, order: Any) -> None:
     ordered = order(damaged)
     passes = []

@@ -44,6 +44,7 @@ def _step(name: str) -> Callable[..., Any]:
 class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it has no types
     """A `datasets.IterableDataset` of Forebay's rows, whatever was done to them since."""
 
+    _state_dict: dict[str, Any]
     _starting_state_dict: dict[str, Any] | None
 
     to_csv = export("to_csv")
@@ -93,8 +94,11 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         return self._forgetting(items)
 
     def _forgetting(self, items: Iterator[Any]) -> Iterator[Any]:
+        state: dict[str, Any] | None = None
         for item in items:
-            self._starting_state_dict = None
+            # That of this loop, even where `set_epoch` has made one for the next meanwhile.
+            state = self._state_dict if state is None else state
+            self._state_dict, self._starting_state_dict = state, None
             yield item
         self._starting_state_dict = None
 
@@ -114,6 +118,13 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         except StopIteration:
             return self.cast(features_of(self))
 
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next loop: from its first row, or from a state of it that was loaded."""
+        if epoch != self.epoch:
+            self._starting_state_dict = None
+        super().set_epoch(epoch)
+        self._prepare_ex_iterable_for_iteration()
+
     def state_dict(self) -> dict[str, Any]:
         """The position as a small JSON-able dict: that of the next row not yet received."""
         state: dict[str, Any] = self._starting_state_dict or super().state_dict()
@@ -130,7 +141,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCH or not isinstance(parts, Mapping):
             raise StateError(f"not a state of `to_hf`: expected `examples_iterable` and an `epoch`, got {state_dict!r}")
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
-        self.set_epoch(epoch)
+        super().set_epoch(epoch)
 
     def _prepare_ex_iterable_for_iteration(
         self, batch_size: int | None = BY_ROWS, drop_last_batch: bool = False

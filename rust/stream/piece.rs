@@ -33,8 +33,9 @@ pub(super) enum Task {
     Decode { key: PieceKey, fetched: Box<Fetched> },
     /// Keep only the rows `keep` of decoded arrays; then [`Scheduler::compacted`].
     Compact { key: PieceKey, held: Held, keep: Arc<[u32]> },
-    /// Copy rows of the sources together, those of a slice of the order; then [`Scheduler::gathered`].
-    Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows },
+    /// Copy rows of the sources together, those of a slice of the order, or show them where they are, if that may be; then
+    /// [`Scheduler::gathered`].
+    Gather { number: u64, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows, may_be_view: bool },
 }
 
 /// The bytes of a piece, and how to read them.

@@ -459,3 +459,19 @@ fn the_order_of_a_permuted_epoch_is_counted_and_the_same_where_it_is_drawn_in_st
     assert_ne!(rows, at_once);
     assert!(rows.into_iter().eq(0..NUM_ROWS));
 }
+
+#[test]
+fn a_batch_that_shows_little_of_a_large_part_does_not_hold_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = large_rows(folder.path());
+    let held_bytes = |memory_limit| {
+        let (answer, settings) = (dataset.known_answer().unwrap(), OrderSettings::Sequential);
+        let reader = Arc::new(EpochReader::try_new(&dataset, answer, settings, memory_limit).unwrap());
+        let options = StreamOptions { memory_limit, num_threads: 2, max_skipped: None, follows_parts: false };
+        let stream = BatchStream::start(&reader, 0, Share::whole(reader.num_rows(), 1), options).unwrap();
+        stream.take(100).map(|batch| batch.unwrap().get_array_memory_size()).max().unwrap()
+    };
+    // Row groups of 1 MiB, of which a batch has a sixteenth.
+    assert!(held_bytes(64 << 20) >= 1 << 20, "it is no view");
+    assert!(held_bytes(6 << 20) < 1 << 18, "it holds its row group");
+}

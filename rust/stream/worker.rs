@@ -382,9 +382,9 @@ impl Shared {
                 self.report(|scheduler| scheduler.compacted(key, held, keep));
                 Ok(())
             }
-            Task::Gather { number, slice, sources, rows } => {
+            Task::Gather { number, slice, sources, rows, may_be_view } => {
                 let start = Instant::now();
-                let (batch, is_view) = match self.gather(slice, sources, rows) {
+                let (batch, is_view) = match self.gather(slice, sources, rows, may_be_view) {
                     Ok(gathered) => gathered,
                     Err(error) => {
                         let mut state = self.lock();
@@ -406,14 +406,20 @@ impl Shared {
     }
 
     /// Copies the rows of a batch together and makes of them what was asked for; tells whether it is a view of a part.
-    fn gather(&self, slice: BatchSlice, sources: Vec<Held>, rows: PlannedRows) -> Result<(RecordBatch, bool)> {
+    fn gather(
+        &self,
+        slice: BatchSlice,
+        sources: Vec<Held>,
+        rows: PlannedRows,
+        may_be_view: bool,
+    ) -> Result<(RecordBatch, bool)> {
         let schema = self.reader.schema();
         // Where nothing could be read there is nothing to gather from.
         let nothing = sources.is_empty().then(|| RecordBatch::new_empty(Arc::clone(schema)));
         let room = self.slabs.take();
         let view = nothing.or_else(|| {
-            // It would have to be copied once more.
-            let (place, run) = rows.as_run().filter(|_| room.is_none())?;
+            // Into a slab it would have to be copied once more.
+            let (place, run) = rows.as_run().filter(|_| may_be_view && room.is_none())?;
             held::view(schema, sources.get(place as usize)?, run)
         });
         let is_view = view.is_some();

@@ -11,6 +11,9 @@ use crate::reader::TooLarge;
 /// The part of the limit for batches that wait for the consumer.
 const READY_SHARE: u64 = 8;
 
+/// A batch that shows little of a part holds so much of the limit beside what it shows at most, or is copied.
+const HIDDEN_SHARE: u64 = 8;
+
 /// Batches gathered ahead of the consumer at least, so that gathering overlaps with training.
 pub(super) const MIN_READY_BATCHES: usize = 2;
 
@@ -53,7 +56,16 @@ impl Scheduler {
     fn is_view(&self, batch: &PlannedBatch, rows: &PlannedRows) -> bool {
         let (PlannedRows::Runs(runs), [key]) = (rows, &*batch.pieces) else { return false };
         let is_as_decoded = |part: &Resident| matches!(&part.stage, Stage::Ready(held, None) if held.can_be_seen());
-        runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded)
+        runs.len() == 1 && self.residents.get(key).is_some_and(is_as_decoded) && self.may_be_view(batch)
+    }
+
+    /// Returns whether a batch, if it is part of what was decoded, may hold all of that until the consumer is done with it.
+    fn may_be_view(&self, batch: &PlannedBatch) -> bool {
+        let [key] = &*batch.pieces else { return false };
+        let Some(Resident { stage: Stage::Ready(held, _), .. }) = self.residents.get(key) else { return false };
+        let shown = self.copied_bytes(batch);
+        let hidden = held.memory_bytes().saturating_sub(shown);
+        hidden <= self.budget.limit() / HIDDEN_SHARE || !self.budget.has_room(shown)
     }
 
     /// Estimates the memory of the rows of a batch whose parts are there.
@@ -67,6 +79,7 @@ impl Scheduler {
     }
 
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
+        let may_be_view = self.may_be_view(&self.batches[index]);
         let planned = &mut self.batches[index];
         let Progress::Planned { rows, .. } = &planned.progress else { return None };
         let gathering = Progress::Gathering(bytes, rows.len());
@@ -90,13 +103,13 @@ impl Scheduler {
         let rows = if is_as_planned { rows } else { left_of(rows, &parts) };
         self.num_under_way += 1;
         let (number, slice) = (self.num_delivered + index as u64, self.batches[index].slice);
-        Some(Task::Gather { number, slice, sources, rows })
+        Some(Task::Gather { number, slice, sources, rows, may_be_view })
     }
 
     /// Reports a gathered batch, and whether it is a view of a part; drops the pieces that nobody wants any more.
     ///
     /// A view is counted as what it shows, once its part may have been dropped, though it holds the part until the consumer is
-    /// done with it.
+    /// done with it: of large parts [few batches are views](Self::may_be_view).
     pub(in crate::stream) fn gathered(&mut self, number: u64, batch: RecordBatch, is_view: bool) {
         self.num_under_way -= 1;
         let index = index_of(number, self.num_delivered);

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array, new_empty_array};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::DFSchema;
@@ -17,6 +17,7 @@ use datafusion::physical_plan::PhysicalExpr;
 use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::panics;
+use crate::selection::evaluate::try_out;
 use crate::selection::{floats, sql};
 
 /// Where a column of a dataset comes from.
@@ -63,7 +64,7 @@ impl Computed {
         let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
         let this = Self { expr, columns, evaluator, is_cast, input, data_type };
         // What must fail on every row, a literal that cannot be cast, fails now.
-        this.evaluate(&RecordBatch::new_empty(Arc::clone(&this.input))).map_err(unusable)?;
+        try_out(&this.input, |rows| this.caught_evaluate(rows)).map_err(unusable)?;
         Ok(this)
     }
 
@@ -95,6 +96,11 @@ impl Computed {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
+        // Some functions want rows.
+        if batch.num_rows() == 0 { Ok(new_empty_array(&self.data_type)) } else { self.caught_evaluate(batch) }
+    }
+
+    fn caught_evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
         // Functions panic on some values, such as those that make a text of more than 2 GiB.
         let value = panics::caught(|| {
             let canonical = if self.is_cast { Ok(batch.clone()) } else { floats::canonical_columns(batch) };

@@ -553,7 +553,7 @@ class Stream(Generic[T]):
         """What of the epoch could not be read and was left out by `on_error="skip"`, in the order in which it failed.
 
         Of each: the `object`, the `row_group` in it, the `cause`, and the rows as the state has them, from `start` to
-        `end` of those selected in a `span`, or without a shuffle in the row group; with `weights`, of those drawn, sorted.
+        `end` of those selected in a `span`, or without a shuffle in the row group; with `weights`, of those drawn.
         Of this rank alone; `forebay.cursor` joins the states of several.
         """
         active = self._active

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch, new_null_array};
+use arrow_array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
-use arrow_schema::Schema;
+use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::DFSchema;
 use datafusion::logical_expr::Expr;
@@ -30,7 +30,7 @@ pub(super) struct Evaluator {
 impl Evaluator {
     /// Compiles `filter` for batches of `columns`.
     ///
-    /// Evaluates it once on no rows, so that what must fail on every row (a literal that cannot be cast) fails now.
+    /// [Tries it out](try_out), so that what must fail on every row (a literal that cannot be cast) fails now.
     pub(super) fn try_new(snapshot: &Arc<Snapshot>, filter: &Expr, columns: &[usize], text: &str) -> Result<Self> {
         let unusable = |reason| Error::Sql { sql: sql::shortened(text), reason };
         let schema = Schema::new(columns.iter().map(|&i| snapshot.schema.field(i).clone()).collect::<Vec<_>>());
@@ -39,7 +39,7 @@ impl Evaluator {
             .create_physical_expr(filter.clone(), &df_schema)
             .map_err(|error| unusable(sql::reason(&error)))?;
         let this = Self { snapshot: Arc::clone(snapshot), columns: columns.into(), predicate };
-        aside(|| this.mask(&RecordBatch::new_empty(Arc::new(schema)))).map_err(unusable)?;
+        aside(|| try_out(&Arc::new(schema), |rows| this.caught_mask(rows))).map_err(unusable)?;
         Ok(this)
     }
 
@@ -73,15 +73,17 @@ impl Evaluator {
 
     /// Returns whether a row of NULLs is not kept.
     pub(super) fn rejects_nulls(&self) -> bool {
-        let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone().with_nullable(true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        let nulls = schema.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
-        RecordBatch::try_new(schema, nulls)
-            .is_ok_and(|row| aside(|| self.mask(&row)).is_ok_and(|mask| mask.count_set_bits() == 0))
+        let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone());
+        row_of_nulls(fields).is_ok_and(|row| aside(|| self.mask(&row)).is_ok_and(|mask| mask.count_set_bits() == 0))
     }
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
     pub(super) fn mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
+        // Some functions want rows.
+        if batch.num_rows() == 0 { Ok(BooleanBuffer::new_unset(0)) } else { self.caught_mask(batch) }
+    }
+
+    fn caught_mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
         // Functions panic on some values, such as those that make a text of more than 2 GiB.
         panics::caught(|| self.evaluate_mask(batch)).unwrap_or_else(Err)
     }
@@ -101,6 +103,27 @@ impl Evaluator {
             None => passed.values().clone(),
         })
     }
+}
+
+/// Evaluates an expression on no rows; or on one of NULLs, where a function wants some.
+///
+/// # Errors
+///
+/// Says why it fails on no rows, if it fails on NULLs, too.
+pub(crate) fn try_out<T>(
+    schema: &SchemaRef,
+    evaluate: impl Fn(&RecordBatch) -> Result<T, String>,
+) -> Result<(), String> {
+    let Err(reason) = evaluate(&RecordBatch::new_empty(Arc::clone(schema))) else { return Ok(()) };
+    let row = row_of_nulls(schema.fields().iter().map(|field| field.as_ref().clone()));
+    if row.is_ok_and(|row| evaluate(&row).is_ok()) { Ok(()) } else { Err(reason) }
+}
+
+fn row_of_nulls(fields: impl Iterator<Item = Field>) -> Result<RecordBatch, ArrowError> {
+    let schema = Schema::new(fields.map(|field| field.with_nullable(true)).collect::<Vec<_>>());
+    let nulls = schema.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    RecordBatch::try_new_with_options(Arc::new(schema), nulls, &options)
 }
 
 /// Runs what may wait for requests, as functions of Python do that read another dataset, so that a thread of theirs that is

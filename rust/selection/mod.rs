@@ -11,7 +11,7 @@ mod bloom;
 mod canonical;
 mod codec;
 mod digits;
-mod evaluate;
+pub(crate) mod evaluate;
 pub(crate) mod floats;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

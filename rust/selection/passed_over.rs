@@ -160,6 +160,11 @@ impl<F: Fn(&str) -> bool> ast::Visitor for Search<F> {
         if let ast::Expr::RLike { .. } = expr {
             return ControlFlow::Break("`REGEXP` and `RLIKE` are not known; write `x ~ '...'`");
         }
+        if let ast::Expr::Collate { .. } = expr {
+            return ControlFlow::Break(
+                "`COLLATE` is not known; texts are compared by their code points, `lower(x)` folds case",
+            );
+        }
         let ast::Expr::Function(call) = expr else { return ControlFlow::Continue(()) };
         let name = name_of(&call.name);
         let (is_distinct, has_clauses) = match &call.args {

@@ -3,7 +3,7 @@
 use datafusion::common::DataFusionError;
 
 /// What to do about errors of values, and about what other dialects would take.
-const HINTS: [(&str, &str); 10] = [
+const HINTS: [(&str, &str); 14] = [
     ("Divide by zero", "; divide by `nullif(x, 0)` to leave such rows out"),
     ("Overflow happened", "; cast to a wider type, such as `CAST(x AS DECIMAL(38, 0))`"),
     ("with [List(", "; whether a list has a value is asked by `x = ANY(values)`"),
@@ -13,12 +13,19 @@ const HINTS: [(&str, &str); 10] = [
     ("Expected: (, found: [", "; the values of a list stand in parentheses, `x IN ('a', 'b')`"),
     ("Expected: end of expression", "; a filter is a condition and nothing else, no `WHERE`, `LIMIT` or `;`"),
     ("Expected: [NOT] NULL | TRUE", "; whether a value is missing is asked by `x IS NULL`"),
+    ("arithmetic expression Utf8 +", "; `||` joins texts"),
+    ("an expression, found: * at", "; a power is `power(x, 2)`"),
+    ("an expression, found: ! at", "; write `NOT` for `!`"),
+    ("Operator DIV is not yet supported", "; `floor(x / y)` is the quotient without its fraction"),
     ("requires String, but received Binary", "; `length(encode(x, 'hex')) / 2` counts the bytes of binary"),
 ];
 
 /// Functions of other dialects, and what does their work here. What the engine guesses by their letters does not.
-const FUNCTIONS: [(&[&str], &str); 9] = [
-    (&["len", "size", "strlen"], "`length(x)` counts the characters of text, `array_length(x)` the items of a list"),
+const FUNCTIONS: [(&[&str], &str); 20] = [
+    (
+        &["len", "size", "strlen", "array_size"],
+        "`length(x)` counts the characters of text, `array_length(x)` the items of a list",
+    ),
     (&["year", "month", "day", "hour"], "`date_part('year', x)` takes parts of dates and times"),
     (
         &["sha1", "hash", "xxhash64", "crc32", "blake2b", "blake3"],
@@ -30,9 +37,29 @@ const FUNCTIONS: [(&[&str], &str); 9] = [
     ),
     (&["split", "string_split"], "`string_to_array(x, ' ')` makes a list, `split_part(x, ' ', 1)` is one part"),
     (&["json_extract", "get_json_object", "json_value"], "a `forebay.Function` may read JSON"),
-    (&["if", "iff"], "`CASE WHEN x > 0 THEN 1 ELSE 2 END` chooses"),
+    (&["if", "iff", "iif"], "`CASE WHEN x > 0 THEN 1 ELSE 2 END` chooses"),
     (&["isnull", "notnull"], "`x IS NULL` and `x IS NOT NULL` tell"),
     (&["mod", "fmod"], "`x % 10` is the remainder"),
+    (
+        &["strftime", "date_format", "format_date", "format_timestamp"],
+        "`to_char(x, '%Y-%m-%d')` writes dates and times as text",
+    ),
+    (&["strptime", "parse_date", "str_to_date"], "`to_date(x, '%Y-%m-%d')` and `to_timestamp(x, ...)` read text"),
+    (&["epoch", "unix_timestamp"], "`date_part('epoch', x)` is the time in seconds"),
+    (
+        &["dateadd", "date_add", "date_sub", "adddate", "subdate"],
+        "`x + INTERVAL '1 day'` is a later date, `x - INTERVAL '1 month'` an earlier one",
+    ),
+    (&["datediff", "date_diff", "timestampdiff"], "`x - y` is what lies between two dates or times"),
+    (&["last_day"], "`date_trunc('month', x) + INTERVAL '1 month' - INTERVAL '1 day'` is the last day of a month"),
+    (&["typeof"], "`arrow_typeof(x)` tells the type"),
+    (&["sign"], "`signum(x)` tells the sign"),
+    (&["locate", "charindex"], "`strpos(x, 'a')` tells where a text has another"),
+    (
+        &["int", "integer", "bigint", "float", "double", "bool", "boolean", "str", "string", "varchar", "date"],
+        "`CAST(x AS INT)` makes a value one of another type, as does `x::INT`",
+    ),
+    (&["xor"], "of two conditions one alone holds where `x <> y`"),
 ];
 
 /// Returns the innermost message of `error`, without DataFusion's prefixes.
@@ -63,6 +90,11 @@ pub(crate) fn reason(error: &DataFusionError) -> String {
 fn known_elsewhere(text: &str) -> Option<String> {
     let name = text.strip_prefix("Invalid function '")?.split('\'').next()?;
     let lower = name.to_ascii_lowercase();
+    if let Some((value, method)) = lower.rsplit_once('.') {
+        return Some(format!(
+            "Invalid function '{name}'; a function takes its values in brackets, as in `{method}({value})`"
+        ));
+    }
     let (_, instead) = FUNCTIONS.iter().find(|(names, _)| names.contains(&lower.as_str()))?;
     Some(format!("Invalid function '{name}'; {instead}"))
 }

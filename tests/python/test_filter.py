@@ -795,3 +795,21 @@ def test_a_long_chain_of_distinctions_is_refused(tmp_path):
     pq.write_table(pa.table({"a": [True]}), tmp_path / "rows.parquet")
     with pytest.raises(fb.QueryError, match="levels deep"):
         fb.load_dataset(tmp_path, split="train").filter("a" + " IS DISTINCT FROM a" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("sql", "kept"),
+    [
+        ("array_max(tags) = 'b'", [0]),
+        ("array_min(tags) = 'c'", [3]),
+        ("array_positions(tags, 'a')[1] = 1", [0]),
+        ("id > 10 AND array_max(tags) = 'b'", []),
+    ],
+)
+def test_functions_that_want_rows_are_tried_out_on_nulls(tmp_path: Path, sql: str, kept: list[int]) -> None:
+    tags = [["a", "b"], None, [], ["c"]]
+    pq.write_table(pa.table({"id": range(4), "tags": pa.array(tags, pa.list_(pa.string()))}), tmp_path / "x.parquet")
+    dataset = fb.load_dataset(tmp_path, split="train")
+    assert pa.table(dataset.filter(sql).batches(2)).column("id").to_pylist() == kept
+    most = pa.table(dataset.sql(f"SELECT array_max(tags) AS most FROM dataset WHERE {sql}").batches(2))
+    assert most.column("most").to_pylist() == [max(tags[row]) for row in kept]

@@ -18,6 +18,7 @@ pub(crate) mod fuzz;
 mod indexes;
 mod kept;
 mod likely;
+pub(crate) mod lists;
 pub(crate) mod literals;
 pub(crate) mod numbers;
 mod open;

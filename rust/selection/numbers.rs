@@ -126,6 +126,8 @@ enum Operation {
     Negate,
     /// Returns the operand as it is.
     Keep,
+    /// As `Keep`, and is taken out of an expression that is simple.
+    Hide,
 }
 
 impl Operation {
@@ -139,9 +141,9 @@ impl Operation {
     }
 
     fn call(self, arguments: Vec<Expr>) -> Expr {
-        static FUNCTIONS: LazyLock<[Arc<ScalarUDF>; 5]> = LazyLock::new(|| {
-            [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Negate, Operation::Keep]
-                .map(|operation| Arc::new(Checked::new(operation).into()))
+        static FUNCTIONS: LazyLock<[Arc<ScalarUDF>; 6]> = LazyLock::new(|| {
+            use Operation::{Add, Hide, Keep, Multiply, Negate, Subtract};
+            [Add, Subtract, Multiply, Negate, Keep, Hide].map(|operation| Arc::new(Checked::new(operation).into()))
         });
         Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&FUNCTIONS[self as usize]), arguments))
     }
@@ -152,7 +154,7 @@ impl Operation {
             (Self::Subtract, [left, right]) => numeric::sub(*left, *right),
             (Self::Multiply, [left, right]) => numeric::mul(*left, *right),
             (Self::Negate, [operand]) => numeric::neg(operand.get().0),
-            (Self::Keep, [operand]) => Ok(make_array(operand.get().0.to_data())),
+            (Self::Keep | Self::Hide, [operand]) => Ok(make_array(operand.get().0.to_data())),
             _ => Err(ArrowError::ComputeError(format!("{self:?} of {} operands", operands.len()))),
         }
     }
@@ -161,6 +163,18 @@ impl Operation {
 /// Returns an expression that is the same, and that the engine takes for another one.
 pub(crate) fn kept_apart(expr: Expr) -> Expr {
     Operation::Keep.call(vec![expr])
+}
+
+/// Returns a list of values as the engine does not see that it is one; see [`lists`](super::lists).
+pub(super) fn hidden_list(list: Expr) -> Expr {
+    Operation::Hide.call(vec![list])
+}
+
+/// Returns the list that is hidden in an expression, if it is one.
+pub(super) fn list_hidden_in(expr: &Expr) -> Option<&Expr> {
+    let Expr::ScalarFunction(ScalarFunction { func, args }) = expr else { return None };
+    let checked = func.inner().downcast_ref::<Checked>()?;
+    args.first().filter(|_| checked.operation == Operation::Hide)
 }
 
 /// Returns a sum that was computed in a wider type as one of `data_type`; it fails where that does not hold it.
@@ -216,7 +230,8 @@ struct Checked {
 
 impl Checked {
     fn new(operation: Operation) -> Self {
-        let num_operands = if matches!(operation, Operation::Negate | Operation::Keep) { 1 } else { 2 };
+        let num_operands =
+            if matches!(operation, Operation::Negate | Operation::Keep | Operation::Hide) { 1 } else { 2 };
         Self { operation, signature: Signature::any(num_operands, Volatility::Immutable) }
     }
 }
@@ -229,6 +244,7 @@ impl ScalarUDFImpl for Checked {
             Operation::Multiply => "checked_multiply",
             Operation::Negate => "checked_negate",
             Operation::Keep => "checked_cast",
+            Operation::Hide => "hidden_list",
         }
     }
 

@@ -30,7 +30,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 
 use super::passed_over::passed_over;
 pub(crate) use super::reason::reason;
-use super::{floats, literals, numbers, parser};
+use super::{floats, lists, literals, numbers, parser};
 use crate::error::{Error, Result};
 use crate::sql::{Names, Operators, Types, any, compared_in_their_unit, planned_here};
 use crate::{features, panics};
@@ -150,7 +150,7 @@ fn parse_here(sql: &str, schema: &SchemaRef, parameters: &BTreeMap<String, Scala
     }
     let plan = || {
         let exact = numbers::checked_numbers(keep_cases(coerced)?, &df_schema)?;
-        simplifier.simplify(floats::with_canonical_floats(exact, &df_schema)?)
+        lists::simplified(&simplifier, floats::with_canonical_floats(exact, &df_schema)?)
     };
     let simple = plan().and_then(balance).map_err(|error| explain(sql, schema, &error))?;
     refuse_deep(sql, &simple)?;
@@ -301,7 +301,7 @@ pub(super) fn negated(filter: &Expr, schema: &SchemaRef) -> Option<Expr> {
         .with_schema(Arc::new(df_schema))
         .with_config_options(Arc::clone(session().config_options()))
         .build();
-    ExprSimplifier::new(context).simplify(Expr::Not(Box::new(filter.clone()))).ok()
+    lists::simplified(&ExprSimplifier::new(context), Expr::Not(Box::new(filter.clone()))).ok()
 }
 
 /// Returns why an expression would take more stack than threads have, or time that grows with the square of its depth or

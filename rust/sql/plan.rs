@@ -40,7 +40,7 @@ use crate::dataset::Snapshot;
 use crate::error::{Error, Result};
 use crate::query::Dataset;
 use crate::selection::passed_over::{passed_over, replaced, unreplaced};
-use crate::selection::{floats, literals, numbers, parser, sql};
+use crate::selection::{floats, lists, literals, numbers, parser, sql};
 
 /// What a query calls the dataset that it is about.
 const SUBJECT: &str = "dataset";
@@ -95,7 +95,7 @@ pub(super) fn plan_filter(dataset: &Dataset, request: &Request, filter: sql::Par
         let state = state(dataset, request)?;
         let source = DatasetTable::new(dataset, true).into_source();
         let plan = LogicalPlanBuilder::scan(SUBJECT, source, None)
-            .and_then(|plan| plan.filter(filter.expr))
+            .and_then(|plan| plan.filter(lists::hidden(filter.expr)?))
             .and_then(LogicalPlanBuilder::build)
             .map_err(failed)?;
         Ok(Planned { plan, state, classes: filter.comment })
@@ -125,6 +125,7 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
     bounds::check_expressions(&plan)?;
     let plan = framed_by_peers(distinct_once(with_unknown_members(plan)?)?)?;
     let typed = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
+    let hides_lists = lists::are_several(&typed)?;
     let exact = typed.transform_up_with_subqueries(|node| {
         let mut schema = DFSchema::empty();
         node.inputs().iter().for_each(|input| schema.merge(input.schema()));
@@ -132,8 +133,9 @@ fn finish(plan: LogicalPlan, state: SessionState, classes: String) -> PlanResult
         let exact = |expr: Expr| {
             let name = names.save(&expr);
             let exact = numbers::checked_numbers(sql::keep_cases(expr)?, &schema)?;
-            let exact = floats::with_canonical_floats(exact, &schema)?;
-            Ok(Transformed::yes(name.restore(sql::balance(exact)?)))
+            let exact = sql::balance(floats::with_canonical_floats(exact, &schema)?)?;
+            let exact = if hides_lists { lists::hidden(exact)? } else { exact };
+            Ok(Transformed::yes(name.restore(exact)))
         };
         node.map_expressions(|expr| match expr {
             // It has no name of its own.
@@ -328,7 +330,7 @@ pub(super) fn simple(expr: Expr, snapshot: &Snapshot) -> Expr {
         .with_schema(Arc::new(schema))
         .with_config_options(Arc::clone(sql::session().config_options()))
         .build();
-    let simple = ExprSimplifier::new(context).simplify(expr.clone());
+    let simple = lists::simplified(&ExprSimplifier::new(context), expr.clone());
     simple.and_then(sql::balance).unwrap_or(expr)
 }
 

@@ -24,6 +24,7 @@ use super::scan::{self, Scanning};
 use super::trace;
 use crate::features;
 use crate::query::Dataset;
+use crate::selection::lists;
 
 /// The column of what tells rows apart: see [`Scanning`]. No column of a dataset has a NUL in its name.
 pub(super) const ROW: &str = "\0row";
@@ -99,7 +100,7 @@ impl DatasetTable {
             return Ok(None);
         }
         let mut is_pushed = true;
-        let pushed = filter.clone().transform_up(|node| {
+        let pushed = lists::shown(filter.clone())?.transform_up(|node| {
             let Expr::Column(Column { name, .. }) = &node else { return Ok(Transformed::no(node)) };
             let place = self.dataset.schema().index_of(name).ok();
             Ok(match place.and_then(|place| trace::stored(&self.dataset, place)) {
@@ -146,7 +147,8 @@ impl TableProvider for DatasetTable {
             let pushed = self.pushed_down(filter)?.ok_or_else(|| {
                 DataFusionError::Internal(format!("the filter `{filter}` is not one of the dataset's own columns"))
             })?;
-            dataset = dataset.keep(filter.to_string(), pushed).map_err(external)?;
+            let text = lists::shown(filter.clone())?.to_string();
+            dataset = dataset.keep(text, pushed).map_err(external)?;
         }
         let projection = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let row_place = projection.iter().position(|&column| column == self.dataset.schema().fields().len());

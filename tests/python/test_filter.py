@@ -813,3 +813,55 @@ def test_functions_that_want_rows_are_tried_out_on_nulls(tmp_path: Path, sql: st
     assert pa.table(dataset.filter(sql).batches(2)).column("id").to_pylist() == kept
     most = pa.table(dataset.sql(f"SELECT array_max(tags) AS most FROM dataset WHERE {sql}").batches(2))
     assert most.column("most").to_pylist() == [max(tags[row]) for row in kept]
+
+
+def random_lists(rng: random.Random, depth: int) -> str:
+    """Writes a condition of lists of one column, with NULLs among their values."""
+    if depth == 0:
+        values = [str(rng.randint(1, 6)) for _ in range(rng.randint(1, 6))]
+        values += ["NULL"] * (rng.random() < 0.3)
+        leaves = [
+            f"x IN ({', '.join(values)})",
+            f"x NOT IN ({', '.join(values)})",
+            f"(x = {values[0]} OR x = {rng.randint(1, 6)})",
+            f"x <> {values[0]}",
+            "id IN (0, 1, 4)",
+            "true",
+        ]
+        return rng.choice(leaves)
+    if rng.random() < 0.75:
+        return f"({random_lists(rng, depth - 1)} {rng.choice(['AND', 'OR'])} {random_lists(rng, depth - 1)})"
+    inner = random_lists(rng, depth - 1)
+    return rng.choice([f"(NOT {inner})", f"({inner} IS NULL)", f"({inner} IS NOT FALSE)"])
+
+
+LISTS = [
+    "x NOT IN (1, 2) OR x NOT IN (3, 4)",
+    "NOT (x IN (1, 2) AND x IN (3, 4))",
+    "(x IN (1, 2) AND x IN (3, 4)) IS NULL",
+    "x NOT IN (9, NULL) AND x IN (2, 4)",
+    "x IN (2, 4) AND x NOT IN (NULL)",
+    "((x = 1 OR x = 2) AND (x = 3 OR x = 4)) IS NULL",
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_several_lists_of_a_column_are_what_each_of_them_says(tmp_path: Path, seed: int) -> None:
+    """The engine's simplifier makes one list of two, as if nothing were NULL."""
+    rows = pa.table({"id": range(7), "x": pa.array([1, 2, 3, 4, None, 5, 9])})
+    pq.write_table(rows, tmp_path / "x.parquet", row_group_size=2)
+    dataset = fb.load_dataset(tmp_path, split="train")
+    rng = random.Random(seed)
+    duck = duckdb.connect()
+    duck.register("rows", rows)
+    for condition in LISTS + [random_lists(rng, rng.randint(1, 3)) for _ in range(60)]:
+        values = [value for (value,) in duck.sql(f"SELECT {condition} FROM rows ORDER BY id").fetchall()]
+        kept = [row for row, value in enumerate(values) if value]
+        below = f"SELECT id FROM (SELECT * FROM dataset WHERE x IN (1, 2, 3, 4) OR x IS NULL) AS d WHERE {condition}"
+        assert pa.table(dataset.filter(condition))["id"].to_pylist() == kept, condition
+        assert pa.table(dataset.sql(f"SELECT {condition} AS v FROM dataset"))["v"].to_pylist() == values, condition
+        for query, expected in (
+            (f"SELECT id FROM dataset WHERE {condition}", kept),
+            (below, [row for row in kept if row < 5]),
+        ):
+            assert sorted(pa.table(dataset.query(query))["id"].to_pylist()) == expected, query

@@ -31,7 +31,7 @@ pub(crate) use self::cost::{ColumnLayout, ReadCost};
 pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};
 pub use self::fragment::Fragment;
 pub use self::manifest::Audience;
-pub(crate) use self::page_bounds::{PageBounds, has_deprecated_bounds};
+pub(crate) use self::page_bounds::PageBounds;
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
 pub(crate) use self::row_group::{ColumnReader, Decoded, RowGroupRead, Storing};

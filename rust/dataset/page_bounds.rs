@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use arrow_array::ArrayRef;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::basic::{ColumnOrder, Type as PhysicalType};
+use parquet::basic::{ColumnOrder, SortOrder, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder};
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
@@ -88,7 +88,7 @@ impl Fragment {
         let leaf = self.flat_leaf(root)?;
         let group = self.row_group(row_group);
         let num_pages = self.offset_index(row_group, leaf).map_or(1, |index| index.page_locations().len());
-        if num_pages > 1 || has_deprecated_bounds(group.column(leaf)) {
+        if num_pages > 1 || !self.has_ordered_bounds(leaf, group.column(leaf)) {
             return None;
         }
         let schema = self.reader.schema();
@@ -96,6 +96,22 @@ impl Fragment {
         let converter = converter.ok()?;
         let (mins, maxes) = (converter.row_group_mins([group]).ok()?, converter.row_group_maxes([group]).ok()?);
         Some(PageBounds { first_rows: vec![0], mins, maxes, null_counts: None })
+    }
+
+    /// Returns whether the bounds of a chunk of a leaf are by the order of its type. Where the footer does not say so, those of
+    /// signed numbers are all the same: these have no other order.
+    pub(crate) fn has_ordered_bounds(&self, leaf: usize, column: &ColumnChunkMetaData) -> bool {
+        use PhysicalType::{DOUBLE, FLOAT, INT32, INT64};
+        let is_ordered = match self.reader.metadata().file_metadata().column_order(leaf) {
+            ColumnOrder::TYPE_DEFINED_ORDER(_) => true,
+            ColumnOrder::UNDEFINED => {
+                let descriptor = column.column_descr();
+                descriptor.sort_order() == SortOrder::SIGNED
+                    && matches!(descriptor.physical_type(), INT32 | INT64 | FLOAT | DOUBLE)
+            }
+            _ => false,
+        };
+        is_ordered && !has_deprecated_bounds(column)
     }
 
     /// Returns the only leaf of a root column that is not nested.
@@ -107,7 +123,7 @@ impl Fragment {
 }
 
 /// Returns whether a writer left only the deprecated bounds, whose order for bytes is not that of the type.
-pub(crate) fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
+fn has_deprecated_bounds(column: &ColumnChunkMetaData) -> bool {
     // Statistics without bounds count as deprecated, too.
     let has_bound = |found: &Statistics| found.min_bytes_opt().is_some() || found.max_bytes_opt().is_some();
     column.statistics().is_some_and(|found| found.is_min_max_deprecated() && has_bound(found))

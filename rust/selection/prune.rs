@@ -25,7 +25,7 @@ use parquet::file::metadata::RowGroupMetaData;
 
 use super::sql;
 use crate::cast;
-use crate::dataset::{Fragment, has_deprecated_bounds};
+use crate::dataset::Fragment;
 
 /// What the statistics say about one row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl Statistics<'_> {
         let converter =
             StatisticsConverter::try_new(file_schema.field(root).name(), file_schema, parquet_schema).ok()?;
         let leaf = converter.parquet_column_index()?;
-        if self.row_groups().iter().any(|row_group| has_deprecated_bounds(row_group.column(leaf))) {
+        if !self.row_groups().iter().all(|row_group| self.fragment.has_ordered_bounds(leaf, row_group.column(leaf))) {
             return None;
         }
         cast::widen_bounds(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()

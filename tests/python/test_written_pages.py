@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import arro3.io
 import arrow_types
 import duckdb
+import hostile
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +27,9 @@ NUM_PAGES = 100_000
 MOST_SECONDS = 30
 """For reads that take a second where their cost grows with the pages, and minutes where with their square."""
 
+COLUMN_ORDERS = 7
+STATISTICS, MAX_VALUE, MIN_VALUE = 12, 5, 6
+"""Fields of a footer, of a column in it, and of its statistics."""
 
 CUTS = list(itertools.product(["1.0", "2.0"], [True, False]))
 """Version of pages, and whether they have an index."""
@@ -144,3 +149,35 @@ def has_bloom_filter(path: Path, column: int) -> bool:
             f"SELECT bloom_filter_offset FROM parquet_metadata('{path}') WHERE column_id = {column}"
         ).fetchall()
     return any(offset is not None for (offset,) in found)
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds", "condition", "kept"),
+    [
+        (pa.array([1, 2, 3, 250], pa.uint8()), (struct.pack("<i", -6), struct.pack("<i", 3)), "x = 250", [250]),
+        (pa.array([1, 2, 3, 250], pa.uint8()), (struct.pack("<i", -6), struct.pack("<i", 3)), "x < 5", [1, 2, 3]),
+        (pa.array(["a", "b", "é"]), ("é".encode(), b"b"), "x = 'é'", ["é"]),
+    ],
+)
+def test_bounds_of_a_writer_that_names_no_order_decide_nothing(
+    tmp_path: Path, values: pa.Array, bounds: tuple[bytes, bytes], condition: str, kept: list[Any]
+) -> None:
+    """By signed bytes 250 is -6: what the format leaves undefined where `column_orders` are not in the footer."""
+
+    def change(footer: hostile.Struct) -> None:
+        footer.pop(COLUMN_ORDERS)
+        statistics = footer[hostile.ROW_GROUPS][0][hostile.COLUMNS][0][hostile.METADATA][STATISTICS]
+        for field, bound in zip((MIN_VALUE, MAX_VALUE), bounds, strict=True):
+            statistics.put(field, hostile.BINARY, bound)
+
+    (tmp_path / "x.parquet").write_bytes(hostile.with_footer(hostile.parquet(pa.table({"x": values})), change))
+    dataset = fb.load_dataset(tmp_path, split="train")
+    assert pa.table(dataset.filter(condition))["x"].to_pylist() == kept
+
+
+def test_signed_numbers_have_one_order_whether_it_is_named_or_not(tmp_path: Path) -> None:
+    body = hostile.parquet(pa.table({"x": pa.array([-5, 2, 7])}))
+    (tmp_path / "x.parquet").write_bytes(hostile.with_footer(body, lambda footer: footer.pop(COLUMN_ORDERS)))
+    dataset = fb.load_dataset(tmp_path, split="train")
+    assert dataset.filter("x > 7").explain()["row_groups_pruned"] == 1
+    assert pa.table(dataset.filter("x < 0"))["x"].to_pylist() == [-5]

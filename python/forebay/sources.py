@@ -299,7 +299,8 @@ def _card(folder: Path) -> Card:
 def _text(path: Path) -> str | None:
     """Returns what a file says, if it is there."""
     try:
-        return path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else None
+        # With the ends of lines that it has: they tell what is a card.
+        return path.read_bytes().decode("utf-8-sig", errors="replace") if path.is_file() else None
     except PermissionError as error:
         raise AccessDeniedError(f"permission denied for `{path}`; this user has not the rights to read it") from error
     except OSError as error:

@@ -32,7 +32,7 @@ use self::pace::{Pace, Patience};
 use self::settings::Settings;
 pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
-use super::recover::{Client, Policy, Recovering};
+use super::recover::{Client, Kind, Notes, Policy, Recovering};
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
 use crate::secrets;
@@ -49,8 +49,11 @@ pub(super) struct Hub {
     traffic: Arc<Traffic>,
 }
 
+/// A root with its options, and the token that these or a login name: who may read less has a store of his own.
+type Key = (String, BTreeMap<String, String>, Option<String>);
+
 /// A process, and the stores that anything in it reads.
-type Current = (u32, Vec<((String, BTreeMap<String, String>), Weak<Hub>)>);
+type Current = (u32, Vec<(Key, Weak<Hub>)>);
 
 static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 
@@ -64,6 +67,7 @@ impl Hub {
     ///
     /// Takes a process-wide lock for a moment, as [`Io::current`](crate::Io::current).
     pub(super) fn current(root: &str, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<Self>> {
+        let settings = Settings::try_new(root, options)?;
         let process = std::process::id();
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref().is_none_or(|(of, _)| *of != process) {
@@ -71,19 +75,18 @@ impl Hub {
         }
         let (_, known) = current.get_or_insert_default();
         known.retain(|(_, hub)| hub.strong_count() > 0);
-        let key = (root.to_owned(), options.clone());
+        let key = (root.to_owned(), options.clone(), settings.token.clone());
         if let Some(hub) = known.iter().find(|(other, _)| *other == key).and_then(|(_, hub)| hub.upgrade()) {
             return Ok(hub);
         }
-        let hub = Arc::new(Self::try_new(root, options, Arc::clone(traffic))?);
+        let hub = Arc::new(Self::try_new(root, settings, Arc::clone(traffic))?);
         known.push((key, Arc::downgrade(&hub)));
         Ok(hub)
     }
 
-    fn try_new(root: &str, options: &BTreeMap<String, String>, traffic: Arc<Traffic>) -> Result<Self> {
+    fn try_new(root: &str, settings: Settings, traffic: Arc<Traffic>) -> Result<Self> {
         // Another crate of the process may have installed a provider; any will do.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let settings = Settings::try_new(root, options)?;
         // It may be of a login.
         let token = settings.token.iter().map(|token| ("hf_token".to_owned(), token.clone()));
         secrets::remember(&token.collect());
@@ -111,8 +114,15 @@ impl Hub {
         Ok(Self { settings, client, asking, pace, urls: Urls::default(), traffic })
     }
 
-    fn patience(&self) -> Patience {
-        Patience::new(self.settings.limit)
+    fn policy(&self) -> Policy {
+        let Settings { limit, is_hedging, root, .. } = &self.settings;
+        Policy { traffic: Arc::clone(&self.traffic), limit: *limit, is_hedging: *is_hedging, root: root.clone() }
+    }
+
+    /// Counts a request to the Hub that is made again, and warns of the first.
+    fn asks_again(&self, kind: Kind, said: &str, patience: &Patience) {
+        patience.notes.again(kind);
+        self.policy().tell(kind, said);
     }
 }
 
@@ -123,9 +133,7 @@ pub(super) struct HubStore(pub(super) Arc<Hub>);
 impl HubStore {
     /// Returns the store of `hub`, with reads that go on through failures.
     pub(super) fn recovering(hub: Arc<Hub>) -> Arc<dyn ObjectStore> {
-        let Settings { limit, is_hedging, root, .. } = &hub.settings;
-        let traffic = Arc::clone(&hub.traffic);
-        let policy = Policy { traffic, limit: *limit, is_hedging: *is_hedging, root: root.clone() };
+        let policy = hub.policy();
         Arc::new(Recovering::new(Client::fixed(Arc::new(Self(hub))), policy))
     }
 }
@@ -135,7 +143,8 @@ impl ObjectStore for HubStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         let Self(hub) = self;
         let asked = Asked { path: location.clone(), range: options.range, if_match: options.if_match };
-        let opened = fetch::open(hub, &asked, &mut hub.patience()).await?;
+        let notes = options.extensions.get::<Notes>().cloned().unwrap_or_default();
+        let opened = fetch::open(hub, &asked, &mut Patience::new(hub.settings.limit, notes)).await?;
         let meta = ObjectMeta {
             location: location.clone(),
             last_modified: Default::default(),

@@ -371,11 +371,67 @@ def test_a_card_that_is_broken_says_where(hub):
         "configs:\n- config_name: a\n  data_files:\n  - split: a-b\n    path: x": "'a-b' is no name of a split",
         "configs:\n- config_name: a\n  data_files:\n  - split: [a]\n    path: x": r"\['a'\] is no name of a split",
         "dataset_info: 3": "`dataset_info` in the card is neither",
+        "license: [\npretty_name: configs": r"README.md`, line 3: it is not YAML",
+        "configs: []\nday: 2024-99-99": "README.md`: it is not YAML: month must be",
+        "[configs]": "expected YAML of keys and values, got list",
     }.items():
         hub.create("org/broken", files(f"---\n{said}\n---\n"))
         with pytest.raises(fb.DataError, match=words):
             fb.load_dataset("org/broken")
         assert fb.load_dataset("hf://datasets/org/broken/de", split="test").num_rows == 2
+
+
+ENGLISH = "[{config_name: default, data_files: en/*}]"
+HEADS = {
+    "plain": f"configs: {ENGLISH}",
+    "quoted": f'"configs": {ENGLISH}',
+    "quoted otherwise": f"'configs' : {ENGLISH}",
+    "in braces": f"{{license: mit, configs: {ENGLISH}}}",
+    "JSON": '{"configs": [{"config_name": "default", "data_files": "en/*"}]}',
+    "indented": f"  license: mit\n  configs: {ENGLISH}",
+    "a key that is said to be one": f"? configs\n: {ENGLISH}",
+    "only a word": "pretty_name: many configs",
+}
+
+
+def rows(dataset):
+    return {str(split): [row["id"] for row in of_split] for split, of_split in dataset.items()}
+
+
+@pytest.mark.parametrize("place", ["hub", "folder"])
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_configs_of_a_card_are_found_however_it_is_written(hub, tmp_path, head, name, place):
+    import datasets
+
+    card = f"---\n{head}\n---\nA card.\n" if name == "README.md" else head
+    content = {
+        "en/train.parquet": ids_file(0, 1),
+        "de/train.parquet": ids_file(1, 3),
+        "de/test.parquet": ids_file(3, 4),
+    }
+    content |= {name: card.encode()}
+    source = "org/written"
+    hub.create(source, content)
+    if place == "folder":
+        for folder in ("en", "de"):
+            (tmp_path / "written" / folder).mkdir(parents=True)
+        source = put(tmp_path / "written", content)
+    assert rows(fb.load_dataset(source)) == rows(datasets.load_dataset(source, streaming=True))
+
+
+@pytest.mark.parametrize("place", ["hub", "folder"])
+@pytest.mark.parametrize("form", ["--- \n{}\n---\n", "---\r{}\r---\rA card.\r", "---\r\n{}\r\n--- \r\nA card.\r\n"])
+def test_what_is_front_matter_for_datasets_is_so_for_us(hub, tmp_path, form, place):
+    import datasets
+
+    content = {"en.parquet": ids_file(0, 1), "de.parquet": ids_file(1, 3)}
+    content |= {"README.md": form.format("configs: [{config_name: default, data_files: en.*}]").encode()}
+    source = "org/front"
+    hub.create(source, content)
+    if place == "folder":
+        source = put(tmp_path / "front", content)
+    assert rows(fb.load_dataset(source)) == rows(datasets.load_dataset(source, streaming=True))
 
 
 def test_a_card_that_is_not_the_one_of_the_commit_is_an_error(hub):
@@ -632,6 +688,119 @@ def test_a_split_that_was_downloaded_is_read_where_others_were_not(hub, tmp_path
     for split in ("train", "dev+train", None):
         with pytest.raises(fb.HubUnreachableError, match=r"en/train-0.parquet` and 1 more was not downloaded"):
             fb.load_dataset("org/some", "en", split)
+
+
+SHARDED = """---
+configs:
+- config_name: en
+  data_files: en/*
+- config_name: de
+  default: true
+  data_files:
+  - split: train
+    path: de/train-*
+  - split: test
+    path: de/test-*
+- config_name: named
+  data_files: [en/0.parquet, en/1.parquet]
+---
+"""
+
+
+@pytest.fixture
+def parted(hub, monkeypatch):
+    """Downloads files of a dataset one by one, so that nobody has asked for the names of all, and goes offline."""
+    hub_library = pytest.importorskip("huggingface_hub")
+    numbered = [f"de/{split}-{n:05}-of-00002.parquet" for split in ("train", "test") for n in (0, 1)]
+    paths = ["en/0.parquet", "en/1.parquet", *numbered]
+    content = {path: ids_file(n * 10, n * 10 + 2) for n, path in enumerate(paths)}
+    hub.create("org/parted", content | {"README.md": SHARDED.encode()})
+
+    def download(*names: str) -> None:
+        for name in names:
+            hub_library.hf_hub_download("org/parted", name, repo_type="dataset")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    return download
+
+
+SOME = "ignore:of `org/.* only some files may have been downloaded"
+
+
+@pytest.mark.filterwarnings(SOME)
+def test_files_without_the_card_are_no_copy_of_the_dataset(parted):
+    parted("en/0.parquet")
+    for name in (None, "en"):
+        with pytest.raises(fb.HubUnreachableError, match="`README.md`, which may .* was not downloaded, and the Hub"):
+            fb.load_dataset("org/parted", name)
+    assert rows(fb.load_dataset("hf://datasets/org/parted/en/*")) == {"train": [0, 1]}
+    for gone in ("en/1.parquet", "de", "de/*"):
+        with pytest.raises(
+            fb.HubUnreachableError, match="only some of its files may have been downloaded, and the Hub"
+        ):
+            fb.load_dataset(f"hf://datasets/org/parted/{gone}")
+        with pytest.raises(
+            fb.HubUnreachableError, match="only some of its files may have been downloaded, and the Hub"
+        ):
+            fb.load_dataset("parquet", data_files=f"hf://datasets/org/parted/{gone}")
+
+
+@pytest.mark.filterwarnings(SOME)
+def test_a_dataset_that_has_no_card_is_read_from_a_copy_that_knows_it(hub, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    hub.create("org/cardless", {"train.parquet": ids_file(0, 2)})
+    hub_library.hf_hub_download("org/cardless", "train.parquet", repo_type="dataset")
+    with pytest.raises(hub_library.errors.EntryNotFoundError):
+        hub_library.hf_hub_download("org/cardless", "README.md", repo_type="dataset")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert rows(fb.load_dataset("org/cardless")) == {"train": [0, 1]}
+
+
+def test_a_copy_of_some_files_has_the_config_that_was_downloaded(parted):
+    parted("README.md", *(f"de/{split}-0000{n}-of-00002.parquet" for split in ("train", "test") for n in (0, 1)))
+    expected = {"train": [20, 21, 30, 31], "test": [40, 41, 50, 51]}
+    for name in (None, "de"):
+        with pytest.warns(UserWarning, match="only some files may have been downloaded"):
+            assert rows(fb.load_dataset("org/parted", name)) == expected
+    with pytest.warns(UserWarning, match="only some"), pytest.raises(fb.SettingError, match="did you mean `en`"):
+        fb.load_dataset("org/parted", "enn")
+    for name, split in (("en", None), ("en", "train"), ("named", None)):
+        with pytest.warns(UserWarning, match="only some"), pytest.raises(fb.HubUnreachableError, match="no data files"):
+            fb.load_dataset("org/parted", name, split)
+
+
+@pytest.mark.filterwarnings(SOME)
+def test_splits_of_which_names_tell_that_a_copy_lacks_files_are_not_read(parted):
+    parted("README.md", "de/train-00000-of-00002.parquet", "en/0.parquet")
+    for split, words in (
+        ("train", r"`org/parted`: `de/train-00001-of-00002.parquet`, by the names of the others, was not downloaded"),
+        ("test", r"`org/parted`: what fits `de/test-\*` was not downloaded, and the Hub is not asked"),
+        (None, "was not downloaded"),
+    ):
+        with pytest.raises(fb.HubUnreachableError, match=words):
+            fb.load_dataset("org/parted", split=split)
+    with pytest.raises(fb.HubUnreachableError, match="what fits `en/1.parquet` was not downloaded"):
+        fb.load_dataset("org/parted", "named")
+    # Of these, nobody can know, which the warning says.
+    assert rows(fb.load_dataset("org/parted", "en")) == {"train": [0, 1]}
+
+
+@pytest.mark.filterwarnings(SOME)
+def test_a_config_of_the_hubs_own_parquet_is_the_only_one_where_all_are_known(hub, monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+    repo = hub.create("org/exported", {"a.csv": b"id\n1\n"})
+    main = repo.sha
+    exported = {"default/train/0000.parquet": ids_file(0, 2), "en/train/0000.parquet": ids_file(2, 4)}
+    repo.commit(exported, ref="refs/convert/parquet")
+    repo.refs["main"] = main
+    hub_library.hf_hub_download(
+        "org/exported", "en/train/0000.parquet", repo_type="dataset", revision="refs/convert/parquet"
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(fb.HubUnreachableError, match="no config `default` in .*, but `en`: only some of its files"):
+        fb.load_dataset("org/exported@~parquet")
+    assert rows(fb.load_dataset("org/exported@~parquet", "en")) == {"train": [2, 3]}
+    assert rows(fb.load_dataset("hf://datasets/org/exported@~parquet/en")) == {"train": [2, 3]}
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"../../x"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import socket
 import ssl
 import sys
 import time
+import urllib.request
 
 import pyarrow as pa
 import pytest
@@ -589,6 +591,52 @@ def test_a_copy_is_used_where_no_network_is(monkeypatch, error, arguments):
         assert len(open_train()) == NUM_ROWS
 
 
+def download_one(path: str = "train/0.parquet") -> None:
+    """Makes a copy of the card and a file, of which nobody knows whether it is whole."""
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    for name in ("README.md", path):
+        huggingface_hub.hf_hub_download("org/data", name, repo_type="dataset", cache_dir=current(None).cache)
+
+
+@pytest.mark.parametrize("patience", [None, "30 minutes"])
+def test_a_copy_of_some_files_is_not_used_for_a_hub_that_fails_for_a_while(hub, monkeypatch, patience):
+    download_one()
+    monkeypatch.setattr(repository, "MOST_SILENCE", 0.1)
+    hub.fail("api", 2, status=200, body=b" " * 100, cut_after=10)
+    options = {"hf_patience": patience} if patience else None
+    with pytest.warns(fb.StoreWarning, match=f"for up to {1800 if patience else 600} seconds"):
+        assert ids(open_train(storage_options=options)) == list(range(NUM_ROWS))
+
+
+@pytest.mark.filterwarnings("ignore::forebay.StoreWarning")
+def test_a_hub_that_is_there_and_fails_for_too_long_is_a_timeout_whatever_was_downloaded(hub):
+    download_one()
+    hub.fail("api", 1000, status=200, body=b" " * 100, cut_after=10)
+    with pytest.raises(fb.StoreTimeoutError, match="raise `hf_patience`"):
+        open_train(storage_options={"hf_patience": "500ms"})
+
+
+@pytest.mark.filterwarnings("ignore::forebay.StoreWarning", "ignore:of `org/data` at .* only some files")
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_patience_that_is_given_holds_where_there_is_a_copy(monkeypatch, is_whole):
+    download_one()
+    if is_whole:
+        huggingface_hub = pytest.importorskip("huggingface_hub")
+        huggingface_hub.snapshot_download("org/data", repo_type="dataset", cache_dir=current(None).cache)
+    monkeypatch.setattr(repository, "MOST_SILENCE", 0.1)
+    tries = []
+
+    def fail(*_arguments, **_options):
+        tries.append(time.monotonic())
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    with pytest.warns(UserWarning, match="what was downloaded of the commit"):
+        assert len(open_train(storage_options={"hf_patience": "1 second"})) == (NUM_ROWS if is_whole else 1000)
+    assert tries[-1] - tries[0] > 0.4
+
+
 @pytest.mark.usefixtures("hub")
 def test_a_token_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     path = tmp_path / "of-login"
@@ -597,3 +645,63 @@ def test_a_token_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(fb.SettingError, match="where a login at the Hub is kept: .*utf-8"):
         open_train()
+
+
+def test_a_list_goes_on_whatever_other_links_an_answer_has(hub):
+    """The pages of a bucket's list, each with a link of another kind before the next one."""
+    hub.create_bucket("org/bucket", {"x.parquet": ids_file(0, 70), "y.parquet": ids_file(70, 90)})
+    fb.load_dataset("hf://buckets/org/bucket", split="train")
+    (tree,) = (request.path for request in hub.log if request.kind == "api")
+    listed = json.loads(urllib.request.urlopen(f"{hub.url}{tree}").read())
+    for link in (
+        '<{}>; rel="next"',
+        "<{}>; rel=next",
+        '<https://elsewhere.test>; rel=preconnect, <{}>; title="n"; Rel="next"',
+    ):
+        pages = [json.dumps([item]).encode() for item in listed]
+        hub.fail(
+            "api", 1, where="tree", status=200, headers={"Link": link.format(f"{hub.url}{tree}&page=2")}, body=pages[0]
+        )
+        hub.fail("api", 1, where="page=2", status=200, body=pages[1])
+        assert sorted(ids(fb.load_dataset("hf://buckets/org/bucket", split="train"))) == list(range(90))
+
+
+def test_requests_for_places_of_files_that_are_made_again_are_told_and_counted(hub):
+    dataset = open_train()
+    hub.expire_urls()
+    hub.fail("resolve", 2, status=429, headers={"Retry-After": "1"}, where="0.parquet")
+    hub.fail("resolve", 1, status=503, where="1.parquet")
+    stream = dataset.batches(500)
+    with pytest.warns(fb.StoreWarning) as told:
+        assert rows_of(stream) == list(range(NUM_ROWS))
+    assert {re.search("refuses requests|fails", str(warned.message))[0] for warned in told} == {
+        "refuses requests",
+        "fails",
+    }
+    stats = stream.stats()
+    assert stats["retries_throttled"] == 2
+    assert stats["retries"] == 3
+
+
+def test_a_range_that_is_refused_though_the_file_has_it_is_asked_for_again(hub):
+    dataset = open_train()
+    repo = hub.repos["org/data"]
+    size = len(repo.commits[repo.sha]["train/0.parquet"])
+    hub.fail("cdn", 1, status=416, headers={"Content-Range": f"bytes */{size}"}, where="0.parquet")
+    assert ids(dataset) == list(range(NUM_ROWS))
+
+
+def test_who_has_another_token_reads_by_that_one(hub, monkeypatch):
+    hub.repos["org/data"].private = True
+    payload = pickle.dumps(open_train(token=TOKEN))
+    monkeypatch.setenv("HF_TOKEN", STRANGER)
+    refused = pickle.loads(payload)
+    with pytest.raises(fb.NotFoundError):
+        ids(refused)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    allowed = pickle.loads(payload)
+    assert ids(allowed) == list(range(NUM_ROWS))
+    monkeypatch.setenv("HF_TOKEN", STRANGER)
+    hub.expire_urls()
+    with pytest.raises(fb.NotFoundError):
+        ids(pickle.loads(payload))

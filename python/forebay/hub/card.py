@@ -12,11 +12,14 @@ from forebay.exceptions import DataError, SettingError, VersionError
 from forebay.hub.kept import Kept
 from forebay.hub.patterns import sanitized
 
-_FRONT = re.compile(r"^\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_FRONT = re.compile(r"\s*---(?:\r\n|\r|\n)(.*?)(?:\r\n|\r|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+"""What `huggingface_hub` takes for a card's YAML."""
+
 _MARK = "\ufeff"
 """What some editors write before UTF-8."""
 
-_OURS = re.compile(r"^(configs|dataset_info)[ \t]*:", re.MULTILINE)
+_OURS = re.compile("configs|dataset_info")
+"""Words without which YAML says nothing of ours, and is not read. Keys may be quoted, indented or in braces."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class Card:
         return Kept(said.get("columns"), said.get("filters"), what)
 
 
-FILES = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+README = "README.md"
+
+FILES = (README, ".huggingface.yaml", "dataset_infos.json")
 """What may say something: the second is over the first, and the last, of old versions of `datasets`, below both."""
 
 
@@ -81,7 +86,7 @@ def read(texts: Iterable[str | None], where: str) -> Card:
     text = (readme or "").removeprefix(_MARK)
     front = _FRONT.match(text)
     if front is not None:
-        data |= _yaml(front[1], f"{where}/README.md", text[: front.start(1)].count("\n"))
+        data |= _yaml(front[1], f"{where}/{README}", len(text[: front.start(1)].splitlines()))
     if more is not None:
         data |= _yaml(more.removeprefix(_MARK), f"{where}/.huggingface.yaml", 0)
     infos = _legacy_infos(legacy, f"{where}/dataset_infos.json") | _infos(data.get("dataset_info"), where)
@@ -94,10 +99,13 @@ def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise VersionError(f"`{where}` has configurations or features, which are YAML: `pip install pyyaml`") from error
+        raise VersionError(
+            f"`{where}` may have configurations or features, which are YAML: `pip install pyyaml`"
+        ) from error
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    # Of numbers and dates that are none, and of brackets within brackets without an end.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + first_line + 1}" if mark is not None else ""
         what = " ".join(str(getattr(error, "problem", None) or error).split())

@@ -74,11 +74,15 @@ class Client:
     def __init__(self, settings: Settings, patience: float | None = None, route: Route | None = None) -> None:
         self.settings = settings
         self.patience = PATIENCE if patience is None else patience
+        self.is_patience_given = patience is not None
+        """Whether the user said how long to ask."""
         self.route = route or Route()
         self.silence = math.inf
         """Seconds for which a Hub that says nothing is asked again."""
-        self._first_silence = FIRST_CONTACT if patience is None else math.inf
-        """The same, until it has answered once."""
+        self.first_silence = FIRST_CONTACT if patience is None else math.inf
+        """The same, until somebody was there once."""
+        self.was_reached = False
+        """Whether somebody was there."""
         self._has_warned = False
         self.known: dict[tuple[str | None, ...], Any] = {}
         """What was looked up before: many files may be named one by one."""
@@ -108,7 +112,7 @@ class Client:
             try:
                 answer = self._get(url, started + self.patience)
             except Refusal as refusal:
-                self._first_silence = math.inf
+                self.was_reached = True
                 if refusal.status not in (408, 429) and refusal.status < 500:
                     raise refused(refusal, what, self.settings, revision) from None
                 said = self.settings.without_token(str(refusal))
@@ -116,9 +120,8 @@ class Client:
                 pause = asked or pause
             except Failure as failure:
                 said = self.settings.without_token(str(failure))
-                if failure.has_connected:
-                    self._first_silence = math.inf
-                silence = min(self.silence, self._first_silence)
+                self.was_reached |= failure.has_connected
+                silence = self._most_silence
                 if failure.is_unreachable or time.monotonic() + pause > started + silence:
                     where = self.settings.endpoint
                     hint = "" if failure.is_unreachable or self.silence <= silence else _ASK_LONGER
@@ -126,7 +129,7 @@ class Client:
                         f"`{what}`: cannot reach the Hub at `{where}`: {said}{hint}"
                     ) from failure.__cause__
             else:
-                self._first_silence = math.inf
+                self.was_reached = True
                 return answer
             if time.monotonic() + pause > started + self.patience:
                 failed = f"refused or failed for {self.patience:g} seconds ({said})"
@@ -137,9 +140,13 @@ class Client:
                 raise StoreTimeoutError(
                     f"`{what}`: the Hub {failed}; try again later, or raise `hf_patience` in `storage_options`"
                 )
-            limit = min(self.patience, self.silence, self._first_silence)
+            limit = min(self.patience, self._most_silence)
             self._warn(f"`{what}`: the Hub refuses or fails ({said})", limit)
             time.sleep(pause)
+
+    @property
+    def _most_silence(self) -> float:
+        return self.silence if self.was_reached else min(self.silence, self.first_silence)
 
     def _warn(self, said: str, limit: float) -> None:
         """Says once why nothing happens."""
@@ -184,8 +191,15 @@ class Client:
             if not isinstance(items, list):
                 raise StoreError(f"the Hub answered `{answer.url}` with {type(items).__name__}, not with a list")
             yield from items
-            following = re.search(r'<([^>]+)>\s*;\s*rel="?next"?', answer.headers.get("Link") or "")
-            url = following[1] if following else None
+            url = _next_of(", ".join(answer.headers.get_all("Link") or ()))
+
+
+def _next_of(links: str) -> str | None:
+    """Returns where a list goes on, of the links of an answer (RFC 8288); a page may have others."""
+    for link in re.finditer(r'<([^>]*)>((?:\s*;\s*[\w*-]+(?:\s*=\s*(?:"[^"]*"|[^\s;,"]+))?)*)', links):
+        if re.search(r""";\s*rel\s*=\s*["']?(?:[^"';,]*\s)?next(?:["'\s;,]|$)""", link[2], re.IGNORECASE):
+            return link[1]
+    return None
 
 
 def quoted(path: str) -> str:

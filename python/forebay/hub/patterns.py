@@ -64,6 +64,8 @@ class Listing:
     """How URIs and URLs of the files begin."""
     is_local: bool = False
     """Whether the root is a folder of this machine: paths may have `.` and `..` in them, or begin with the root."""
+    is_whole: bool = True
+    """Whether there are no other files below the root."""
     folders: frozenset[str] = field(init=False)
     _marks: list[tuple[int, int]] = field(init=False, repr=False)
 

@@ -32,7 +32,7 @@ MOST_SIBLINGS = 1000
 """Files that are believed to be all that a commit has: as many as a page of a listing."""
 
 MOST_SILENCE = 10.0
-"""Seconds for which a Hub that says nothing is asked again, where there is a copy."""
+"""Seconds for which a Hub that says nothing is asked again, where there is a copy and nobody said how long."""
 
 File = tuple[str, int | None, str | None]
 """Path or URI, size, entity tag: what a store needs to know of a file."""
@@ -49,6 +49,8 @@ class Repository:
     """Returns the text of a file by its path; `None` if it is not there."""
     why_copied: str | None = None
     """Why only what was downloaded can be read, if that is so."""
+    is_whole: bool = True
+    """Whether all files of the commit are known."""
     endpoint: str = DEFAULT_ENDPOINT
     """Of the Hub, to know its URLs by."""
 
@@ -56,7 +58,9 @@ class Repository:
     def listing(self) -> Listing:
         """The names of the files, by which splits are found."""
         at = f"@{self.commit}" if self.commit else ""
-        return Listing(f"{self.place.kind}/{self.place.id}{at}", sorted(self.files), self._prefixes)
+        return Listing(
+            f"{self.place.kind}/{self.place.id}{at}", sorted(self.files), self._prefixes, is_whole=self.is_whole
+        )
 
     @property
     def _prefixes(self) -> tuple[str, ...]:
@@ -81,6 +85,7 @@ def look_up(place: Place, client: Client) -> Repository:
     Of repositories that are gated, or have more than a thousand files, the files are asked for by themselves.
 
     A copy is used where the Hub is not to be asked or cannot be, and where its commit is named and all of it is known.
+    One of which not all is known is not used in place of a Hub that is there and fails: it may lack rows.
 
     Raises:
         DatasetNotFoundError: there is no such repository or revision, or not for this user.
@@ -94,17 +99,19 @@ def look_up(place: Place, client: Client) -> Repository:
         return copy.repository(place, client, "the Hub is not asked: `HF_HUB_OFFLINE` is set")
     if copy is not None and is_pinned and copy.is_whole:
         return copy.repository(place, client)
+    silences = client.first_silence, client.silence
     if copy is not None:
-        client.silence = min(client.patience, MOST_SILENCE)
+        client.first_silence = client.patience if client.is_patience_given else min(client.patience, MOST_SILENCE)
+        client.silence = client.first_silence if copy.is_whole else math.inf
     try:
         return _of_hub(place, client)
     except HubUnreachableError as error:
-        if copy is None:
+        if copy is None or (client.was_reached and not copy.is_whole):
             raise
         warnings.warn(f"{error}; what was downloaded of the commit `{copy.commit}` is used instead", stacklevel=2)
         return copy.repository(place, client, "the Hub cannot be reached")
     finally:
-        client.silence = math.inf
+        client.first_silence, client.silence = silences
 
 
 def _of_hub(place: Place, client: Client) -> Repository:
@@ -247,6 +254,10 @@ class _Copy:
         """Whether all files are known; not all of them need be there."""
         return self.tree.is_file()
 
+    def _is_absent(self, path: str) -> bool:
+        """Returns whether the Hub said that there is no such file, to somebody who asked for it alone."""
+        return (self.folder / ".no_exist" / self.commit / path).is_file()
+
     def file(self, path: str) -> File | None:
         """Returns a file that was downloaded."""
         if path.startswith("/") or ".." in path.split("/"):
@@ -258,7 +269,8 @@ class _Copy:
     def repository(self, place: Place, client: Client, why_copied: str | None = None) -> Repository:
         """Returns what is in the copy. Files that are known and were not downloaded are named as the Hub's."""
         remote: dict[str, File] = {}
-        if self.is_whole:
+        is_whole = self.is_whole
+        if is_whole:
             remote = {path: self._remote(path, facts) for path, facts in self._tree().items()}
             files = {path: self.file(path) or file for path, file in remote.items()}
         else:
@@ -273,10 +285,12 @@ class _Copy:
             there = self.snapshot / path
             try:
                 if there.is_file():
-                    return there.read_text(encoding="utf-8")
+                    return there.read_bytes().decode()
             except UnicodeDecodeError as error:
                 raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
-            if path not in remote:
+            # Where not all files are known, a card is expected, and the others of `FILES`, which are rare, are not.
+            is_missing = not is_whole and path == card.README and not self._is_absent(path)
+            if path not in remote and not is_missing:
                 return None
             if why_copied is None:
                 return _text(client, place, path, self.commit, remote[path])
@@ -285,7 +299,7 @@ class _Copy:
                 f"the files alone are `hf://datasets/{self.id}@{self.commit}/**`"
             )
 
-        return Repository(place, self.commit, files, text, why_copied)
+        return Repository(place, self.commit, files, text, why_copied, is_whole)
 
     def _tree(self) -> dict[str, Any]:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -19,10 +21,14 @@ from forebay.hub.patterns import Listing
 from forebay.hub.repository import File, Repository, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from forebay.hub.client import Client
     from forebay.hub.places import Place
+
+
+_OF_SEVERAL = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
+"""A name that tells how many files there are."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Chosen:
     """`dataset_info` of the configuration, as the card has it."""
     kept: Kept = field(default_factory=Kept)
     """Which rows and columns of the files are the configuration's."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Of each split that is not whole in a copy of which not all files are known, what is not there."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
         DataError: the card is broken, or the files are not Parquet.
     """
     repository = _repository(place, client)
-    return _resolution(repository, _choose(repository, wanted))
+    with _as_missing(repository):
+        return _resolution(repository, _choose(repository, wanted))
 
 
 def resolve_named(place: Place, client: Client) -> Resolution:
@@ -98,13 +107,31 @@ def resolve_named(place: Place, client: Client) -> Resolution:
         As `resolve`.
     """
     repository = _repository(place, client)
-    paths = _named(repository)
-    if paths is None:
-        return _resolution(repository, _choose(repository, Wanted()))
-    if place.path not in repository.files:
-        _check_parquet(repository.listing, {"train": paths})
-        paths = _only_parquet(repository.listing, paths)
-    return _resolution(repository, Chosen("default", {"train": paths}, {}))
+    with _as_missing(repository):
+        paths = _named(repository)
+        if paths is None:
+            return _resolution(repository, _choose(repository, Wanted()))
+        if place.path not in repository.files:
+            _check_parquet(repository.listing, {"train": paths})
+            paths = _only_parquet(repository.listing, paths)
+        return _resolution(repository, Chosen("default", {"train": paths}, {}))
+
+
+@contextmanager
+def _as_missing(repository: Repository) -> Iterator[None]:
+    """Says of files that are not in a copy that they may be on the Hub, where not all files are known.
+
+    Raises:
+        HubUnreachableError: in the place of `NotFoundError`.
+    """
+    try:
+        yield
+    except NotFoundError as error:
+        if repository.is_whole:
+            raise
+        raise HubUnreachableError(
+            f"{error}: only some of its files may have been downloaded, and {repository.why_copied}"
+        ) from None
 
 
 def _repository(place: Place, client: Client) -> Repository:
@@ -117,7 +144,11 @@ def _repository(place: Place, client: Client) -> Repository:
 
 def _resolution(repository: Repository, chosen: Chosen) -> Resolution:
     splits = {split: [repository.files[path] for path in paths] for split, paths in chosen.splits.items()}
-    why, missing = repository.why_copied, {}
+    why = repository.why_copied
+    missing = {
+        split: f"`{repository.place.id}`: {what} was not downloaded, and {why}"
+        for split, what in chosen.missing.items()
+    }
     for split, files in splits.items() if why is not None else ():
         if gone := [uri for uri, _, _ in files if uri.startswith("hf://")]:
             more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
@@ -183,7 +214,11 @@ def _choose_export(repository: Repository, wanted: Wanted) -> Chosen:
     if not parts:
         raise _no_path(place, repository.listing)
     configs = list(dict.fromkeys(part[0] for part in parts))
-    config = wanted.name or (configs[0] if len(configs) == 1 else "default")
+    # Of a copy, there may be others.
+    is_only = len(configs) == 1 and (repository.is_whole or bool(place.path))
+    config = wanted.name or (configs[0] if is_only else "default")
+    if config not in configs and not repository.is_whole:
+        raise NotFoundError(f"no config `{config}` in `{repository.listing.root}`, but `{'`, `'.join(configs[:20])}`")
     if config not in configs:
         raise _no_config(wanted.name, configs, place.id)
     found: dict[str, list[str]] = {}
@@ -204,6 +239,9 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
     """
     folder = _joined(root, wanted.data_dir)
     first: Mapping[str, Any] = next(iter(card.configs.values()), {})
+    if not listing.is_whole and card.configs:
+        # The files of the first one need not be there.
+        first = card.configs.get(_config(card, wanted, listing.root), {})
     if wanted.data_files is not None:
         found = patterns.sanitized(wanted.data_files)
     elif wanted.data_dir is None and first.get("data_files") is not None:
@@ -214,26 +252,33 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
     _check_parquet(listing, files)
     files = {split: _only_parquet(listing, paths) for split, paths in files.items()}
     config = _config(card, wanted, listing.root)
+    said: Mapping[str, Any] = {}
     if wanted.data_files is not None and wanted.data_dir is None:
         # What a user names is taken as it is.
         files = _resolved(listing, found, folder, only_data=False)
     elif wanted.data_files is None and wanted.data_dir is None and config in card.configs:
-        files = _of_config(listing, card.configs[config], config, root)
+        said = card.configs[config]
+        folder = _joined(root, said.get("data_dir"))
+        found, files = _of_config(listing, said, config, folder)
     if not any(files.values()):
         raise NotFoundError(f"no data files of the config `{config}` in `{listing.root}`")
     # Of several, that of the default one is not meant, even where it is called so; nor where files are named.
     is_told = (
         wanted.data_files is None and wanted.data_dir is None and (wanted.name is not None or card.default is not None)
     )
-    return Chosen(config, files, card.info(config, is_told=is_told), card.kept(config))
+    is_said = wanted.data_files is not None or said.get("data_files") is not None
+    missing = {} if listing.is_whole else _missing(listing, found, folder, is_said=is_said)
+    return Chosen(config, files, card.info(config, is_told=is_told), card.kept(config), missing)
 
 
-def _of_config(listing: Listing, said: Mapping[str, Any], config: str, root: str) -> dict[str, list[str]]:
-    folder = _joined(root, said.get("data_dir"))
+def _of_config(
+    listing: Listing, said: Mapping[str, Any], config: str, folder: str
+) -> tuple[patterns.Patterns, dict[str, list[str]]]:
+    """Returns the patterns of each split of a configuration, and the files that fit them."""
     try:
         own = said.get("data_files")
         found = patterns.infer(listing, folder) if own is None else patterns.sanitized(own)
-        return _resolved(listing, found, folder)
+        return found, _resolved(listing, found, folder)
     except NotFoundError as error:
         raise NotFoundError(f"the config `{config}` of the card: {error}") from error
 
@@ -247,9 +292,47 @@ def _resolved(
     }
 
 
-def _fitting(listing: Listing, pattern: str, folder: str, *, only_data: bool) -> list[str]:
+def _fitting(listing: Listing, pattern: str, folder: str, *, only_data: bool = True) -> list[str]:
     own, below = _placed(pattern, listing, folder)
-    return patterns.resolve(listing, [own], below, only_data=only_data)
+    try:
+        return patterns.resolve(listing, [own], below, only_data=only_data)
+    except NotFoundError:
+        if listing.is_whole:
+            raise
+        # `_missing` says so.
+        return []
+
+
+def _missing(listing: Listing, found: patterns.Patterns, folder: str, *, is_said: bool) -> dict[str, str]:
+    """Returns what a copy of which not all files are known lacks of each split, as far as names tell.
+
+    Each pattern that somebody said fits something, and of names that tell how many there are, none is left out.
+    """
+    missing: dict[str, str] = {}
+    for split, split_patterns in found.items():
+        for pattern in split_patterns:
+            paths = _fitting(listing, pattern, folder)
+            others = replace(listing, paths=sorted(_left_out(paths)))
+            if not paths and is_said:
+                missing.setdefault(split, f"what fits `{pattern}`")
+            elif left_out := _fitting(others, pattern, folder):
+                missing.setdefault(split, f"`{left_out[0]}`, by the names of the others,")
+    return missing
+
+
+def _left_out(paths: Iterable[str]) -> set[str]:
+    """Returns the names that are left out of those that tell how many there are."""
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for path in paths:
+        if match := _OF_SEVERAL.fullmatch(path):
+            start, number, end, total = match.groups()
+            found.setdefault((start, total), {})[int(number)] = end
+    return {
+        f"{start}{number:05}{next(iter(ends.values()))}"
+        for (start, total), ends in found.items()
+        for number in range(int(total))
+        if number not in ends
+    }
 
 
 def _placed(pattern: str, listing: Listing, folder: str) -> tuple[str, str]:
@@ -313,12 +396,14 @@ def _only_parquet(listing: Listing, paths: list[str]) -> list[str]:
 def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
     """Refuses files that are mostly something else.
 
+    Where not all files are known, splits without any are left to `_missing`.
+
     Raises:
         NotFoundError: there is none.
         SettingError: a split has none.
         DataError: they are of another kind, or of several.
     """
-    kinds = {split: kind_of(paths) for split, paths in files.items()}
+    kinds = {split: kind_of(paths) for split, paths in files.items() if paths or listing.is_whole}
     if set(kinds.values()) == {"parquet"}:
         return
     # Notes are a kind, too, and no data.

@@ -55,7 +55,7 @@ pub(super) async fn open(hub: &Hub, asked: &Asked, patience: &mut Patience) -> o
         } else if found.is_direct {
             hub.wait_after(&asked.path, status, response.headers(), num_failed, patience).await?;
         } else {
-            return Err(of_cdn(asked, status, response.headers()));
+            return Err(of_cdn(asked, &found, status, response.headers()));
         }
     }
 }
@@ -74,12 +74,18 @@ async fn send(
     if !found.is_direct {
         return Ok(patience.watch.run(with_range(hub.client.get(found.url.clone())).send()).await);
     }
-    let _slot = hub.pace.enter(patience).await?;
+    let _slot = hub.enter(patience).await?;
     Ok(patience.watch.run(with_range(hub.request(&found.url)).send()).await)
 }
 
-fn of_cdn(asked: &Asked, status: StatusCode, headers: &HeaderMap) -> object_store::Error {
+fn of_cdn(asked: &Asked, found: &Resolved, status: StatusCode, headers: &HeaderMap) -> object_store::Error {
     let said = format!("the store behind the Hub answered {status}");
+    let total = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).and_then(total_size);
+    let is_inside =
+        matches!(&asked.range, Some(GetRange::Bounded(range)) if total.is_some_and(|size| range.end <= size));
+    if status == StatusCode::RANGE_NOT_SATISFIABLE && is_inside && total == found.size {
+        return trouble::wrong(format!("{said} to a range of the file, of whose size it says the same as the Hub"));
+    }
     match kind_of(status) {
         Some(kind) => trouble::boxed(Trouble { kind, said, retry_after: retry_after(headers) }),
         None => trouble::of_status(&asked.path, status, said),

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::trouble;
-use crate::source::recover::{Impatient, Kind, Limit, Stopwatch, Trouble, after, retry_after};
+use crate::source::recover::{Impatient, Kind, Limit, Notes, Stopwatch, Trouble, after, retry_after};
 
 /// Requests to one Hub at the same time.
 const MAX_ASKING: usize = 64;
@@ -77,7 +77,7 @@ impl Pace {
         }
     }
 
-    fn held_until(&self) -> Option<Instant> {
+    pub(super) fn held_until(&self) -> Option<Instant> {
         let held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
         held.filter(|until| *until > Instant::now())
     }
@@ -103,13 +103,15 @@ fn quota_reset(headers: &HeaderMap) -> Option<Duration> {
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Limit,
+    /// The counts of the read.
+    pub(super) notes: Notes,
     /// What the read has waited for so far.
     pub(super) watch: Stopwatch,
 }
 
 impl Patience {
-    pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, watch: Stopwatch::default() }
+    pub(super) fn new(limit: Limit, notes: Notes) -> Self {
+        Self { limit, notes, watch: Stopwatch::default() }
     }
 
     /// Refuses a wait that takes too long; `said` is what is waited for.
@@ -148,7 +150,7 @@ mod tests {
     }
 
     fn patience(time: Duration) -> Patience {
-        Patience::new(Limit { time, option: "hf_patience", is_given: true })
+        Patience::new(Limit { time, option: "hf_patience", is_given: true }, Notes::default())
     }
 
     #[test]

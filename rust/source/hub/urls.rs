@@ -8,13 +8,14 @@ use chrono::{DateTime, Utc};
 use object_store::path::Path;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, LOCATION, RANGE};
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use url::Url;
 
 use super::Hub;
 use super::pace::{self, Patience};
 use super::trouble;
-use crate::source::recover::{after, sent_at};
+use crate::source::recover::{Kind, after, sent_at};
 
 /// Redirects within the Hub: a repository that has another name now.
 const MAX_REDIRECTS: usize = 4;
@@ -89,7 +90,7 @@ impl Hub {
         let mut url = self.settings.file_url(path);
         let (mut num_redirects, mut num_failed, mut told) = (0, 0, None);
         loop {
-            let slot = self.pace.enter(patience).await?;
+            let slot = self.enter(patience).await?;
             // A file that the Hub has itself need not be sent for this.
             let sent = patience.watch.run(self.request(&url).header(RANGE, "bytes=0-0").send()).await;
             drop(slot);
@@ -97,7 +98,10 @@ impl Hub {
             let response = match sent {
                 Ok(response) => response,
                 Err(error) => {
-                    patience.pause(num_failed, &trouble::of_client(error)).await?;
+                    let kind = if error.is_timeout() { Kind::Stalled } else { Kind::Broken };
+                    let said = trouble::of_client(error);
+                    self.asks_again(kind, &said, patience);
+                    patience.pause(num_failed, &said).await?;
                     continue;
                 }
             };
@@ -128,6 +132,14 @@ impl Hub {
         }
     }
 
+    /// Waits until the Hub may be asked.
+    pub(super) async fn enter(&self, patience: &mut Patience) -> object_store::Result<SemaphorePermit<'_>> {
+        if self.pace.held_until().is_some() {
+            self.policy().tell(Kind::Throttled, "its quota of requests is used up");
+        }
+        self.pace.enter(patience).await
+    }
+
     /// Waits after an answer that may be another one later; all others are errors.
     pub(super) async fn wait_after(
         &self,
@@ -141,10 +153,12 @@ impl Hub {
         if status == StatusCode::TOO_MANY_REQUESTS {
             let wait = pace::refused_for(headers).unwrap_or_else(|| pace::pause_after(num_failed));
             patience.check(wait, &said)?;
+            self.asks_again(Kind::Throttled, &said, patience);
             self.pace.hold(wait);
             return Ok(());
         }
         if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
+            self.asks_again(Kind::Failed, &said, patience);
             return patience.pause(num_failed, &said).await;
         }
         Err(trouble::of_status(path, status, said))

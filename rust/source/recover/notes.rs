@@ -23,7 +23,7 @@ struct Counts {
 
 impl Notes {
     /// Counts a request that is made again.
-    pub(super) fn again(&self, kind: Kind) {
+    pub(in crate::source) fn again(&self, kind: Kind) {
         let counter = match kind {
             Kind::Throttled => &self.0.throttled,
             Kind::Failed | Kind::Wrong => &self.0.failed,

@@ -63,15 +63,7 @@ impl Policy {
         let error = patience.note(kind, self.traffic.has_answered(), error)?;
         notes.again(kind);
         patience.failure = Some(said.clone());
-        if self.traffic.is_first_of(kind) {
-            let seconds = self.limit.time.as_secs_f64();
-            notices::push(format!(
-                "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
-                self.root,
-                kind.verb(),
-                self.limit.option,
-            ));
-        }
+        self.tell(kind, &said);
         match kind {
             // All wait together, unless others are answered.
             Kind::Throttled => {
@@ -86,6 +78,19 @@ impl Policy {
             Kind::Broken | Kind::Stalled => drop(pass),
         }
         patience.pause(error).await
+    }
+
+    /// Warns of the first trouble of its kind.
+    pub(in crate::source) fn tell(&self, kind: Kind, said: &str) {
+        if self.traffic.is_first_of(kind) {
+            let seconds = self.limit.time.as_secs_f64();
+            notices::push(format!(
+                "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
+                self.root,
+                kind.verb(),
+                self.limit.option,
+            ));
+        }
     }
 }
 

@@ -220,6 +220,12 @@ fn bodies() -> Vec<Mistake> {
             ["x.parquet", "another kind"]
         ),
         mistake!(
+            "a pointer",
+            |folder| of_bytes(folder, b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+            Error::NotParquet { .. },
+            ["x.parquet", "a pointer of Git LFS", "git lfs pull"]
+        ),
+        mistake!(
             "half",
             |folder| of_bytes(folder, &sound()[..600]),
             Error::NotParquet { .. },

@@ -39,6 +39,9 @@ const LEARNED_BYTES: (u64, u64) = (16 << 10, 8 << 20);
 const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED_MAGIC: &[u8] = b"PARE";
 
+/// How what Git LFS leaves in the place of a file begins.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
 /// A parsed footer, the digest of its bytes, and those of its schema.
 #[derive(Debug)]
 pub(super) struct Footer {
@@ -293,6 +296,11 @@ fn footer_bytes(object: &Object, size: u64, tail: &Bytes) -> Result<u64> {
     match magic {
         MAGIC => {}
         ENCRYPTED_MAGIC => return refuse("its footer is encrypted, which is not supported".into()),
+        _ if tail.starts_with(LFS_POINTER) => {
+            return refuse(
+                "it is a pointer of Git LFS, in the place of a file that was not downloaded: `git lfs pull`".into(),
+            );
+        }
         _ => return refuse("it does not end in `PAR1`: it is truncated, or another kind of file".into()),
     }
     let length = rest.last_chunk::<4>().map_or(0, |length| u64::from(u32::from_le_bytes(*length)));

@@ -132,11 +132,11 @@ fn opened(asked: &Asked, found: &Resolved, response: Response, e_tag: Option<Str
     if range.start > range.end || range.start == size && size > 0 {
         return Err(trouble::generic(format!("416 Range Not Satisfiable: it has {size} bytes")));
     }
-    let begins_at = if is_part { text(CONTENT_RANGE).and_then(first_byte) } else { Some(0) };
-    match begins_at.and_then(|begins_at| range.start.checked_sub(begins_at)) {
-        Some(skip) => Ok(Opened { response, skip, range, size, e_tag }),
+    let part = if is_part { text(CONTENT_RANGE).and_then(bytes_of) } else { Some(0..size) };
+    match part.filter(|part| part.contains(&range.start) || range.is_empty()) {
+        Some(part) => Ok(Opened { response, skip: range.start.saturating_sub(part.start), range, size, e_tag }),
         None => Err(trouble::wrong(format!(
-            "the store behind the Hub answered with `{}`, which does not begin with byte {} of the file",
+            "the store behind the Hub answered with `{}`, in which byte {} of the file is not",
             text(CONTENT_RANGE).unwrap_or("no `Content-Range`"),
             range.start
         ))),
@@ -148,7 +148,9 @@ fn total_size(content_range: &str) -> Option<u64> {
     content_range.rsplit('/').next()?.trim().parse().ok()
 }
 
-/// Returns the first byte of `bytes 5-9/20`.
-fn first_byte(content_range: &str) -> Option<u64> {
-    content_range.trim().strip_prefix("bytes")?.trim().split('-').next()?.parse().ok()
+/// Returns the bytes of `bytes 5-9/20`.
+fn bytes_of(content_range: &str) -> Option<Range<u64>> {
+    let (part, _) = content_range.trim().strip_prefix("bytes")?.split_once('/')?;
+    let (first, last) = part.trim().split_once('-')?;
+    Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
 }

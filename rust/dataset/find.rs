@@ -151,12 +151,8 @@ async fn find_saved(location: &Location, request: &OpenRequest) -> Result<Found>
     let saved = manifest::read(location, &request.storage_options).await?;
     let is_remote = |key: &StoreKey| *key != StoreKey::Local;
     let has_remote = is_remote(&location.store) || saved.stores.iter().any(|(key, _)| is_remote(key));
-    let none = BTreeMap::new();
-    let make = |(key, _): &(StoreKey, _)| {
-        // What is meant for the others means nothing to local files.
-        let options = if has_remote && !is_remote(key) { &none } else { &request.storage_options };
-        Store::try_new(key.clone(), options)
-    };
+    let make =
+        |(key, _): &(StoreKey, _)| Store::try_new(key.clone(), options_for(key, has_remote, &request.storage_options));
     let stores = saved.stores.iter().map(make).collect::<Result<_>>()?;
     Ok(Found::of_saved(stores, saved))
 }
@@ -166,8 +162,11 @@ async fn find_listed(locations: &[Location], request: &OpenRequest) -> Result<Fo
     let mut sources: Vec<Source> = Vec::new();
     let mut known = HashSet::new();
     let mut ends = Vec::new();
+    let is_local = |location: &Location| location.store == StoreKey::Local;
+    let has_remote = !locations.iter().all(is_local);
     for location in locations {
-        let store = store_of(location, &mut stores, &request.storage_options)?;
+        let options = options_for(&location.store, has_remote, &request.storage_options);
+        let store = store_of(location, &mut stores, options)?;
         let connection = stores[store].connect()?;
         for Listed { object, relative } in list(&connection, location).await? {
             if !known.insert((store, object.path.clone(), object.written.clone())) {
@@ -214,9 +213,7 @@ pub(super) async fn find_files(request: FilesRequest) -> Result<(Found, Vec<Want
         for (part, files) in of {
             let (first, mut known) = (sources.len(), HashSet::new());
             for (file, location) in files.into_iter().zip(&mut of_files) {
-                // What is meant for the others means nothing to local files.
-                let is_local = location.store == StoreKey::Local;
-                let options = if is_local { const { &BTreeMap::new() } } else { &storage_options };
+                let options = options_for(&location.store, true, &storage_options);
                 let store = store_of(location, &mut stores, options)?;
                 let mut found = find_file(file, location.clone(), store, &stores[store]).await?;
                 found
@@ -243,6 +240,15 @@ async fn find_file(file: FileRequest, location: Location, store: usize, of: &Sto
     let Location { path, written, .. } = location;
     let object = Object { path, url, written, size_bytes: file.size_bytes, e_tag: file.e_tag };
     Ok(vec![Source { store, object, relative }])
+}
+
+/// Returns the options of one of several stores: what is meant for the others means nothing to local files.
+fn options_for<'a>(
+    key: &StoreKey,
+    has_remote: bool,
+    options: &'a BTreeMap<String, String>,
+) -> &'a BTreeMap<String, String> {
+    if has_remote && *key == StoreKey::Local { const { &BTreeMap::new() } } else { options }
 }
 
 /// Returns the number of a location's store, which is made if there is none.

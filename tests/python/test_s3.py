@@ -73,6 +73,17 @@ def test_a_list_of_objects_is_read_in_its_order(lake):
     assert ids(ds) == [*range(11 * step, 12 * step), *range(2 * step, 3 * step)]
 
 
+def test_objects_and_local_files_are_read_in_one_list(lake, tmp_path):
+    """What the options say is meant for the store."""
+    data.write_fragments(tmp_path, data.ids_table(50, first=9000), num_fragments=1)
+    remote, local = f"{lake.url}/corpus/train/part-0.parquet", str(tmp_path / "part-0.parquet")
+    for sources in ([remote, local], [local, remote]):
+        ds = fb.load_dataset(sources, split="train", storage_options=lake.storage_options)
+        assert sorted(ids(ds)) == [*range(NUM_ROWS // 12), *range(9000, 9050)]
+    with pytest.raises(fb.SettingError, match="means nothing for local files"):
+        fb.load_dataset(local, split="train", storage_options=lake.storage_options)
+
+
 def test_keys_of_any_letters_are_read(bucket, tmp_path):
     names = ["with space.parquet", "per%20cent.parquet", "ünï-数据.parquet", "a+b=c&d.parquet", "day=1/x.parquet"]
     for number, name in enumerate(names):

@@ -101,6 +101,8 @@ class Stream(Generic[T]):
         # Where the next iteration begins, and where the running one, or the last, stands.
         self._start = self._at = Cursor()
         self._epoch_at = 0
+        # The epoch that was set, until an iteration begins.
+        self._chosen: int | None = None
         # Whether an iterator is to begin there, of which nothing was asked for yet.
         self._is_announced = False
         self._start_holes: list[Hole] = []
@@ -134,7 +136,7 @@ class Stream(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning."""
-        epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
+        self._chosen = epoch = check_count("epoch", epoch, least=0, most=self._passes.most_epoch)
         if epoch != self._epoch:
             self._start = self._at = self._beginning(epoch)
             self._epoch = self._epoch_at = epoch
@@ -195,11 +197,15 @@ class Stream(Generic[T]):
         """Returns the passes of an iteration that begins when the first of them is asked for.
 
         At once where a state is that of the end of its epoch: there is nothing to lose, and a `StatefulDataLoader` goes
-        on to the next epoch by another iterator, without a look at the first one.
+        on to the next epoch by another iterator, without a look at the first one. That epoch is the one that was set,
+        though the state was loaded later.
         """
         self._check_share()
         if self._is_over:
-            return begin()
+            chosen, passes = self._chosen, begin()
+            if chosen is not None and chosen > self._epoch:
+                self.set_epoch(chosen)
+            return passes
         self._is_announced = True
         return _late(begin)
 
@@ -231,7 +237,7 @@ class Stream(Generic[T]):
         start, last = self._start, self._passes.last(self._epoch)
         share = self._native_share(start, first, num_workers) | {"holes": self._start_holes}
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
-        self._is_announced = False
+        self._chosen, self._is_announced = None, False
         self._at = start if mark is None else self._after(start, first, last)
         self._epoch_at = self._epoch
         return self._runs(Run(start, share, last, self._epoch))

@@ -13,6 +13,9 @@ Hole = dict[str, Any]
 _OF_A_HOLE = ("span", "start", "end")
 """What tells one from another."""
 
+_OF_A_STREAM = ("version", "fingerprint", "query", "order")
+"""What the states of all ranks and workers of a stream have in common."""
+
 
 def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Reduces the state of a `torchdata.StatefulDataLoader` to one cursor, valid for any number of workers.
@@ -25,7 +28,7 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
             state of ours comes back as it is.
 
     Raises:
-        StateError: there is no state of ours inside, or not one of every worker.
+        StateError: there is no state of ours inside, or not one of every worker, or some are of another stream.
     """
     try:
         states = list(_states_in(loader_state))
@@ -35,6 +38,9 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
         raise StateError("no Forebay state inside; expected what `StatefulDataLoader.state_dict()` returned")
     for state in states:
         _check(state)
+        if differing := [name for name in _OF_A_STREAM if state.get(name) != states[0].get(name)]:
+            names = ", ".join(differing)
+            raise StateError(f"the states are not of one stream: they differ in {names}; reduce those of each by itself")
     first = min(states, key=lambda state: (state["epoch"], state["position"]))
     marks = [state["worker"] for state in states if "worker" in state]
     if marks:

@@ -212,6 +212,29 @@ def test_a_stateful_loader_that_was_saved_behind_an_epoch_goes_on_with_a_whole_o
     assert batches_of(later) == epochs(0)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stateful_loader_that_was_saved_behind_an_epoch_goes_on_with_the_one_that_is_set(
+    dataset: fb.Dataset, epochs: Expected, num_workers: int
+) -> None:
+    """Without workers the loader loads the state when it is iterated, which is after `set_epoch`."""
+
+    def stateful() -> tuple[TorchStream, StatefulDataLoader]:
+        stream, method = dataset.to_torch(BATCH_SIZE), "fork" if num_workers else None
+        return stream, StatefulDataLoader(
+            stream, batch_size=None, num_workers=num_workers, multiprocessing_context=method
+        )
+
+    stream, first = stateful()
+    stream.set_epoch(1)
+    assert batches_of(first) == epochs(1)
+    later_stream, later = stateful()
+    later.load_state_dict(first.state_dict())
+    for epoch in (2, 3):
+        later_stream.set_epoch(epoch)
+        assert batches_of(later) == epochs(epoch)
+        assert later_stream.epoch == epoch
+
+
 def test_what_is_chosen_in_a_loop_is_for_the_next_one(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
     stream = resumed(dataset, 1)
     loaded = wrap(stream)

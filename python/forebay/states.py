@@ -40,7 +40,7 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
         _check(state)
         if differing := [name for name in _OF_A_STREAM if state.get(name) != states[0].get(name)]:
             names = ", ".join(differing)
-            raise StateError(f"the states are not of one stream: they differ in {names}; reduce those of each by itself")
+            raise StateError(f"the states are not of one stream: they differ in {names}; reduce those of each alone")
     first = min(states, key=lambda state: (state["epoch"], state["position"]))
     marks = [state["worker"] for state in states if "worker" in state]
     if marks:

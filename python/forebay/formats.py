@@ -231,7 +231,7 @@ class FrameFormat:
         """Yields tables of one row."""
         table = self(batch)
         for index in range(len(batch)):
-            yield table.iloc[[index]] if self._library == "pandas" else table.slice(index, 1)
+            yield table.iloc[index : index + 1] if self._library == "pandas" else table.slice(index, 1)
 
     def __repr__(self) -> str:
         return f"with_format({self.library!r})"

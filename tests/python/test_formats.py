@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import data
+import datasets
 import datasets.formatting
 import numpy as np
 import pandas as pd
@@ -438,3 +439,13 @@ def test_a_batch_glimpse_has_the_first_values(ds):
         "  id    Int64  0, 1, 2, …",
         "  text  Utf8   'row 0', 'row 1', 'row 2', …",
     ]
+
+
+def test_rows_of_arrays_come_in_frames(tmp_path: Path) -> None:
+    features = datasets.Features({"id": datasets.Value("int64"), "a": datasets.Array2D(shape=(2, 2), dtype="float32")})
+    arrays = [[[n, 2], [3, 4]] for n in range(5)]
+    datasets.Dataset.from_dict({"id": range(5), "a": arrays}, features=features).to_parquet(tmp_path / "x.parquet")
+    frames = list(fb.load_dataset(tmp_path, split="train").with_format("pandas"))
+    assert [frame.shape for frame in frames] == [(1, 2)] * 5
+    assert [frame["id"].iloc[0] for frame in frames] == list(range(5))
+    assert [np.asarray(frame["a"].iloc[0]).tolist() for frame in frames] == arrays

@@ -11,12 +11,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import dill
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets.distributed import split_dataset_by_node
 from hf_data import NUM_ROWS, collect, open_rows, shown, write_rows
+from huggingface_hub import HfFileSystem
 from rows import ids_of
 from torch.utils.data import DataLoader
 
@@ -539,3 +541,16 @@ def test_images_are_decoded_as_by_datasets(tmp_path: Path) -> None:
     for name in (None, "torch", "numpy"):
         for here, there in zip(ours.with_format(name), theirs.with_format(name), strict=True):
             assert np.array_equal(np.asarray(here["image"]), np.asarray(there["image"]))
+
+
+def test_a_pickle_holds_no_token_of_the_process(rows: fb.Dataset) -> None:
+    """`datasets` pickles its cache of the Hub, which is one for all that the process reads."""
+    cache = HfFileSystem._cache
+    cache["of another dataset"] = "hf_s3cr3t"
+    try:
+        for made in (rows.to_hf(), rows.to_hf().map(lambda row: {"id": row["id"]})):
+            pickled = dill.dumps(made)
+            assert b"hf_s3cr3t" not in pickled
+            assert next(iter(dill.loads(pickled)))["id"] == next(iter(made))["id"]
+    finally:
+        del cache["of another dataset"]

@@ -118,6 +118,11 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         except StopIteration:
             return self.cast(features_of(self))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the cache that `datasets` has of the Hub: our rows need none, and tokens of the process are in it."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if not name.endswith("__hffs_cache")}
+
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next loop: from its first row, or from a state of it that was loaded."""
         if epoch != self.epoch:

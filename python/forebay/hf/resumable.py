@@ -119,7 +119,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             return self.cast(features_of(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the cache that `datasets` has of the Hub: our rows need none, and it holds tokens of the process."""
+        """Leaves out the cache that `datasets` has of the Hub: our rows need none, and it holds tokens."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if not name.endswith("__hffs_cache")}
 

@@ -881,7 +881,7 @@ class Dataset:
         are small, and exact under `shuffle`. Its `len` is known.
 
         Args:
-            split: A name for its `split`.
+            split: A name for its `split`; by default that of the one that was opened.
             num_shards: How many processes can divide it at most; the lanes of the order by default, at least 192.
             memory_limit: Bytes in flight, decoded and ready, of all shares together; one has at least 256 MiB of them.
             num_threads: Threads that decode and gather, in each process; one for each core by default.

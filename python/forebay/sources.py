@@ -146,7 +146,9 @@ def _shown(source: str) -> str:
 
 
 def _with_owner(source: str) -> str:
-    """Returns what to do where a path may be meant for the short name of a dataset of the Hub."""
+    """Returns what to do where a path may be meant for a dataset of the Hub."""
+    if (meant := places.meant_by(source)) is not None:
+        return f"; a dataset of the Hub is named `{meant}`"
     is_name = re.fullmatch(r"\w[\w-]*", source) is not None
     return f"; a dataset of the Hub is named with its owner, as in `owner/{source}`" if is_name else ""
 

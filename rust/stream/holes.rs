@@ -16,7 +16,7 @@ pub(super) struct Holes {
     /// In the order in which they were found; those of the state first.
     found: Vec<Hole>,
     units: HoleUnits,
-    /// Kept rows of each unit.
+    /// Kept rows of each unit, ascending, and none that touch.
     of_unit: BTreeMap<u32, Vec<Range<u32>>>,
     num_rows: u64,
     /// How many rows may be missing; without, none.
@@ -55,30 +55,42 @@ impl Holes {
         }
     }
 
-    /// Adds a hole for what could not be read because of `cause`.
+    /// Adds holes, which have no rows in common, for what could not be read because of `cause`.
     ///
     /// # Errors
     ///
     /// As those of [`Self::allowed`]; [`Error::TooManySkipped`] where this is more than may be.
-    pub(super) fn add(&mut self, hole: impl FnOnce(String) -> Hole, cause: Error) -> Result<()> {
+    pub(super) fn add(&mut self, holes: impl FnOnce(String) -> Vec<Hole>, cause: Error) -> Result<()> {
         let (max_rows, cause) = self.allowed(cause)?;
-        let hole = hole(cause.describe());
-        let num_rows = self.num_rows + self.num_new(&hole);
+        let holes = holes(cause.describe());
+        let num_rows = self.num_rows + holes.iter().map(|hole| self.num_new(hole)).sum::<u64>();
         if num_rows > max_rows {
-            // Not noted: a state of the batches before it would have its rows left out.
+            // Not noted: a state of the batches before them would have their rows left out.
             return Err(Error::TooManySkipped { num_rows, max_rows, source: Box::new(cause) });
         }
-        self.note(hole);
+        holes.into_iter().for_each(|hole| self.note(hole));
         Ok(())
     }
 
-    fn note(&mut self, hole: Hole) {
+    /// Notes a hole, as one with those that it touches, in the place of the first of them.
+    fn note(&mut self, mut hole: Hole) {
         let num_new = self.num_new(&hole);
-        if num_new > 0 {
-            self.num_rows += num_new;
-            self.of_unit.entry(hole.span).or_default().push(hole.start..hole.end);
-            self.found.push(hole);
+        if num_new == 0 {
+            return;
         }
+        self.num_rows += num_new;
+        let known = self.of_unit.entry(hole.span).or_default();
+        let first = known.partition_point(|rows| rows.end < hole.start);
+        let touched = first..known.partition_point(|rows| rows.start <= hole.end);
+        let mut place = None;
+        if let Some((first, last)) = known[touched.clone()].first().zip(known[touched.clone()].last()) {
+            (hole.start, hole.end) = (hole.start.min(first.start), hole.end.max(last.end));
+            let is_part = |other: &Hole| other.span == hole.span && other.start >= hole.start && other.end <= hole.end;
+            place = self.found.iter().position(is_part);
+            self.found.retain(|other| !is_part(other));
+        }
+        known.splice(touched, std::iter::once(hole.start..hole.end));
+        self.found.insert(place.unwrap_or(self.found.len()), hole);
     }
 
     /// Returns how many rows of a hole are not known to be missing. A part that several blocks wanted at once fails for each of
@@ -102,7 +114,8 @@ impl Holes {
             let (unit, first) = self.units.place(row.piece.span);
             let Some(missing) = self.of_unit.get(&unit) else { return true };
             let number = first + plan.piece(row.piece).kept.start + row.row;
-            !missing.iter().any(|missing| missing.contains(&number))
+            let place = missing.partition_point(|rows| rows.end <= number);
+            !missing.get(place).is_some_and(|rows| rows.contains(&number))
         });
     }
 }
@@ -138,7 +151,7 @@ mod tests {
     fn rows_are_counted_once_and_dropped() {
         let mut holes = Holes::new(vec![hole(1, 10..20)], Some(100), HoleUnits::default());
         for rows in [10..20, 12..15, 40..50] {
-            holes.add(|_| hole(1, rows), damaged()).unwrap();
+            holes.add(|_| vec![hole(1, rows)], damaged()).unwrap();
         }
         assert_eq!(holes.num_rows(), 20);
         assert_eq!(holes.found().len(), 2);
@@ -155,7 +168,7 @@ mod tests {
         let spans = [(0, 50), (1, 30), (1, 30), (1, 40)];
         let spans = spans.map(|(row_group, num_kept)| Span { row_group, start: 0, end: num_kept, num_kept });
         let mut holes = Holes::new(vec![hole(1, 20..70)], Some(100), HoleUnits::row_groups(&spans));
-        holes.add(|_| hole(1, 60..100), damaged()).unwrap();
+        holes.add(|_| vec![hole(1, 60..100)], damaged()).unwrap();
         assert_eq!(holes.num_rows(), 80);
         let plan = EpochPlan::new(Arc::new(spans), Order::Sequential, 0);
         let row = |span, row| RowRef { piece: PieceId { lane: 0, span }, row };
@@ -166,10 +179,21 @@ mod tests {
     }
 
     #[test]
+    fn holes_that_touch_are_one_in_the_place_of_the_first() {
+        let mut holes =
+            Holes::new(vec![hole(1, 10..20), hole(2, 0..5), hole(1, 30..40)], Some(100), HoleUnits::default());
+        holes.add(|_| vec![hole(1, 25..30), hole(1, 50..60)], damaged()).unwrap();
+        holes.add(|_| vec![hole(1, 15..26)], damaged()).unwrap();
+        let found = holes.found().iter().map(|hole| (hole.span, hole.start..hole.end));
+        assert_eq!(found.collect::<Vec<_>>(), [(1, 10..40), (2, 0..5), (1, 50..60)]);
+        assert_eq!(holes.num_rows(), 45);
+    }
+
+    #[test]
     fn more_than_may_be_missing_is_an_error_that_says_why() {
         let mut holes = Holes::new(Vec::new(), Some(10), HoleUnits::default());
-        holes.add(|_| hole(0, 0..10), damaged()).unwrap();
-        let error = holes.add(|_| hole(0, 10..11), damaged()).unwrap_err();
+        holes.add(|_| vec![hole(0, 0..10)], damaged()).unwrap();
+        let error = holes.add(|_| vec![hole(0, 10..11)], damaged()).unwrap_err();
         assert!(matches!(error, Error::TooManySkipped { num_rows: 11, max_rows: 10, .. }), "{error}");
         assert!(error.describe().contains("it is damaged"), "{}", error.describe());
         assert_eq!((holes.num_rows(), holes.found().len()), (10, 1));
@@ -179,8 +203,8 @@ mod tests {
     fn what_is_not_the_objects_fault_is_no_hole() {
         let mut holes = Holes::new(Vec::new(), Some(10), HoleUnits::default());
         let error = Error::Closed { reason: "it was closed" };
-        assert!(matches!(holes.add(|_| hole(0, 0..1), error), Err(Error::Closed { .. })));
-        assert!(Holes::default().add(|_| hole(0, 0..1), damaged()).is_err());
+        assert!(matches!(holes.add(|_| vec![hole(0, 0..1)], error), Err(Error::Closed { .. })));
+        assert!(Holes::default().add(|_| vec![hole(0, 0..1)], damaged()).is_err());
         assert_eq!(holes.num_rows(), 0);
     }
 }

@@ -319,7 +319,8 @@ impl Scheduler {
         self.arrived(key, held);
     }
 
-    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet.
+    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet. Of a
+    /// damaged part of a block, those of the block alone: others were there, or may be when they are read.
     ///
     /// # Errors
     ///
@@ -328,10 +329,10 @@ impl Scheduler {
     pub(super) fn lost(
         &mut self,
         key: PieceKey,
-        hole: impl FnOnce(&Range<u32>, String) -> Hole,
+        hole: impl Fn(&Range<u32>, String) -> Hole,
         cause: Error,
     ) -> Result<(), Error> {
-        let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
+        let Some(resident) = self.residents.get(&key) else { return Ok(()) };
         let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
         let added = if first_needed >= self.end {
             Ok(())
@@ -339,9 +340,13 @@ impl Scheduler {
             // The row has a position of its own, where it is read again.
             self.holes.allowed(cause).map(drop)
         } else {
-            let rows = self.plan.numbers(key.piece, &resident.part.kept);
-            self.holes.add(|cause| hole(&rows, cause), cause)
+            // What does not come from a store is not asked for again and again.
+            let is_of_block = key.block > 0 && matches!(resident.stage, Stage::Decoding);
+            let rows = if is_of_block { self.waited_for(key, resident) } else { vec![resident.part.kept.clone()] };
+            let hole = |rows: &Range<u32>, cause: &str| hole(&self.plan.numbers(key.piece, rows), cause.to_owned());
+            self.holes.add(|cause| rows.iter().map(|rows| hole(rows, &cause)).collect(), cause)
         };
+        let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
         self.num_under_way -= 1;
         if matches!(resident.stage, Stage::Decoding) {
             self.num_decoding -= 1;
@@ -351,6 +356,23 @@ impl Scheduler {
         resident.is_lost = true;
         self.arrived(key, Held::default());
         added.inspect_err(|_| self.end_before(first_needed))
+    }
+
+    /// Returns the kept rows of a part for which batches wait.
+    fn waited_for(&self, key: PieceKey, resident: &Resident) -> Vec<Range<u32>> {
+        let mut due = Vec::new();
+        for &number in &resident.waiting {
+            let Some(PlannedBatch { pieces, progress: Progress::Planned { rows, .. }, .. }) =
+                self.batches.get(index_of(number, self.num_delivered))
+            else {
+                continue;
+            };
+            let first = resident.part.kept.start;
+            rows.for_each(|(place, row)| due.extend((pieces[place as usize] == key).then_some(first + row)));
+        }
+        due.sort_unstable();
+        due.dedup();
+        due.chunk_by(|one, next| one + 1 == *next).map(|run| run[0]..run[run.len() - 1] + 1).collect()
     }
 
     /// Reports that a batch cannot be gathered, or nothing made of it: the delivery ends before it. Returns whether it did

@@ -364,7 +364,20 @@ def test_the_info_tells_the_split_and_its_rows_where_they_are_known(rows: fb.Dat
     info = rows.to_hf(split="validation")
     assert (str(info.split), info.info.splits["validation"].num_examples) == ("validation", NUM_ROWS)
     assert rows.filter("score > 4").to_hf(split="train").info.splits is None
-    assert rows.to_hf().split is None
+
+
+def test_the_split_is_that_which_was_opened_where_it_is_one(rows: fb.Dataset, paths: list[str], tmp_path: Path) -> None:
+    ours, theirs = rows.to_hf(), streamed(paths)
+    assert (ours.split, ours.map(double).split) == (theirs.split, theirs.map(double).split)
+    assert isinstance(ours.split, datasets.NamedSplit)
+    assert ours.info.splits["train"].num_examples == NUM_ROWS
+    taken = rows.filter("score > 4").select_columns(["id"]).shuffle(1).to_hf()
+    assert (str(taken.split), taken.info.splits) == ("train", None)
+    assert fb.from_hf(theirs).to_hf().split == theirs.split
+    for name in ("train", "test"):
+        pq.write_table(pa.table({"id": [1, 2]}), tmp_path / f"{name}.parquet")
+    both = fb.load_dataset(tmp_path, split="train+test").to_hf()
+    assert (both.split, both.info.splits, len(both)) == (None, None, 4)
 
 
 def test_splits_become_a_dict_of_splits(paths: list[str]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import dill
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hf_data import shown, write_rows
+from hub import TOKEN, Hub
+from hub_data import ids_file
 from torch.utils.data import DataLoader
 
 import forebay as fb
@@ -228,3 +233,30 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.M
         fb.VersionError, match=r"`to_hf` needs the package `datasets`.*pip install 'datasets>=5.0,<5.3'"
     ):
         versions.import_datasets("`to_hf`")
+
+
+def test_a_pickle_holds_the_token_that_was_passed_where_it_holds_other_secrets(
+    served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.point(monkeypatch, tmp_path)
+    served.create("org/private", {"train.parquet": ids_file(0, 3)}, private=True)
+    with fb.hf.enable():
+        ours = datasets.load_dataset("org/private", split="train", streaming=True, token=TOKEN)
+    assert is_ours(ours)
+    steps = (ours, ours.take(2), ours.map(lambda row: row).shuffle(1), ours.with_format("numpy"))
+    assert [TOKEN.encode() in dill.dumps(made) for made in steps] == [False] * len(steps)
+    with fb.unpickle_with({"hf_token": TOKEN}):
+        assert list(pickle.loads(pickle.dumps(ours))) == list(ours)
+    with fb.pickle_with_secrets():
+        payload = pickle.dumps(ours)
+    for again in (pickle.loads(payload), copy.deepcopy(ours)):
+        assert again._token_per_repo_id == {"org/private": TOKEN}
+        assert list(again) == list(ours)
+
+
+def test_that_nobody_is_meant_is_pickled(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.point(monkeypatch, tmp_path)
+    served.create("org/public", {"train.parquet": ids_file(0, 3)})
+    with fb.hf.enable():
+        ours = datasets.load_dataset("org/public", split="train", streaming=True, token=False)
+    assert pickle.loads(pickle.dumps(ours))._token_per_repo_id == {"org/public": False}

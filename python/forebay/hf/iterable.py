@@ -15,7 +15,7 @@ from forebay.exceptions import SettingError
 from forebay.formats import FrameFormat, TensorFormat
 from forebay.hf.examples import ForebayExamplesIterable, PythonRows, Source, sharing
 from forebay.hf.parts import DEFAULT_NUM_SHARDS, Part
-from forebay.hf.resumable import BY_ROWS, ResumableDataset
+from forebay.hf.resumable import BY_ROWS, ResumableDataset, Tokens
 from forebay.hf.tensors import TorchRows
 from forebay.options import MOST_COUNT, check_count
 from forebay.trainers import is_dividing
@@ -211,7 +211,10 @@ def _counting(dataset: Any, counted: ForebayExamplesIterable) -> Any:
 def adopt(dataset: Any) -> Any:
     """Makes a dataset of `datasets` one of ours, if it has nothing but rows of ours."""
     rows = dataset._ex_iterable
-    return _counting(dataset, rows) if isinstance(rows, ForebayExamplesIterable) else dataset
+    if not isinstance(rows, ForebayExamplesIterable):
+        return dataset
+    dataset._token_per_repo_id = Tokens(dataset._token_per_repo_id)
+    return _counting(dataset, rows)
 
 
 def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_shards: int | None = None) -> Any:
@@ -221,18 +224,28 @@ def make(dataset: Dataset, read: ReadOptions, *, split: str | None = None, num_s
     rows = ForebayExamplesIterable(Source(dataset, read), features, part)
     info = datasets.DatasetInfo(features=features)
     num_rows = dataset._native.num_rows_known
-    if split is not None and num_rows is not None:
+    named = _own_split(dataset) if split is None else _named_split(split)
+    if named is not None and num_rows is not None:
         info.splits = datasets.splits.SplitDict()
-        info.splits.add(datasets.SplitInfo(split, num_examples=num_rows))
-    made = adopt(IterableDataset(rows, info=info, split=_named_split(split)))
+        info.splits.add(datasets.SplitInfo(str(named), num_examples=num_rows))
+    made = adopt(IterableDataset(rows, info=info, split=named))
     return made if dataset._format is None else made.with_format(_format_name(dataset._format))
 
 
-def _named_split(split: str | None) -> Any:
+def _named_split(split: str) -> Any:
     try:
-        return None if split is None else datasets.NamedSplit(split)
+        return datasets.NamedSplit(split)
     except ValueError as error:
         raise SettingError(f"split: {error}") from error
+
+
+def _own_split(dataset: Dataset) -> Any:
+    """Returns the split that a dataset was opened as; None of several, and of names that `datasets` has not."""
+    names = {name for name, _ in dataset._native.parts}
+    try:
+        return datasets.NamedSplit(names.pop()) if len(names) == 1 else None
+    except ValueError:
+        return None
 
 
 def _num_shards(dataset: Dataset) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
 from forebay.passes import MOST_EPOCH
+from forebay.secrets import are_pickled
 from forebay.trainers import is_dividing
 
 import_datasets("this module")
@@ -188,6 +189,18 @@ def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size:
             f"this state is of a loop over {batches[before]}, not over {batches[batch_size]}, and `datasets` needs the "
             "same to go on; or read by `ds.batches()`, whose states know no batch size"
         )
+
+
+class Tokens(dict[str, Any]):
+    """The tokens of repositories that `datasets` decodes with; a pickle has them where it has other secrets."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Others say that nobody, or who is logged in, is meant.
+        kept = {name: token for name, token in self.items() if are_pickled() or not isinstance(token, str)}
+        return Tokens, (kept,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokens:
+        return Tokens(self)
 
 
 def resumable(dataset: Any) -> Any:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from forebay._lib import __version__
-from forebay.exceptions import DataError, HubUnreachableError, StoreError, StoreTimeoutError, StoreWarning
+from forebay.exceptions import (
+    AccessDeniedError,
+    DataError,
+    DatasetNotFoundError,
+    HubUnreachableError,
+    StoreError,
+    StoreTimeoutError,
+    StoreWarning,
+)
 from forebay.hub.errors import refused
 
 if TYPE_CHECKING:
@@ -123,10 +131,11 @@ class Client:
                 self.was_reached |= failure.has_connected
                 silence = self._most_silence
                 if failure.is_unreachable or time.monotonic() + pause > started + silence:
-                    where = self.settings.endpoint
+                    proxy = self.route.proxy_url
+                    where = f"`{self.settings.endpoint}`{f' by `proxy_url`, `{proxy}`' if proxy else ''}"
                     hint = "" if failure.is_unreachable or self.silence <= silence else _ASK_LONGER
                     raise HubUnreachableError(
-                        f"`{what}`: cannot reach the Hub at `{where}`: {said}{hint}"
+                        f"`{what}`: cannot reach the Hub at {where}: {said}{hint}"
                     ) from failure.__cause__
             else:
                 self.was_reached = True
@@ -179,6 +188,7 @@ class Client:
 
         Raises:
             StoreError: an answer is no list, or a page is followed by one that came before.
+            AccessDeniedError: a page is elsewhere, where the token is not sent, and not for everybody.
         """
         url: str | None = path
         seen = set()
@@ -186,12 +196,24 @@ class Client:
             if url in seen:
                 raise StoreError(f"the Hub's list at `{url}` has no end: its pages lead back to it")
             seen.add(url)
-            answer = self.get(url, what)
+            answer = self._page(url, what)
             items = answer.json()
             if not isinstance(items, list):
                 raise StoreError(f"the Hub answered `{answer.url}` with {type(items).__name__}, not with a list")
             yield from items
             url = _next_of(", ".join(answer.headers.get_all("Link") or ()))
+
+    def _page(self, url: str, what: str) -> Answer:
+        try:
+            return self.get(url, what)
+        except DatasetNotFoundError:
+            where, endpoint = urlsplit(url), self.settings.endpoint
+            if not where.netloc or _origin(url) == _origin(endpoint):
+                raise
+            raise AccessDeniedError(
+                f"`{what}`: its list goes on at `{where.scheme}://{where.netloc}`, which gets no token, as the Hub is "
+                f"at `{endpoint}`; is `HF_ENDPOINT` what the Hub calls itself?"
+            ) from None
 
 
 def _next_of(links: str) -> str | None:

@@ -39,6 +39,11 @@ def refused(error: Refusal, what: str, settings: Settings, revision: str | None 
         return NotFoundError(f"`{what}`: no such file or folder on the Hub: {said}")
     if "credential" in said.lower():
         return AccessDeniedError(f"`{what}`: the Hub does not know the token; log in again, or pass another `token`")
+    if error.status == 403 and error.headers.get("X-Error-Message"):
+        # Such as that it is disabled, or that the token lacks a permission.
+        return as_datasets(DatasetNotFoundError)(
+            f"dataset `{what}` cannot be accessed on the Hub at {settings.endpoint}: {said}"
+        )
     if error.status in (401, 403, 404):
         hint = "; if it is private, log in or pass `token`" if anonymous else "; the token may not see it"
         return as_datasets(DatasetNotFoundError)(

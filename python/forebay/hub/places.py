@@ -26,6 +26,11 @@ _URL = re.compile(
     r"datasets/(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+)/(?P<path>.+)", re.DOTALL
 )
 _URL_IN_BUCKET = re.compile(r"buckets/(?P<id>[^/]+/[^/]+)/resolve/(?P<path>.+)", re.DOTALL)
+_PAGE = re.compile(
+    r"datasets/(?P<id>[^/?#]+/[^/?#]+)(?:/|/viewer[^?#]*|/(?:tree|blob)/(?P<revision>[^/?#]+)(?:/(?P<path>[^?#]*))?)?"
+    r"(?:[?#].*)?",
+    re.DOTALL,
+)
 _SPECIAL = re.compile(r"(refs/(?:convert|pr)/[^/]+)(?:/(.*))?", re.DOTALL)
 
 
@@ -73,9 +78,7 @@ def parse(source: str) -> Place | None:
     if source.startswith("buckets/") and source.count("/") >= 2 and local(source) is None:
         return _of_uri(f"hf://{source}")
     name, at, revision = source.partition("@")
-    if not _NAME.fullmatch(name) or ".." in name or local(source) is not None:
-        return None
-    if name.rsplit(".", 1)[-1] in ("parquet", "forebay"):
+    if not _is_name(name) or local(source) is not None:
         return None
     return _with_revision(Place("datasets", name), unquote(revision)) if at else Place("datasets", name)
 
@@ -84,12 +87,16 @@ def of_url(url: str, endpoint: str) -> Place | None:
     """Returns the place that a URL of the Hub at `endpoint` resolves; `None` for any other text.
 
     It is of a file, or a pattern of them, and is read as what it names, with the user's token, as `datasets` does.
+
+    Raises:
+        SettingError: it is of a page, as a browser shows a dataset.
     """
     if not url.startswith(f"{endpoint}/"):
         return None
     rest = url.removeprefix(f"{endpoint}/")
     found = _URL.fullmatch(rest) or _URL_IN_BUCKET.fullmatch(rest)
     if found is None or not _NAME.fullmatch(found["id"]):
+        _refuse_page(url, rest)
         return None
     path = found["path"]
     if not re.search(r"[*[]", path):
@@ -97,6 +104,26 @@ def of_url(url: str, endpoint: str) -> Place | None:
     if found.re is _URL:
         return Place("datasets", found["id"], unquote(found["revision"]), path)
     return Place("buckets", found["id"], path=path)
+
+
+def _refuse_page(url: str, rest: str) -> None:
+    page = _PAGE.fullmatch(rest)
+    if page is None or not _is_name(page["id"]):
+        return
+    revision = None if page["revision"] == DEFAULT_REVISION else page["revision"]
+    place = Place("datasets", page["id"], revision, unquote(page["path"] or "").strip("/"))
+    meant = place if place.path else str(place).removeprefix("hf://datasets/")
+    raise SettingError(f"path: `{url}` is a page of the Hub, not a file; write `{meant}`")
+
+
+def meant_by(path: str) -> str | None:
+    """Returns the dataset of the Hub that a path may be meant for; None for one, and for what is none."""
+    name = path.removeprefix("datasets/").rstrip("/")
+    return name if name != path and _is_name(name) and local(name) is None else None
+
+
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None and ".." not in text and not text.endswith((".parquet", ".forebay"))
 
 
 def local(path: str) -> Path | None:

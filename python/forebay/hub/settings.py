@@ -88,13 +88,15 @@ def _token(token: str | bool | None, home: Path) -> str | None:
         return found
     named = _variable("HF_TOKEN_PATH")
     path = _path(named) if named else home / "token"
+    # The path itself is not shown where it is the value of the variable, which is called a token.
+    where = f"`{path}` (`HF_TOKEN_PATH`)" if named else f"`{path}`"
     try:
         saved = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read `{path}`, where a login at the Hub is kept: {error}; log in again") from error
+        raise SettingError(f"cannot read {where}, where a login at the Hub is kept: {error}; log in again") from error
     if token is True and not saved:
         raise AccessDeniedError(
-            f"token: True is the token of a login, and there is none in `HF_TOKEN` or `{path}`; log in "
+            f"token: True is the token of a login, and there is none in `HF_TOKEN` or {where}; log in "
             "(`hf auth login`), or pass the token itself"
         )
     return saved or None

@@ -202,10 +202,9 @@ class Stream(Generic[T]):
         """
         self._check_share()
         if self._is_over:
-            chosen, passes = self._chosen, begin()
-            if chosen is not None and chosen > self._epoch:
-                self.set_epoch(chosen)
-            return passes
+            if self._chosen is None or self._chosen <= self._epoch:
+                return begin()
+            self.set_epoch(self._chosen)
         self._is_announced = True
         return _late(begin)
 

@@ -466,6 +466,74 @@ def test_persistent_workers_go_on_from_a_state_once(rows: fb.Dataset) -> None:
     assert [batch["id"].tolist() for batch in second] == whole
 
 
+BEHIND_AN_EPOCH = {
+    "its last batch": False,
+    "its end": True,
+}
+"""Where a loader is saved: whether it was asked for another batch, of which there was none."""
+
+
+@pytest.mark.parametrize("is_asked_for_more", BEHIND_AN_EPOCH.values(), ids=BEHIND_AN_EPOCH)
+@pytest.mark.parametrize("step", ["rows", "mapped", "mapped in batches"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_that_was_saved_behind_an_epoch_goes_on_with_the_one_that_is_set(
+    rows: fb.Dataset, num_workers: int, step: str, is_asked_for_more: bool
+) -> None:
+    """The loader loads the state when it is iterated, with workers in these: behind `set_epoch`."""
+
+    def loader() -> StatefulDataLoader:
+        ds = STEPS[step](rows.filter("id < 64").shuffle(2).to_hf().select_columns("id"))
+        return StatefulDataLoader(ds, batch_size=8, num_workers=num_workers, multiprocessing_context=method)
+
+    def batches(loader: StatefulDataLoader) -> list[list[int]]:
+        return [batch["id"].tolist() for batch in loader]
+
+    method = "fork" if num_workers else None
+    uninterrupted, epochs = loader(), []
+    for epoch in range(4):
+        uninterrupted.dataset.set_epoch(epoch)
+        epochs.append(batches(uninterrupted))
+    first = loader()
+    first.dataset.set_epoch(1)
+    taken = iter(first)
+    assert [next(taken)["id"].tolist() for _ in epochs[1]] == epochs[1]
+    if is_asked_for_more:
+        assert next(taken, None) is None
+    state = first.state_dict()
+    later = loader()
+    later.load_state_dict(state)
+    for epoch in (2, 3):
+        later.dataset.set_epoch(epoch)
+        assert batches(later) == epochs[epoch]
+        assert later.dataset.epoch == epoch
+    assert epochs[1] != epochs[2] != epochs[3], "the check is one"
+    # Going back to a state needs no epoch that is set: the last one that was is done.
+    later.load_state_dict(state)
+    assert is_asked_for_more or batches(later) == []
+    assert batches(later) == epochs[1]
+
+
+@pytest.mark.parametrize("step", ["rows", "mapped"])
+def test_a_state_goes_before_an_epoch_that_was_set_unless_nothing_is_left_of_it(rows: fb.Dataset, step: str) -> None:
+    def made(epoch: int) -> Any:
+        ds = STEPS[step](ORDERS["shuffled"](rows).to_hf())
+        ds.set_epoch(epoch)
+        return ds
+
+    first = made(1)
+    whole, over = stopped(first, len(first))
+    _, state = stopped(made(1), 30)
+    for epoch in (0, 1, 2):
+        assert ids(loaded(made(epoch), state)) == whole[30:]
+    for epoch in (0, 1):
+        assert ids(loaded(made(epoch), over)) == []
+    ds = loaded(made(2), over)
+    assert ids(ds) == ids(made(2))
+    assert ds.epoch == 2
+    # That which was set before the last loop is nothing to a state that is loaded later.
+    assert ids(loaded(ds, over)) == []
+
+
 def test_persistent_workers_deliver_the_epochs_that_are_set(rows: fb.Dataset) -> None:
     ordered = ORDERS["shuffled"](rows).select_columns("id")
     ds = ordered.to_hf()

@@ -235,6 +235,22 @@ def test_a_stateful_loader_that_was_saved_behind_an_epoch_goes_on_with_the_one_t
         assert later_stream.epoch == epoch
 
 
+def test_nor_is_an_epoch_left_out_that_is_set_behind_the_last_batch_of_another(
+    dataset: fb.Dataset, epochs: Expected
+) -> None:
+    """The loader does not know yet that there is no more, and begins with what is left."""
+    stream = dataset.to_torch(BATCH_SIZE)
+    first = StatefulDataLoader(stream, batch_size=None)
+    taken = iter(first)
+    assert [next(taken)["id"].tolist() for _ in epochs(0)] == epochs(0)
+    later_stream = dataset.to_torch(BATCH_SIZE)
+    later = StatefulDataLoader(later_stream, batch_size=None)
+    later.load_state_dict(first.state_dict())
+    for epoch in (1, 2):
+        later_stream.set_epoch(epoch)
+        assert batches_of(later) == epochs(epoch)
+
+
 def test_what_is_chosen_in_a_loop_is_for_the_next_one(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:
     stream = resumed(dataset, 1)
     loaded = wrap(stream)

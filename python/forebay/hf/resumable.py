@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from forebay.trainers import is_dividing
 import_datasets("this module")
 
 import datasets  # noqa: E402 - once its version is known
+from datasets.iterable_dataset import _maybe_share_with_torch_persistent_workers  # noqa: E402 - as above
 
 from forebay.hf.examples import ROW, SHARE, TYPE, sharing  # noqa: E402 - as above
 from forebay.hf.exports import export, features_of, num_rows_of  # noqa: E402 - as above
@@ -29,6 +31,11 @@ BY_ROWS = 0
 
 OF_ROWS = {SHARE, ROW, "type"}
 """What a state says of our rows."""
+
+NO_EPOCH = -1
+
+IS_OVER = "is_over"
+"""What a state says that was saved behind the last row of its epoch, and no other."""
 
 
 def _step(name: str) -> Callable[..., Any]:
@@ -47,6 +54,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
 
     _state_dict: dict[str, Any]
     _starting_state_dict: dict[str, Any] | None
+    _set_epoch: Any = None
+    """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, in memory that workers share."""
 
     to_csv = export("to_csv")
     to_dict = export("to_dict")
@@ -81,27 +90,52 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             return resumable(super().shard(num_shards, index, contiguous))
 
     def __iter__(self) -> Iterator[Any]:
-        return self._from_state(super().__iter__(), BY_ROWS)
+        return self._from_state(super().__iter__, BY_ROWS)
 
     def iter(self, batch_size: int | None, drop_last_batch: bool = False) -> Iterator[Any]:
         """Yields batches, in the dataset's format; of tables, None has one of all rows."""
-        return self._from_state(super().iter(batch_size, drop_last_batch), batch_size)
+        return self._from_state(functools.partial(super().iter, batch_size, drop_last_batch), batch_size)
 
-    def _from_state(self, items: Iterator[Any], batch_size: int | None) -> Iterator[Any]:
+    def _from_state(self, items: Callable[[], Iterator[Any]], batch_size: int | None) -> Iterator[Any]:
         """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
-        if self._starting_state_dict is None:
+        state = self._starting_state_dict
+        if state is not None and state.get(IS_OVER):
+            # At once: a `StatefulDataLoader` goes on to the next epoch by another iterator, without a look at this one.
+            rest = list(items())
+            self._state_dict, self._starting_state_dict = state, None
+            return iter(rest)
+        if state is None:
             # Until the first item, the state is not any more that of the loop before.
             self._prepare_ex_iterable_for_iteration(batch_size)
         return self._forgetting(items)
 
-    def _forgetting(self, items: Iterator[Any]) -> Iterator[Any]:
-        state: dict[str, Any] | None = None
-        for item in items:
-            # That of this loop, even where `set_epoch` has made one for the next meanwhile.
-            state = self._state_dict if state is None else state
+    def _forgetting(self, items: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        is_rest, state = self._starting_state_dict is not None, None
+        for item in items():
+            if state is None:
+                # That of this loop, even where `set_epoch` makes one for the next meanwhile.
+                state = self._state_dict
+                self._note_set_epoch(NO_EPOCH)
             self._state_dict, self._starting_state_dict = state, None
             yield item
         self._starting_state_dict = None
+        if state is not None:
+            state[IS_OVER] = True
+        elif is_rest and not _is_worker() and (epoch := self._later_epoch(self.epoch)) is not None:
+            # The state was loaded later than that was set, and nothing was left of its own epoch.
+            self.set_epoch(epoch)
+            yield from self._forgetting(items)
+
+    def _note_set_epoch(self, epoch: int) -> None:
+        if self._set_epoch is None:
+            self._set_epoch = _maybe_share_with_torch_persistent_workers(epoch)
+        else:
+            self._set_epoch += epoch - self._set_epoch
+
+    def _later_epoch(self, epoch: int) -> int | None:
+        """Returns the epoch that was set, if it is later than `epoch` and no loop has begun since."""
+        later = NO_EPOCH if self._set_epoch is None else int(self._set_epoch)
+        return later if later > epoch else None
 
     def _push_parquet_shards_to_hub(self, **settings: Any) -> Any:
         """Writes files, which are as many as the shards by default, but no more than there are rows."""
@@ -129,6 +163,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if epoch != self.epoch:
             self._starting_state_dict = None
         super().set_epoch(epoch)
+        self._note_set_epoch(epoch)
         self._prepare_ex_iterable_for_iteration()
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,6 +174,9 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Has the next loop go on from `state_dict`, in its epoch.
 
+        Where that is over, the loop has no rows, or is one over a later epoch that was set before, as trainers do. In the
+        workers of a loader, of which some may be done with an epoch and others not, that goes before any state.
+
         Raises:
             StateError: it is none; in that loop, when it is of other rows, steps or order, or of another share of them.
         """
@@ -146,6 +184,9 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         epoch, parts = (said.get("epoch"), said.get("examples_iterable")) if isinstance(said, Mapping) else (None, None)
         if type(epoch) is not int or not 0 <= epoch <= MOST_EPOCH or not isinstance(parts, Mapping):
             raise StateError(f"not a state of `to_hf`: expected `examples_iterable` and an `epoch`, got {state_dict!r}")
+        if self._later_epoch(epoch) is not None and (state_dict.get(IS_OVER) or _is_worker()):
+            self._starting_state_dict = None
+            return
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
         super().set_epoch(epoch)
 
@@ -167,6 +208,12 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         self._state_dict["examples_iterable"] = prepared._state_dict
         self._state_dict["batch_size"] = size
         return prepared
+
+
+def _is_worker() -> bool:
+    """Tells whether this process is a `DataLoader`'s worker."""
+    torch: Any = sys.modules.get("torch.utils.data")
+    return torch is not None and torch.get_worker_info() is not None
 
 
 def _check_parts(state: Any, loaded: Any) -> None:

@@ -55,7 +55,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     _state_dict: dict[str, Any]
     _starting_state_dict: dict[str, Any] | None
     _set_epoch: Any = None
-    """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, in memory that workers share."""
+    """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, in memory of workers, too."""
 
     to_csv = export("to_csv")
     to_dict = export("to_dict")
@@ -174,8 +174,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Has the next loop go on from `state_dict`, in its epoch.
 
-        Where that is over, the loop has no rows, or is one over a later epoch that was set before, as trainers do. In the
-        workers of a loader, of which some may be done with an epoch and others not, that goes before any state.
+        Where that is over, the loop has no rows, or is one over a later epoch that was set before, as trainers do. In
+        the workers of a loader, of which some may be done and others not, that goes before any state.
 
         Raises:
             StateError: it is none; in that loop, when it is of other rows, steps or order, or of another share of them.

@@ -212,7 +212,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Refuses pages that the `parquet` crate would take more memory for than they claim: those that unpack to more, and
-    /// lengths of texts that are more than these.
+    /// lengths of texts that are more than these, or that lead behind the page, where some are passed over.
     ///
     /// # Errors
     ///
@@ -227,11 +227,24 @@ impl<'a> Claims<'a> {
         }
         let (mut scratch, mut longest_repeated) = (Scratch::default(), 0);
         for (_, fields, stored) in self.data_pages() {
-            let Some(lengths) = fields.lengths() else { continue };
+            let lengths = fields.lengths();
+            let is_text = self.is_in_part && fields.is_plain() && self.column.column_type() == PhysicalType::BYTE_ARRAY;
+            if lengths.is_none() && !is_text {
+                continue;
+            }
             let num_values = fields.num_values().unwrap_or(0);
             // Whether it unpacks is for the decoder to say.
             let opened = open(self.column, &mut scratch, &fields, stored, fields.unpacked_bytes().unwrap_or(0));
-            let Some((_, values)) = opened.filter(|(_, values)| !values.is_empty()) else { continue };
+            let Some((levels, values)) = opened.filter(|(_, values)| !values.is_empty()) else { continue };
+            let Some(lengths) = lengths else {
+                // How many levels there are is looked at apart.
+                let (max, is_old) = (highest_levels(self.column)[1], fields.are_levels_old()[1]);
+                let num_texts = count_levels(levels[1], is_old, num_values, max, max).unwrap_or(0);
+                if !are_within(values, num_texts) {
+                    return Err("a text claims more bytes than its page has".to_owned());
+                }
+                continue;
+            };
             let (first, rest) = delta::longest(values, num_values)?;
             if lengths == Lengths::OfPrefixesAndTexts {
                 let (second, _) = delta::longest(rest, num_values)?;
@@ -421,6 +434,16 @@ fn count_levels(bytes: &[u8], are_old: bool, num_levels: usize, max: i16, wanted
         (_, false) => Hybrid::new(0, width)?,
     };
     levels::count(bytes, stored, num_levels, max.unsigned_abs().into(), wanted.unsigned_abs().into())
+}
+
+/// Returns whether so many texts, each behind its length, lie within `values`.
+fn are_within(values: &[u8], num_texts: usize) -> bool {
+    let mut rest = Some(values);
+    for _ in 0..num_texts {
+        let Some((len, texts)) = rest.and_then(<[u8]>::split_first_chunk) else { break };
+        rest = texts.get(u32::from_le_bytes(*len) as usize..);
+    }
+    rest.is_some()
 }
 
 /// Adds the texts of a data page that are stored elsewhere: in a dictionary whose texts have `lengths`, or before.

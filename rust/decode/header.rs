@@ -200,6 +200,11 @@ impl Fields {
         matches!(self.encoding(), Some(PLAIN_DICTIONARY | RLE_DICTIONARY))
     }
 
+    /// Returns whether a data page's values are stored one after another.
+    pub(super) fn is_plain(&self) -> bool {
+        self.encoding() == Some(PLAIN)
+    }
+
     /// Returns whether a data page's values are stored byte by byte: the first bytes of all, then the second ones.
     pub(super) fn is_split_by_bytes(&self) -> bool {
         self.encoding() == Some(BYTE_STREAM_SPLIT)

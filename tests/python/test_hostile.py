@@ -509,3 +509,22 @@ def test_a_row_of_one_text_many_times_is_read_where_there_is_memory(of_dictionar
     batches = [pa.record_batch(batch) for batch in ds.batches(100, memory_limit=4 * MEMORY_LIMIT)]
     lengths = [[len(text["x"]) for text in row] for batch in batches for row in batch["n"].to_pylist()]
     assert lengths == [[0]] * 999 + [[MIB] * 40]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_text_that_claims_to_end_behind_its_page_is_an_error_for_who_passes_over_it(is_nested: bool, tmp_path: Path):
+    """The `parquet` crate goes on there, and asks for memory that no machine has."""
+    texts = [f"text {n:02}" for n in range(40)]
+    column = pa.array([{"n": n, "of": text} for n, text in enumerate(texts)]) if is_nested else pa.array(texts)
+    body = hostile.parquet(pa.table({"id": range(40), "text": column}), use_dictionary=False, compression="none")
+    length, text = (7).to_bytes(4, "little"), b"text 05"
+    assert body.count(length + text) == 1
+    (tmp_path / "texts.parquet").write_bytes(body.replace(length + text, b"\xff\xff\xff\x7f" + text))
+    ds = fb.load_dataset(str(tmp_path), split="train")
+    assert [ds[row]["id"] for row in range(5)] == list(range(5))
+    for row in range(5, 40):
+        with pytest.raises(fb.DataError, match=r"column `text`.*texts\.parquet"):
+            ds[row]
+    for num_rows in (1, 2, 9):
+        with pytest.raises(fb.DataError, match=r"column `text`.*texts\.parquet"):
+            list(ds.filter(f"id >= 30 AND id < {30 + num_rows}").batches(10))

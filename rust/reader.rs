@@ -4,6 +4,7 @@
 //! one loader have in common.
 
 mod parts;
+mod salvage;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,6 +25,7 @@ use crate::selection::Selection;
 use crate::source::{Ahead, Connection};
 
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
+pub(crate) use self::salvage::{Bodies, Salvage};
 
 /// The bytes of a hash that a state holds of an order.
 const DIGEST_BYTES: usize = 16;

@@ -149,14 +149,8 @@ impl EpochReader {
 
     /// Plans the read of the rows `wanted` of a part of a piece, counted in the part; of all without.
     pub(crate) fn read_part(&self, piece: PieceId, kept: &Range<u32>, wanted: Option<&[u32]>) -> Result<PartRead> {
-        let (index, row_group) = self.row_group_of(piece);
-        let span = self.spans[piece.span as usize];
-        let rows = self.selection.rows(index);
-        let raw = rows.extent(span.start..span.end, kept.clone());
-        let mut set = rows.within(raw.clone(), row_group.num_rows);
-        if let Some(wanted) = wanted {
-            set = RowSet::from_rows(&set.nth(wanted), row_group.num_rows);
-        }
+        let (_, row_group) = self.row_group_of(piece);
+        let (raw, set) = self.rows_of_part(piece, kept, wanted);
         let batch_rows = set.count(0..row_group.num_rows) as usize;
         let num_raw = raw.end - raw.start;
         let decoded_bytes = part_of(self.read_cost(&row_group, &raw).decoded, kept.end - kept.start, num_raw);
@@ -177,6 +171,24 @@ impl EpochReader {
         let url = snapshot.fragment(row_group).object.url.clone();
         let finish = Finish { outputs: Arc::clone(outputs), attached, url, row_group: row_group.index as usize };
         Ok(PartRead { read, decoded_bytes, finish: Some(Box::new(finish)) })
+    }
+
+    /// Returns the rows of its row group from the first to the last of a part, and those `wanted` of it; all without.
+    pub(super) fn rows_of_part(
+        &self,
+        piece: PieceId,
+        kept: &Range<u32>,
+        wanted: Option<&[u32]>,
+    ) -> (Range<u32>, RowSet) {
+        let (index, row_group) = self.row_group_of(piece);
+        let span = self.spans[piece.span as usize];
+        let rows = self.selection.rows(index);
+        let raw = rows.extent(span.start..span.end, kept.clone());
+        let set = rows.within(raw.clone(), row_group.num_rows);
+        match wanted {
+            None => (raw, set),
+            Some(wanted) => (raw, RowSet::from_rows(&set.nth(wanted), row_group.num_rows)),
+        }
     }
 
     /// Returns the error for what does not fit even alone.

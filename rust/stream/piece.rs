@@ -42,8 +42,10 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) read: PartRead,
-    /// The kept rows that are read, where these are all of the part.
-    pub(super) kept: Option<Range<u32>>,
+    /// The kept rows of the part.
+    pub(super) kept: Range<u32>,
+    /// Those of them that are read, counted in the part, unless all are.
+    pub(super) wanted: Option<Arc<[u32]>>,
     pub(super) bodies: Vec<Body>,
 }
 

@@ -69,6 +69,9 @@ pub(super) struct Usage {
 /// Cuts a piece into the parts that are read one after another.
 type Cut = dyn Fn(PieceId) -> Vec<Part> + Send;
 
+/// Of a part with damaged pages the kept rows of its span in these, and what is left: of the part, these rows.
+pub(super) type Salvaged = (Vec<Range<u32>>, Option<(Held, Arc<[u32]>)>);
+
 /// The state of one stream. See the module's documentation.
 pub(super) struct Scheduler {
     plan: Arc<EpochPlan>,
@@ -319,8 +322,9 @@ impl Scheduler {
         self.arrived(key, held);
     }
 
-    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet. Of a
-    /// damaged part of a block, those of the block alone: others were there, or may be when they are read.
+    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet, or
+    /// those alone that are damaged, where it is known which ones and what is left. Of a damaged part of a block of which
+    /// nothing is known, those of the block alone: others were there, or may be when they are read.
     ///
     /// # Errors
     ///
@@ -329,9 +333,11 @@ impl Scheduler {
     pub(super) fn lost(
         &mut self,
         key: PieceKey,
+        salvaged: Option<Salvaged>,
         hole: impl Fn(&Range<u32>, String) -> Hole,
         cause: Error,
     ) -> Result<(), Error> {
+        let (damaged, left) = salvaged.unzip();
         let Some(resident) = self.residents.get(&key) else { return Ok(()) };
         let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
         let added = if first_needed >= self.end {
@@ -342,7 +348,11 @@ impl Scheduler {
         } else {
             // What does not come from a store is not asked for again and again.
             let is_of_block = key.block > 0 && matches!(resident.stage, Stage::Decoding);
-            let rows = if is_of_block { self.waited_for(key, resident) } else { vec![resident.part.kept.clone()] };
+            let rows = match damaged {
+                Some(damaged) => damaged,
+                None if is_of_block => self.waited_for(key, resident),
+                None => vec![resident.part.kept.clone()],
+            };
             let hole = |rows: &Range<u32>, cause: &str| hole(&self.plan.numbers(key.piece, rows), cause.to_owned());
             self.holes.add(|cause| rows.iter().map(|rows| hole(rows, &cause)).collect(), cause)
         };
@@ -353,8 +363,11 @@ impl Scheduler {
         } else {
             self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
         }
-        resident.is_lost = true;
-        self.arrived(key, Held::default());
+        let left = left.flatten().filter(|_| added.is_ok());
+        resident.is_lost = left.is_none();
+        let (held, keep) = left.unzip();
+        resident.keep = keep.or(resident.keep.take());
+        self.arrived(key, held.unwrap_or_default());
         added.inspect_err(|_| self.end_before(first_needed))
     }
 

@@ -211,7 +211,7 @@ fn what_later_batches_need_does_not_delay_the_first() {
             let &Range { start, end } = kept;
             Hole { span: key.piece.span, start, end, object: String::new(), row_group: 0, cause }
         };
-        scheduler.lost(key, hole, failed).unwrap();
+        scheduler.lost(key, None, hole, failed).unwrap();
         num_asked_later += asked(&mut scheduler).len();
         let num_waited_for = 10 - num_come;
         let is_most_here = num_waited_for <= 4;
@@ -227,7 +227,7 @@ fn lose_asked(scheduler: &mut Scheduler) {
             let &Range { start, end } = kept;
             Hole { span: key.piece.span, start, end, object: String::new(), row_group: 0, cause }
         };
-        scheduler.lost(key, hole, failed).unwrap();
+        scheduler.lost(key, None, hole, failed).unwrap();
     }
 }
 

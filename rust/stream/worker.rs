@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
-use crate::reader::{EpochReader, PartRead};
+use crate::reader::{Bodies, EpochReader, PartRead, Salvage};
 use crate::source::{CachedFile, Connection, Known, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready, and until then work on that one alone.
@@ -57,6 +57,8 @@ pub(super) struct Shared {
     work: Condvar,
     /// Something for the consumer.
     delivery: Condvar,
+    /// Whether rows that cannot be read are left out.
+    may_skip: bool,
     /// Whether what is asked for may be there at once.
     reads_at_once: AtomicBool,
     /// Requests under way; dropping the set aborts them.
@@ -89,6 +91,9 @@ impl State {
         }
     }
 }
+
+/// The kept rows of a part, and those of them that are read, counted in the part, unless all are.
+type PartRows = (Range<u32>, Option<Arc<[u32]>>);
 
 /// What the consumer got.
 pub(super) enum Delivered {
@@ -147,6 +152,7 @@ impl Shared {
             }),
             work: Condvar::new(),
             delivery: Condvar::new(),
+            may_skip: options.max_skipped.is_some(),
             reads_at_once: AtomicBool::new(is_local),
             requests: Mutex::new(JoinSet::new()),
             decoding_nanos: AtomicU64::new(0),
@@ -293,10 +299,15 @@ impl Shared {
         self.delivery.notify_all();
     }
 
-    /// Leaves a part out that cannot be read, if that may be; fails otherwise.
-    fn lose(&self, key: PieceKey, cause: Error) {
+    /// Leaves a part out that cannot be read, or what is damaged of it, if that may be; fails otherwise.
+    fn lose(&self, key: PieceKey, salvage: Option<Salvage>, cause: Error) {
+        let salvaged = salvage.map(|Salvage { damaged, left }| {
+            let left = left.map(|(batch, rows)| (Held::new(self.reader.schema(), batch), rows.into()));
+            (damaged, left)
+        });
         let mut state = self.lock();
-        let lost = state.scheduler.lost(key, |kept, cause| self.reader.hole(key.piece, kept, cause), cause);
+        let hole = |kept: &Range<u32>, cause| self.reader.hole(key.piece, kept, cause);
+        let lost = state.scheduler.lost(key, salvaged, hole, cause);
         state.still_waits();
         if let Err(error) = lost {
             return self.end_with(state, error);
@@ -357,18 +368,24 @@ impl Shared {
         match task {
             Task::Fetch { key, kept, wanted, num_ahead } => {
                 match self.reader.read_part(key.piece, &kept, wanted.as_deref()) {
-                    Ok(read) => self.fetch(key, read, wanted.is_none().then_some(kept), num_ahead),
-                    Err(error) => self.lose(key, error),
+                    Ok(read) => self.fetch(key, read, (kept, wanted), num_ahead),
+                    Err(error) => self.lose(key, None, error),
                 }
                 Ok(())
             }
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
-                let Fetched { read, kept, bodies } = *fetched;
-                let held = match self.decode(key, read, kept, bodies) {
+                let Fetched { read, kept, wanted, bodies } = *fetched;
+                let fetched = self.may_skip.then(|| Bodies::new(read.ranges(), &bodies));
+                let shown = wanted.is_none().then(|| kept.clone());
+                let held = match self.decode(key, read, shown, bodies) {
                     Ok(held) => held,
                     Err(error) => {
-                        self.lose(key, error);
+                        let is_of_object = |_: &Bodies| error.is_of_object();
+                        let salvage = fetched
+                            .filter(is_of_object)
+                            .and_then(|fetched| self.reader.salvage(key.piece, &kept, wanted.as_deref(), &fetched));
+                        self.lose(key, salvage, error);
                         return Ok(());
                     }
                 };
@@ -479,14 +496,14 @@ impl Shared {
     }
 
     /// Reads a part that is in memory; hands the requests of others to the IO runtime.
-    fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, kept: Option<Range<u32>>, num_ahead: u64) {
+    fn fetch(self: &Arc<Self>, key: PieceKey, read: PartRead, (kept, wanted): PartRows, num_ahead: u64) {
         let fragment = self.reader.fragment_of(key.piece);
         let connection = &self.connections[fragment.store];
         if self.reads_at_once.load(Ordering::Relaxed) {
             let later = |range: usize, file: &Arc<CachedFile>| read.in_file(range, file);
             match read_cached(connection, &fragment.object, read.ranges(), later) {
                 // Nobody is woken: this thread looks for more to do, and wakes another if it finds something.
-                Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, bodies }),
+                Ok(bodies) => return self.lock().scheduler.found(key, Fetched { read, kept, wanted, bodies }),
                 Err(Missed::Always) => self.reads_at_once.store(false, Ordering::Relaxed),
                 Err(Missed::Once) => {}
             }
@@ -501,9 +518,9 @@ impl Shared {
             match bytes {
                 Ok(Ok(bytes)) => {
                     let bodies = bytes.into_iter().map(Body::Here).collect();
-                    shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, bodies }));
+                    shared.report(|scheduler| scheduler.fetched(key, Fetched { read, kept, wanted, bodies }));
                 }
-                Ok(Err(error)) => shared.lose(key, error),
+                Ok(Err(error)) => shared.lose(key, None, error),
                 Err(panic) => shared.fail(Error::internal(panic.as_ref())),
             }
         };

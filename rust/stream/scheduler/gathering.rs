@@ -139,17 +139,18 @@ impl Scheduler {
     }
 }
 
-/// Returns those of `rows` whose parts are not lost, in terms of what is left of each part: its place, and the rows that it
-/// kept, unless these are all.
+/// Returns those of `rows` that are not lost, in terms of what is left of each part: its place, and the rows that it kept,
+/// unless these are all.
 fn left_of(rows: PlannedRows, parts: &[(Option<u32>, Option<&[u32]>)]) -> PlannedRows {
     let mut rows = rows.into_each();
     rows.retain_mut(|(place, row)| {
         let (source, keep) = parts[*place as usize];
-        if let Some(keep) = keep {
-            *row = u32::try_from(keep.partition_point(|kept| kept < row)).unwrap_or(u32::MAX);
-        }
-        *place = source.unwrap_or_default();
-        source.is_some()
+        let left = keep.map_or(Ok(*row as usize), |keep| keep.binary_search(row));
+        let (Some(source), Some(left)) = (source, left.ok().and_then(|left| u32::try_from(left).ok())) else {
+            return false;
+        };
+        (*place, *row) = (source, left);
+        true
     });
     PlannedRows::Each(rows)
 }

@@ -1,0 +1,181 @@
+//! What can still be read of a part that has damaged pages: all rows that can be decoded by themselves.
+//!
+//! So which rows are missing hangs on the object alone, not on what was read at once. A row group without a page index is
+//! damaged as a whole: nothing tells where its pages begin.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+
+use super::EpochReader;
+use crate::dataset::{RowGroupRead, RowGroupRef};
+use crate::decode::Body;
+use crate::plan::PieceId;
+use crate::rows::RowSet;
+
+/// What was fetched for a part.
+#[derive(Debug, Clone)]
+pub(crate) struct Bodies {
+    ranges: Vec<Range<u64>>,
+    bodies: Vec<Body>,
+}
+
+/// What is left of a part.
+#[derive(Debug)]
+pub(crate) struct Salvage {
+    /// The kept rows of the span that cannot be decoded: ascending runs, of which none touch.
+    pub(crate) damaged: Vec<Range<u32>>,
+    /// The others that were asked for, and which rows of the part these are, ascending; `None` where there are none.
+    pub(crate) left: Option<(RecordBatch, Vec<u32>)>,
+}
+
+impl Bodies {
+    /// Holds the bytes of each of `ranges`.
+    pub(crate) fn new(ranges: &[Range<u64>], bodies: &[Body]) -> Self {
+        Self { ranges: ranges.to_vec(), bodies: bodies.to_vec() }
+    }
+
+    /// Returns those of each of `ranges`, unless some were not fetched.
+    fn of(&self, ranges: &[Range<u64>]) -> Option<Vec<Body>> {
+        let body_of = |range: &Range<u64>| {
+            let is_inside = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
+            let (whole, body) = self.ranges.iter().zip(&self.bodies).find(|(whole, _)| is_inside(whole))?;
+            let place = |byte: u64| usize::try_from(byte - whole.start).ok();
+            body.part(place(range.start)?..place(range.end)?).ok().map(Body::Here)
+        };
+        ranges.iter().map(body_of).collect()
+    }
+}
+
+impl EpochReader {
+    /// Finds the rows of a part that could not be decoded which cannot be, and decodes the others of those `wanted` of it, or
+    /// of all. Decodes each column once more, and the pages of those that are damaged one by one.
+    ///
+    /// `None` where nothing can be told apart.
+    pub(crate) fn salvage(
+        &self,
+        piece: PieceId,
+        kept: &Range<u32>,
+        wanted: Option<&[u32]>,
+        bodies: &Bodies,
+    ) -> Option<Salvage> {
+        let (_, row_group) = self.row_group_of(piece);
+        let fragment = self.fragment_of(piece);
+        if !fragment.has_offset_index(row_group.index) {
+            return None;
+        }
+        let (raw, all) = self.rows_of_part(piece, kept, None);
+        let (_, read) = self.rows_of_part(piece, kept, wanted);
+        let mut damaged = Vec::new();
+        for &column in self.dataset.projection().iter().filter(|column| fragment.columns[**column].is_some()) {
+            let probe = Probe { reader: self, row_group, column, all: &all, bodies };
+            if probe.is_sound(read.clone())? {
+                continue;
+            }
+            let extents = fragment.extents(&[column], row_group.index);
+            let mut starts: Vec<u32> = extents.iter().map(|extent| extent.rows.start).collect();
+            starts.extend([raw.start, raw.end]);
+            starts.retain(|start| (raw.start..=raw.end).contains(start));
+            starts.sort_unstable();
+            starts.dedup();
+            // Pages that hold nothing of what is read were not fetched.
+            for page in starts.windows(2).filter(|page| read.has(page[0]..page[1])) {
+                let number = |row: u32| all.count(raw.start..row);
+                probe.find_damaged(number(page[0])..number(page[1]), &mut damaged)?;
+            }
+        }
+        let damaged = joined(damaged);
+        // What fails only as a whole is no page's fault.
+        damaged.first()?;
+        let wanted = wanted.map_or_else(|| (0..kept.end - kept.start).collect(), <[u32]>::to_vec);
+        let is_left = |row: &u32| !damaged.iter().any(|rows| rows.contains(row));
+        let left: Vec<u32> = wanted.into_iter().filter(is_left).collect();
+        let damaged = damaged.iter().map(|rows| kept.start + rows.start..kept.start + rows.end).collect();
+        if left.is_empty() {
+            return Some(Salvage { damaged, left: None });
+        }
+        let read = self.read_part(piece, kept, Some(&left)).ok()?;
+        let bodies = bodies.of(read.ranges())?;
+        let batch = read.decode(bodies).ok()?;
+        Some(Salvage { damaged, left: Some((batch, left)) })
+    }
+}
+
+/// Tries to decode rows of one column of a part.
+struct Probe<'a> {
+    reader: &'a EpochReader,
+    row_group: RowGroupRef,
+    column: usize,
+    /// All kept rows of the part.
+    all: &'a RowSet,
+    bodies: &'a Bodies,
+}
+
+impl Probe<'_> {
+    /// Returns whether rows can be decoded; `None` where their bytes are not here.
+    fn is_sound(&self, rows: RowSet) -> Option<bool> {
+        let num_rows = rows.count(0..self.row_group.num_rows) as usize;
+        let (snapshot, projection) = (self.reader.dataset.snapshot(), Arc::from([self.column]));
+        let read = RowGroupRead::try_new(snapshot, self.row_group, &projection, rows, num_rows).ok()?;
+        let read = read.within(self.reader.memory_limit);
+        let bodies = self.bodies.of(read.ranges())?;
+        Some(read.decode_at_once(bodies).is_ok())
+    }
+
+    /// Adds those of some rows, counted in the part, that cannot be decoded: all of them where the first, the last and the one
+    /// between fail by themselves, as in a page that fails its checksum; else what halves have of them, as where few values
+    /// are none of the column's type.
+    fn find_damaged(&self, rows: Range<u32>, damaged: &mut Vec<Range<u32>>) -> Option<()> {
+        let set_of =
+            |rows: Range<u32>| RowSet::from_rows(&self.all.nth(&rows.collect::<Vec<_>>()), self.row_group.num_rows);
+        if rows.is_empty() || self.is_sound(set_of(rows.clone()))? {
+            return Some(());
+        }
+        let middle = rows.start + (rows.end - rows.start) / 2;
+        for row in [rows.start, middle, rows.end - 1] {
+            if rows.len() > 1 && self.is_sound(set_of(row..row + 1))? {
+                self.find_damaged(rows.start..middle, damaged)?;
+                return self.find_damaged(middle..rows.end, damaged);
+            }
+        }
+        damaged.push(rows);
+        Some(())
+    }
+}
+
+/// Returns ranges in ascending order, those that touch or overlap as one.
+fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_or_overlap_are_joined() {
+        assert_eq!(joined(vec![5..9, 0..2, 2..4, 6..7, 20..21]), [0..4, 5..9, 20..21]);
+        assert_eq!(joined(Vec::new()), []);
+    }
+
+    #[test]
+    fn bytes_are_found_inside_of_what_was_fetched() {
+        let bodies =
+            Bodies::new(&[10..14, 20..26], &[b"abcd".to_vec(), b"efghij".to_vec()].map(|b| Body::Here(b.into())));
+        let found = |ranges: &[Range<u64>]| {
+            let parts = bodies.of(ranges)?;
+            Some(parts.iter().map(|body| body.part(0..body.num_bytes()).unwrap().to_vec()).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&[21..23, 10..14, 13..13]).unwrap(), [&b"fg"[..], b"abcd", b""]);
+        assert_eq!(found(&[21..23, 13..15]), None);
+    }
+}

@@ -4,6 +4,7 @@
 //! and a value that does not fit is an error, never NULL. [`exact`] is where a value that would change is one, too.
 
 mod exact;
+mod feature;
 mod wider;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use arrow_cast::{CastOptions, can_cast_types};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use arrow_select::filter::filter;
+use arrow_select::nullif::nullif;
 
 use crate::error::{Error, Result};
 use crate::panics;
@@ -43,6 +45,25 @@ pub(crate) fn exactly(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Arrow
     cast(array, to, &exact::exact)
 }
 
+/// Casts to the type of a feature: floats may round, and what media are made of becomes one.
+pub(crate) fn to_feature(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    cast(array, to, &feature::featured)
+}
+
+/// Returns whether [`to_feature`] knows a cast from one type to another.
+pub(crate) fn can_be_feature(from: &DataType, to: &DataType) -> bool {
+    let is_known = |from: &Field, to: &Field| can_be_feature(from.data_type(), to.data_type());
+    match (from, to) {
+        (DataType::Struct(have), DataType::Struct(wanted)) => {
+            wanted.iter().all(|field| have.find(field.name()).is_none_or(|(_, found)| is_known(found, field)))
+        }
+        (from, to) => match (item_of(from), item_of(to)) {
+            (Some(have), Some(wanted)) => is_known(have, wanted),
+            _ => *from == DataType::Null || feature::is_medium(from, to) || can_cast_types(from, to),
+        },
+    }
+}
+
 fn strict(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
     arrow_cast::cast_with_options(array, to, &STRICT)
 }
@@ -64,11 +85,20 @@ pub(crate) fn cast(array: &ArrayRef, to: &DataType, leaf: &CastLeaf) -> Result<A
 
 fn cast_struct(array: &StructArray, fields: &Fields, leaf: &CastLeaf) -> Result<StructArray, ArrowError> {
     let child = |field: &FieldRef| match array.column_by_name(field.name()) {
-        Some(child) => cast(child, field.data_type(), leaf),
+        Some(child) if child.data_type() == field.data_type() => Ok(Arc::clone(child)),
+        Some(child) => cast(&without_hidden_values(child, array.nulls())?, field.data_type(), leaf),
         None => Ok(new_null_array(field.data_type(), array.len())),
     };
     let children = fields.iter().map(child).collect::<Result<Vec<_>, _>>()?;
     StructArray::try_new_with_length(fields.clone(), children, array.nulls().cloned(), array.len())
+}
+
+/// Returns the values of a field, NULL where the struct is: what else stands there is of no row, and may have no cast.
+fn without_hidden_values(child: &ArrayRef, rows: Option<&NullBuffer>) -> Result<ArrayRef, ArrowError> {
+    match rows {
+        Some(rows) if rows.null_count() > 0 => nullif(child, &BooleanArray::new(!rows.inner(), None)),
+        _ => Ok(Arc::clone(child)),
+    }
 }
 
 /// Casts keys and values, whatever they are called.

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SettingError
-from forebay.feature_types import LISTS, storage_type
+from forebay.feature_types import LISTS, MEDIA, storage_type
 from forebay.features import without_feature
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
     for field in schema:
         text, feature = _quoted(field.name), differing.get(field.name)
         is_cast = feature is not None
-        columns.append(f"{_cast(field, types[field.name], _classes(feature))} AS {text}" if is_cast else text)
+        columns.append(f"{_cast(field, types[field.name], feature)} AS {text}" if is_cast else text)
     return f"SELECT {', '.join(columns)} FROM dataset" if differing else None  # noqa: S608 - names are quoted
 
 
@@ -89,13 +89,14 @@ def _stored_as(column: str, feature: Any) -> Any:
         raise SettingError(f"features: column `{column}`: {error}; expected one such as `Value('float32')`") from error
 
 
-def _cast(field: Any, wanted: Any, classes: Sequence[str]) -> str:
-    """Returns the call that casts a column to the type `wanted`; `classes` are those of its labels."""
+def _cast(field: Any, wanted: Any, feature: Any) -> str:
+    """Returns the call that casts a column to the type `wanted`, which is that of `feature`."""
     import pyarrow as pa
 
-    types = pa.types
+    types, classes = pa.types, _classes(feature)
     have, becomes = _leaves(field.type, wanted)
-    if not _has_cast(have, becomes) or (classes and types.is_temporal(have)):
+    is_known = _becomes(field.type, wanted, feature) if types.is_nested(becomes) else _has_cast(have, becomes)
+    if not is_known or (classes and types.is_temporal(have)):
         raise _refused(field.name, wanted)
 
     def exactly(value: str, to: Any, names: Sequence[str] = ()) -> str:
@@ -103,7 +104,7 @@ def _cast(field: Any, wanted: Any, classes: Sequence[str]) -> str:
         return f"cast_column({value}, {_text(_type_name(field.name, to))}, {_text(field.name)}, {known})"
 
     column = _quoted(field.name)
-    if types.is_nested(have) and types.is_nested(becomes):
+    if types.is_nested(becomes) and not types.is_null(have):
         return exactly(column, wanted)
     if classes and _is_text(have):
         return exactly(column, wanted, classes)
@@ -126,7 +127,7 @@ def _has_cast(have: Any, wanted: Any) -> bool:
     import pyarrow as pa
 
     if pa.types.is_nested(have) or pa.types.is_nested(wanted):
-        return bool(_is_alike(have, wanted) or pa.types.is_null(have) or _is_text(wanted))
+        return bool(_is_alike(have, wanted) or pa.types.is_null(have))
     try:
         pa.nulls(0, have).cast(wanted)
     except pa.ArrowNotImplementedError:
@@ -135,6 +136,53 @@ def _has_cast(have: Any, wanted: Any) -> bool:
         # Of types that may not hold all values.
         return True
     return True
+
+
+def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
+    """Whether `datasets` casts a type to `wanted`, that of `feature`: structs by the names of their fields."""
+    import pyarrow as pa
+
+    have, types = _plain(have), pa.types
+    if types.is_dictionary(have):
+        have = have.value_type
+    if have == wanted or types.is_null(have):
+        return True
+    if _is_list(have) and _is_list(wanted):
+        is_of_length = types.is_fixed_size_list(have) and types.is_fixed_size_list(wanted)
+        if is_of_length and have.list_size != wanted.list_size:
+            return False
+        return _becomes(have.value_type, wanted.value_type, _item(feature))
+    if not types.is_struct(wanted):
+        # Of the classes within structs, only numbers are known to be some.
+        is_leaf = not types.is_nested(have) and not types.is_nested(wanted)
+        return _is_alike(have, wanted) or (is_leaf and not _classes(feature) and _has_cast(have, wanted))
+    is_medium = isinstance(feature, dict) and feature.get("_type") in MEDIA
+    if not types.is_struct(have):
+        return is_medium and (_is_text(have) or _is_binary(have))
+    shared = [name for name in wanted.names if have.names.count(name) == 1]
+    if not shared or (len(shared) < have.num_fields and not is_medium):
+        return False
+    return all(_becomes(have.field(name).type, wanted.field(name).type, _part(feature, name)) for name in shared)
+
+
+def _item(feature: Any) -> Any:
+    """Returns the feature of the items of a list; None if it is not told."""
+    if isinstance(feature, list):
+        return feature[0]
+    is_list = isinstance(feature, dict) and feature.get("_type") in (*LISTS.values(), "Sequence")
+    return feature["feature"] if is_list else None
+
+
+def _part(feature: Any, name: str) -> Any:
+    """Returns the feature of a field of a struct; None if it is not told."""
+    if not isinstance(feature, dict):
+        return None
+    item = _item(feature)
+    if isinstance(item, dict):
+        # What was a list of structs is a struct of lists.
+        return {**feature, "feature": item[name]}
+    part = feature.get(name)
+    return part if isinstance(part, dict | list) else None
 
 
 def _is_alike(have: Any, wanted: Any) -> bool:
@@ -163,12 +211,10 @@ def _text(value: str) -> str:
 
 def _classes(feature: Any) -> list[str]:
     """Returns the names of the classes of a `ClassLabel`, or of lists of them; none if it is another feature."""
-    if isinstance(feature, list):
-        return _classes(feature[0])
-    kind = feature.get("_type")
-    if kind in LISTS.values() or kind == "Sequence":
-        return _classes(feature["feature"])
-    if kind != "ClassLabel":
+    item = _item(feature)
+    if item is not None:
+        return _classes(item)
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
         return []
     names = feature.get("names")
     return [str(name) for name in (range(feature.get("num_classes") or 0) if names is None else names)]
@@ -211,6 +257,13 @@ def _is_text(data_type: Any) -> bool:
 
     types = pa.types
     return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def _is_binary(data_type: Any) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
 
 
 def _may_round(have: Any, wanted: Any) -> bool:

@@ -56,7 +56,7 @@ fn check_offsets(array: &ArrayRef, is_wanted: bool) -> Result<(), ArrowError> {
     }))
 }
 
-fn is_text(data_type: &DataType) -> bool {
+pub(super) fn is_text(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 

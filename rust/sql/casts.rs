@@ -1,6 +1,6 @@
 //! The function behind `Dataset.cast`, where a cast could lose something: `cast_column(value, type, column, classes)`.
 //!
-//! A value that has no equal in the type is an error that names the column. Where names of classes are given, a JSON list,
+//! A value that has no equal in the type is an error that names the column; only floats may round. Where names of classes are given, a JSON list,
 //! text becomes the number of its class as in `ClassLabel.str2int`: names come before numbers.
 
 use std::collections::HashMap;
@@ -8,7 +8,6 @@ use std::sync::{Arc, LazyLock};
 
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, Int64Array};
-use arrow_cast::can_cast_types;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use datafusion::common::{
     DataFusionError, Result as PlanResult, ScalarValue, exec_err, plan_err, utils::take_function_args,
@@ -56,7 +55,7 @@ impl ScalarUDFImpl for CastColumn {
         let [_, data_type, column, _] = take_function_args(NAME, arguments.scalar_arguments)?;
         let to: DataType = text(*data_type)?.parse()?;
         let from = &arguments.arg_fields[0];
-        if !can_cast_types(from.data_type(), &to) {
+        if !cast::can_be_feature(from.data_type(), &to) {
             return plan_err!("column `{}` is `{}` and cannot be cast to `{to}`", text(*column)?, from.data_type());
         }
         Ok(Arc::new(Field::new(NAME, to, from.is_nullable())))
@@ -69,7 +68,7 @@ impl ScalarUDFImpl for CastColumn {
             (value.into_array(arguments.number_rows)?, constant(column)?, constant(classes)?);
         let (column, classes) = (text(Some(&column))?, text(Some(&classes))?);
         let cast = if classes.is_empty() {
-            cast::exactly(&value, to)
+            cast::to_feature(&value, to)
         } else {
             let classes = Classes::try_new(column, classes)?;
             cast::cast(&value, to, &move |names, _| classes.numbers_of(names))

@@ -7,6 +7,7 @@ import decimal
 import json
 import pickle
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -493,12 +494,104 @@ def test_lists_of_structs_become_other_lists(tmp_path: Path, stored: pa.DataType
     assert list(ds.filter("x IS NOT NULL").to_hf()) == [{"x": rows[0]}, {"x": rows[2]}]
 
 
-def test_lists_of_structs_are_refused_where_a_field_would_be_another_one(tmp_path: Path) -> None:
-    for name, feature in [("a", Value("int8")), ("b", Value("int64")), ('a"', Value("int64")), ("a\\", Value("int64"))]:
-        stored = "a" if name == "b" else name
-        ds = fb.load_dataset(file_of(tmp_path, pa.array([[{stored: 1}]])), split="train")
-        with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `.*struct<"):
-            ds.cast({"x": LargeList({name: feature})})
+BODY: bytes = feature_data.ALL["image"][1](0)["bytes"]
+NESTED_CASTS: dict[str, tuple[pa.Array, Any]] = {
+    "narrower": (
+        pa.array([{"text": ["a"], "start": [1, 2]}, None, {"text": None, "start": []}]),
+        {"text": List(Value("string")), "start": List(Value("int32"))},
+    ),
+    "in another order": (
+        pa.array([{"b": 1, "a": "x"}, {"b": None, "a": "y"}], pa.struct([("b", pa.int8()), ("a", pa.large_string())])),
+        {"a": Value("string"), "b": Value("int64")},
+    ),
+    "fields that are not there": (
+        pa.array([[{"role": "user"}], None, [], [None]], pa.large_list(pa.struct([("role", pa.string())]))),
+        List({"role": Value("string"), "name": Value("string"), "parts": List({"n": Value("int8")})}),
+    ),
+    "nothing but NULL": (
+        pa.array([{"a": None, "b": 1}], pa.struct([("a", pa.null()), ("b", pa.int64())])),
+        {"a": {"c": Value("string")}, "b": Value("float64")},
+    ),
+    "times without a zone": (
+        pa.array([{"at": 1}, {"at": None}], pa.struct([("at", pa.timestamp("ms"))])),
+        {"at": Value("timestamp[us, tz=Europe/Berlin]")},
+    ),
+    "floats that round": (
+        pa.array([[{"x": 0.1}, {"x": -0.0}]], pa.list_(pa.struct([("x", pa.float64())]))),
+        List({"x": Value("float32")}),
+    ),
+    "an image in another order": (
+        pa.array([{"path": "x.png", "bytes": BODY}, None], pa.struct([("path", pa.string()), ("bytes", pa.binary())])),
+        datasets.Image(),
+    ),
+    "a large image": (
+        pa.array([{"bytes": BODY}, None], pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())])),
+        datasets.Image(),
+    ),
+    "an image with more": (
+        pa.array([[{"bytes": BODY, "width": 4}]], pa.list_(pa.struct([("bytes", pa.binary()), ("width", pa.int64())]))),
+        List(datasets.Image()),
+    ),
+    "an image's bytes": (pa.array([BODY, None]), datasets.Image()),
+    "images' bytes": (pa.array([[BODY, None], None], pa.large_list(pa.large_binary())), List(datasets.Image())),
+    "a path": (pa.array([{"audio": "x.wav"}, {"audio": None}]), {"audio": datasets.Audio(decode=False)}),
+    "a translation": (pa.array([{"fr": "x", "en": "y"}]), datasets.Translation(["en", "fr"])),
+}
+
+
+@pytest.mark.parametrize("case", NESTED_CASTS)
+def test_structs_become_those_that_datasets_makes_of_them(tmp_path: Path, case: str) -> None:
+    values, feature = NESTED_CASTS[case]
+    path, features = file_of(tmp_path, values), Features(x=feature)
+    theirs = feature_data.streamed(path, features=features)
+    for ds in (
+        fb.load_dataset(path, split="train", features=features),
+        fb.load_dataset(path, split="train").cast(features),
+    ):
+        assert ds.features == features
+        assert feature_data.same(list(ds.decode()), list(theirs))
+        assert ds.select(range(len(values))[::-1]).decode()[0]["x"] == ds.decode()[-1]["x"]
+        assert sorted(map(str, pa.table(ds.shuffle(1))["x"].to_pylist())) == sorted(map(str, [row["x"] for row in ds]))
+
+
+def test_a_card_makes_images_of_what_other_writers_stored(tmp_path: Path) -> None:
+    stored = pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())])
+    pq.write_table(pa.table({"image": pa.array([{"bytes": BODY, "path": None}], stored)}), tmp_path / "train.parquet")
+    (tmp_path / "README.md").write_text("---\ndataset_info:\n  features:\n  - name: image\n    dtype: image\n---\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ds = fb.load_dataset(tmp_path, split="train")
+    assert ds.features == Features(image=datasets.Image())
+    assert ds.decode()[0]["image"].size == (4, 3)
+
+
+def test_a_value_of_a_field_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    ds = fb.load_dataset(file_of(tmp_path, pa.array([{"a": [1, 300]}])), split="train")
+    with pytest.raises(fb.QueryError, match="column `x`: .*300.*Int8"):
+        list(ds.cast({"x": {"a": List(Value("int8"))}}))
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        (pa.array([[{"a": 1, "b": 2}]]), LargeList({"a": Value("int64")})),
+        (pa.array([[{"a": 1}]]), LargeList({"b": Value("int64")})),
+        (pa.array([{"a": 1}]), {"a": Value("binary")}),
+        (pa.array([{"a": [1]}]), {"a": Value("int64")}),
+        (pa.array([{"a": "cat"}]), {"a": LABEL}),
+        (pa.array([{"a": 1}]), datasets.Image()),
+        (pa.array([1]), datasets.Image()),
+        (pa.array([{"a": 1}]), Value("string")),
+        (pa.array([[1]]), Value("string")),
+        (pa.array([[{'a"': 1}]]), LargeList({'a"': Value("int64")})),
+        (pa.array([[{"a\\": 1}]]), LargeList({"a\\": Value("int64")})),
+    ],
+    ids=lambda it: str(getattr(it, "type", it)),
+)
+def test_structs_that_become_nothing_are_refused(tmp_path: Path, values: pa.Array, feature: Any) -> None:
+    ds = fb.load_dataset(file_of(tmp_path, values), split="train")
+    with pytest.raises(fb.SettingError, match="column `x` cannot be cast to `"):
+        ds.cast({"x": feature})
 
 
 def test_what_no_cast_converts_is_refused_at_the_call(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+//! Casts of single values to the types of features: floats may round, all else keeps its values, as in [`exact`].
+//!
+//! Within structs and lists this is what `Dataset.cast` asks the engine for of columns of their own.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, StructArray, new_null_array};
+use arrow_schema::{ArrowError, DataType, Fields, TimeUnit};
+
+use super::exact::{exact, is_text};
+use super::{strict, wider};
+
+/// The fields of what a medium is stored as.
+const BYTES: &str = "bytes";
+const PATH: &str = "path";
+
+/// Casts to the type of a feature.
+pub(super) fn featured(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let array = match array.data_type() {
+        DataType::Dictionary(_, values) => &strict(array, values)?,
+        DataType::Null => return Ok(new_null_array(to, array.len())),
+        _ => array,
+    };
+    if let DataType::Struct(fields) = to {
+        return medium(array, fields);
+    }
+    let array = &in_utc(array, to)?;
+    if may_round(array.data_type(), to) { strict(array, to) } else { exact(array, to) }
+}
+
+/// Returns whether values that are no struct become one: the bytes of media, or where they are.
+pub(super) fn is_medium(from: &DataType, to: &DataType) -> bool {
+    let DataType::Struct(fields) = to else { return false };
+    (is_text(from) || is_binary(from)) && [BYTES, PATH].iter().all(|name| fields.find(name).is_some())
+}
+
+/// Returns the structs of media of which the bytes, or the paths, are all there is.
+fn medium(array: &ArrayRef, fields: &Fields) -> Result<ArrayRef, ArrowError> {
+    let part = match array.data_type() {
+        data_type if is_binary(data_type) => BYTES,
+        data_type if is_text(data_type) => PATH,
+        other => return Err(ArrowError::CastError(format!("`{other}` is no medium"))),
+    };
+    let children = fields.iter().map(|field| match field.name() == part {
+        true => strict(array, field.data_type()),
+        false => Ok(new_null_array(field.data_type(), array.len())),
+    });
+    let children = children.collect::<Result<Vec<_>, _>>()?;
+    Ok(Arc::new(StructArray::try_new(fields.clone(), children, array.nulls().cloned())?))
+}
+
+/// Returns times without a zone as those of UTC where they get one: arrow takes them for what a clock in that zone shows.
+fn in_utc(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let unit = match (array.data_type(), to) {
+        (DataType::Timestamp(unit, None), DataType::Timestamp(_, Some(_))) => *unit,
+        (DataType::Date32, DataType::Timestamp(_, Some(_))) => TimeUnit::Second,
+        (DataType::Date64, DataType::Timestamp(_, Some(_))) => TimeUnit::Millisecond,
+        _ => return Ok(Arc::clone(array)),
+    };
+    wider::wider(array, &DataType::Timestamp(unit, Some("UTC".into())), &super::STRICT)
+}
+
+/// Returns whether values may become those that are nearest, or a text of them.
+fn may_round(from: &DataType, to: &DataType) -> bool {
+    match to {
+        DataType::Boolean => true,
+        to if is_text(to) || is_binary(to) => true,
+        to if to.is_floating() => from.is_floating() || from.is_decimal() || is_text(from),
+        to => to.is_decimal() && from.is_floating(),
+    }
+}
+
+fn is_binary(data_type: &DataType) -> bool {
+    use DataType::{Binary, BinaryView, FixedSizeBinary, LargeBinary};
+    matches!(data_type, Binary | LargeBinary | BinaryView | FixedSizeBinary(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Float32Type, Int32Type};
+    use arrow_array::{Float64Array, Int64Array, StringArray};
+    use arrow_buffer::NullBuffer;
+    use arrow_schema::Field;
+
+    use super::super::to_feature;
+    use super::*;
+
+    fn fields(fields: &[(&str, DataType)]) -> Fields {
+        fields.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect()
+    }
+
+    #[test]
+    fn fields_are_found_by_name_and_cast_and_those_that_are_not_there_are_null() {
+        let have = fields(&[("b", DataType::Int64), ("a", DataType::Float64)]);
+        let columns: Vec<ArrayRef> =
+            vec![Arc::new(Int64Array::from(vec![1, 2])), Arc::new(Float64Array::from(vec![0.1, -0.0]))];
+        let array: ArrayRef = Arc::new(StructArray::new(have, columns, None));
+        let wanted =
+            DataType::Struct(fields(&[("a", DataType::Float32), ("b", DataType::Int32), ("c", DataType::Utf8)]));
+        let got = to_feature(&array, &wanted).unwrap();
+        assert_eq!(got.data_type(), &wanted);
+        let got = got.as_struct();
+        assert_eq!(got.column(0).as_primitive::<Float32Type>().values(), &[0.1, -0.0]);
+        assert_eq!(got.column(1).as_primitive::<Int32Type>().values(), &[1, 2]);
+        assert_eq!(got.column(2).null_count(), 2);
+    }
+
+    #[test]
+    fn what_stands_below_a_null_is_not_cast() {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["7", ""]));
+        let of = |nulls| -> ArrayRef {
+            Arc::new(StructArray::new(fields(&[("a", DataType::Utf8)]), vec![Arc::clone(&texts)], nulls))
+        };
+        let wanted = DataType::Struct(fields(&[("a", DataType::Int32)]));
+        assert!(to_feature(&of(None), &wanted).is_err());
+        let got = to_feature(&of(Some(NullBuffer::from(vec![true, false]))), &wanted).unwrap();
+        assert_eq!(got.as_struct().column(0).as_primitive::<Int32Type>().value(0), 7);
+    }
+}

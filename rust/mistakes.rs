@@ -530,6 +530,7 @@ fn filters() -> Vec<Mistake> {
 fn dialects() -> Vec<Mistake> {
     vec![
         filter!("text = \"x\"", Error::UnknownColumn { .. }, ["no column `x`", "; text stands in single quotes"]),
+        filter!("text <> zz", Error::UnknownColumn { .. }, ["no column `zz`", "; text stands in single quotes"]),
         filter!("text REGEXP 'a'", Error::Sql { .. }, ["`REGEXP` and `RLIKE` are not known", "x ~ "]),
         filter!("big > 1 && zero > 1", Error::Sql { .. }, ["write `AND`"]),
         filter!("big > 1 || zero > 1", Error::Sql { .. }, ["conditions are joined by `OR`"]),

@@ -249,6 +249,8 @@ def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
     from forebay.dataset import Dataset
     from forebay.mapped import MappedDataset
 
+    if isinstance(dataset, dict) and dataset:
+        raise SettingError(f"dataset: these are several splits; choose one, as in ds['{next(iter(dataset))}']")
     if not isinstance(dataset, Dataset | MappedDataset):
         raise SettingError(
             f"dataset: expected a dataset of `load_dataset`, got `{type(dataset).__qualname__}`; torch's DataLoader "

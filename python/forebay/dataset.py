@@ -657,6 +657,7 @@ class Dataset:
         )
         return MappedDataset(self, (step,), workers)
 
+    @familiar.explained(familiar.OF_FORMAT)
     def with_format(
         self,
         type: FormatName | FormatAlias | None = None,

@@ -18,9 +18,19 @@ _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 OF_DATASET = {
     "add_column": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "batch": "`ds.batches(n)` or `ds.to_torch(n)`",
+    "columns": "`ds.column_names`",
     "class_encode_column": "`ds.cast_column(name, datasets.ClassLabel(names=names))`",
+    "collect": _FRAME,
+    "count": "`len(ds)`, or `ds.filter('score > 0.8').num_rows`",
+    "describe": "`duckdb.sql('SUMMARIZE ds')`",
+    "drop": "`ds.remove_columns(['score'])`",
+    "drop_duplicates": "`ds.sql('SELECT DISTINCT ON (lang) * FROM dataset')`",
+    "drop_nulls": "`ds.filter('score IS NOT NULL')`",
+    "dropna": "`ds.filter('score IS NOT NULL')`",
+    "dtypes": "`ds.schema` and `ds.features`",
     "flatten": "`ds.sql(\"SELECT a['b'] AS b FROM dataset\")`",
     "group_by": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
+    "groupby": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
     "info": "`ds.features` and `len(ds)`",
     "join": "`ds.sql('SELECT * FROM dataset JOIN side USING (lang)', tables={'side': side})`",
     "limit": "`ds.sql('SELECT * FROM dataset LIMIT 10')`",
@@ -29,6 +39,9 @@ OF_DATASET = {
     "num_columns": "`len(ds.column_names)`",
     "num_shards": _SHARDS,
     "push_to_hub": "`ds.to_hf()` has one",
+    "random_split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part",
+    "rename": "`ds.rename_columns({'score': 'value'})`",
+    "sample": "`ds.select(ds.selection().sample(n, seed))`",
     "save_to_disk": _FRAME,
     "set_epoch": _STREAM,
     "set_format": "`ds.with_format('torch')`, which returns another dataset",
@@ -36,6 +49,7 @@ OF_DATASET = {
     "shape": "`len(ds)` and `len(ds.column_names)`",
     "sort": "`ds.sql('SELECT * FROM dataset ORDER BY score DESC')`",
     "state_dict": _STREAM,
+    "to_arrow": _FRAME,
     "to_csv": _FRAME,
     "to_dict": _FRAME,
     "to_iterable_dataset": "`ds.to_hf()`",
@@ -47,10 +61,27 @@ OF_DATASET = {
     "train_test_split": "`test = ds.selection().sample(n, seed)`, then `ds.select(test)` and "
     "`ds.select(ds.selection() - test)`",
     "unique": "`ds.query('SELECT DISTINCT lang FROM dataset')`",
+    "value_counts": "`ds.query('SELECT lang, count(*) FROM dataset GROUP BY lang')`",
     "where": "`ds.filter('score > 0.8')`",
+    "with_columns": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "with_transform": "`ds.map(function, batched=True)`",
+    "write_parquet": _FRAME,
 }
 """What `datasets` and data frames have, and `Dataset` has not."""
+
+_ROWS = (
+    "`pyarrow.table(result)`, `polars.DataFrame(result)` or `pandas.DataFrame.from_arrow(result)`, and what they offer"
+)
+
+OF_QUERY_RESULT = dict.fromkeys(
+    (
+        *("arrow", "collect", "df", "fetch_arrow_table", "fetchall", "fetchdf", "fetchone", "head", "num_rows", "pl"),
+        *("read_all", "show", "to_arrow", "to_arrow_table", "to_dict", "to_list", "to_pandas", "to_polars"),
+        *("to_pydict", "to_pylist", "write_parquet"),
+    ),
+    _ROWS,
+)
+"""What results of DuckDB, DataFusion and data frames have, and `QueryResult` has not."""
 
 _ANYWHERE = {"batch", "load_state_dict", "set_epoch", "set_transform", "state_dict", "with_transform"}
 
@@ -81,6 +112,13 @@ OF_MAP = {
     "writer_batch_size": _KEPT,
 }
 """Arguments that `map` has in `datasets`, and not here."""
+
+OF_FORMAT = {
+    "columns": "`select_columns(columns)` before it",
+    "device": "`to_torch(batch_size, device=...)` takes it",
+    "output_all_columns": "every column comes in the format: leave it out",
+}
+"""Arguments that `with_format` has in `datasets`, and not here."""
 
 OF_SHUFFLE = {
     "buffer_size": "rows are shuffled in windows, in `shuffle_bytes` of memory: leave it out",

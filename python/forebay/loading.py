@@ -229,6 +229,10 @@ def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filt
 class DatasetDict(dict[str, "Dataset"]):
     """Splits by name."""
 
+    def __repr__(self) -> str:
+        splits = [f"  {name}: {dataset!r}".replace("\n", "\n  ") for name, dataset in self.items()]
+        return "\n".join([f"DatasetDict({len(self)} splits)" if len(self) != 1 else "DatasetDict(1 split)", *splits])
+
     def __missing__(self, name: object) -> Never:
         raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
-from forebay import _lib
+from forebay import _lib, familiar
 from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
 from forebay.options import check_named, check_text
 
@@ -89,6 +89,15 @@ class QueryResult:
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
+
+    # Not for type checkers, to which it would say that a result has all names.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            raise familiar.missing(self, "the result of a query", name, familiar.OF_QUERY_RESULT)
+
+    def __repr__(self) -> str:
+        return "QueryResult(rows to be read once, by `pyarrow.table(result)`, `polars.DataFrame(result)`, ...)"
 
     def __iter__(self) -> Iterator[_lib.Batch]:
         while (batch := self._rows.next()) is not None:

@@ -113,7 +113,8 @@ impl State {
         {
             found.push(format!("commit: expected `{expected}`, got `{got}`; open that one by `revision=\"{got}\"`"));
         } else if self.fingerprint != expected.fingerprint {
-            found.push(difference("fingerprint", &expected.fingerprint, &self.fingerprint));
+            let found_other = difference("fingerprint", &expected.fingerprint, &self.fingerprint);
+            found.push(format!("{found_other} (the files are others: their names, sizes or versions)"));
         }
         if self.query != expected.query {
             found.push(format!("query: expected {:?}, got {:?}", expected.query, self.query));
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(
             got.differences(&shuffled()),
             [
-                "fingerprint: expected `5f3a`, got `77`",
+                "fingerprint: expected `5f3a`, got `77` (the files are others: their names, sizes or versions)",
                 "query: expected [\"lang = 'de'\"], got []",
                 "seed: expected `18446744073709551615`, got `1`",
                 "num_lanes: expected `192`, got `24`",

@@ -545,11 +545,15 @@ fn meant(sql: &str, written: &str, column: &Column, schema: &SchemaRef, is_like_
         return "; a name with a dot stands in double quotes";
     }
     let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap_or_default();
-    let is_quoted = tokens.iter().any(|token| match token {
-        Token::Word(word) => word.value == column.name && word.quote_style == Some('"'),
+    let tokens: Vec<_> = tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
+    let is_text = tokens.iter().enumerate().any(|(at, token)| match token {
+        Token::Word(word) if word.value == column.name => {
+            let before = at.checked_sub(1).map(|at| &tokens[at]);
+            word.quote_style == Some('"') || matches!(before, Some(Token::Eq | Token::DoubleEq | Token::Neq))
+        }
         _ => false,
     });
-    if is_like_none && is_quoted { "; text stands in single quotes" } else { "" }
+    if is_like_none && is_text { "; text stands in single quotes" } else { "" }
 }
 
 /// Returns a column as the text has it first, with its table if that is written before it, and where.

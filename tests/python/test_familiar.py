@@ -8,6 +8,7 @@ import re
 import datasets
 import datasets.distributed
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +50,19 @@ def test_what_a_dataset_does_not_have_has_another_name_that_works(name, ds):
     if name == "train_test_split":
         parts = [len(ds.select(known["test"])), len(ds.select(ds.selection() - known["test"]))]
         assert parts == [10, 90]
+
+
+@pytest.mark.parametrize("name", familiar.OF_QUERY_RESULT)
+def test_what_the_result_of_a_query_does_not_have_has_another_name_that_works(name, ds):
+    result = ds.query("SELECT lang, count(*) AS n FROM dataset GROUP BY lang")
+    with pytest.raises(AttributeError, match=f"the result of a query has no `{name}`; instead: ") as refused:
+        getattr(result, name)
+    for code in _code(str(refused.value).partition("instead: ")[2]):
+        counts = ds.query("SELECT lang, count(*) AS n FROM dataset GROUP BY lang")
+        assert len(eval(code, {"result": counts, "pyarrow": pa, "polars": pl, "pandas": pd})) == 2
+    assert "`pyarrow.table(result)`" in repr(result)
+    with pytest.raises(AttributeError, match="^the result of a query has no `no_such_name`$"):
+        result.no_such_name  # noqa: B018 - looked up
 
 
 @pytest.mark.parametrize("name", familiar.OF_MODULE)
@@ -113,6 +127,22 @@ def test_arguments_of_other_loaders_are_told_apart_from_misspelt_ones(method, be
             stream(4, **{name: None})
     with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
         stream(4, no_such_name=1)
+
+
+@pytest.mark.parametrize("name", familiar.OF_FORMAT)
+def test_arguments_of_formats_of_datasets_are_told_apart_from_misspelt_ones(name, ds):
+    with pytest.raises(TypeError, match=re.escape(f"with_format() has no argument `{name}`; ")):
+        ds.with_format("torch", **{name: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
+        ds.with_format("torch", no_such_name=1)
+
+
+def test_several_splits_are_listed_and_one_of_them_is_to_be_chosen(path):
+    splits = fb.load_dataset(path)
+    assert repr(splits).startswith("DatasetDict(1 split)\n  train: Dataset(100 rows, 5 columns, 1 object)\n    lang ")
+    assert repr(fb.DatasetDict()) == "DatasetDict(0 splits)"
+    with pytest.raises(fb.SettingError, match=r"^dataset: these are several splits; choose one, as in ds\['train'\]$"):
+        fb.DataLoader(splits, batch_size=4)
 
 
 def test_no_processes_are_none_as_in_datasets(ds):

@@ -22,21 +22,22 @@
 //! the next batch: while one thread gathers that, the others would decode all the rest.
 //!
 //! [`planning`] says which batches come next and what they need, [`gathering`] which are made of what is there, [`delivery`]
-//! what the consumer takes, and [`blocks`] what happens when the window does not fit.
+//! what the consumer takes, [`blocks`] what happens when the window does not fit, and [`losing`] when a part cannot be read.
 
 mod blocks;
 mod delivery;
 mod gathering;
+mod losing;
 mod planning;
 mod row_bytes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::iter::Peekable;
-use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+pub(super) use self::losing::Salvaged;
 use self::row_bytes::RowBytes;
 use super::budget::Budget;
 use super::held::Held;
@@ -44,8 +45,7 @@ use super::holes::Holes;
 use super::piece::{Fetched, PieceKey, PlannedBatch, Progress, Resident, Stage, Task, wanted_rows};
 use super::waiting::Cause;
 use crate::config;
-use crate::error::Error;
-use crate::plan::{EpochPlan, Hole, PieceId, REPEAT_LANE, Share, Walk};
+use crate::plan::{EpochPlan, PieceId, Share, Walk};
 use crate::reader::{Part, TooLarge};
 
 /// Others wait while more parts of the first batch than these are on their way: so few may be late without holding up all.
@@ -68,9 +68,6 @@ pub(super) struct Usage {
 
 /// Cuts a piece into the parts that are read one after another.
 type Cut = dyn Fn(PieceId) -> Vec<Part> + Send;
-
-/// Of a part with damaged pages the kept rows of its span in these, and what is left: of the part, these rows.
-pub(super) type Salvaged = (Vec<Range<u32>>, Option<(Held, Arc<[u32]>)>);
 
 /// The state of one stream. See the module's documentation.
 pub(super) struct Scheduler {
@@ -320,72 +317,6 @@ impl Scheduler {
         let Some(resident) = self.residents.get_mut(&key) else { return };
         self.row_bytes.note(held.num_rows(), held.gathered_bytes(), resident.expected);
         self.arrived(key, held);
-    }
-
-    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet, or
-    /// those alone that are damaged, where it is known which ones and what is left. Of a damaged part of a block of which
-    /// nothing is known, those of the block alone: others were there, or may be when they are read.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Holes::add`], for after the batches before the first that needs the part: the delivery ends there. What
-    /// only batches behind such an end need is no error.
-    pub(super) fn lost(
-        &mut self,
-        key: PieceKey,
-        salvaged: Option<Salvaged>,
-        hole: impl Fn(&Range<u32>, String) -> Hole,
-        cause: Error,
-    ) -> Result<(), Error> {
-        let (damaged, left) = salvaged.unzip();
-        let Some(resident) = self.residents.get(&key) else { return Ok(()) };
-        let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
-        let added = if first_needed >= self.end {
-            Ok(())
-        } else if key.piece.lane == REPEAT_LANE {
-            // The row has a position of its own, where it is read again.
-            self.holes.allowed(cause).map(drop)
-        } else {
-            // What does not come from a store is not asked for again and again.
-            let is_of_block = key.block > 0 && matches!(resident.stage, Stage::Decoding);
-            let rows = match damaged {
-                Some(damaged) => damaged,
-                None if is_of_block => self.waited_for(key, resident),
-                None => vec![resident.part.kept.clone()],
-            };
-            let hole = |rows: &Range<u32>, cause: &str| hole(&self.plan.numbers(key.piece, rows), cause.to_owned());
-            self.holes.add(|cause| rows.iter().map(|rows| hole(rows, &cause)).collect(), cause)
-        };
-        let Some(resident) = self.residents.get_mut(&key) else { return Ok(()) };
-        self.num_under_way -= 1;
-        if matches!(resident.stage, Stage::Decoding) {
-            self.num_decoding -= 1;
-        } else {
-            self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
-        }
-        let left = left.flatten().filter(|_| added.is_ok());
-        resident.is_lost = left.is_none();
-        let (held, keep) = left.unzip();
-        resident.keep = keep.or(resident.keep.take());
-        self.arrived(key, held.unwrap_or_default());
-        added.inspect_err(|_| self.end_before(first_needed))
-    }
-
-    /// Returns the kept rows of a part for which batches wait.
-    fn waited_for(&self, key: PieceKey, resident: &Resident) -> Vec<Range<u32>> {
-        let mut due = Vec::new();
-        for &number in &resident.waiting {
-            let Some(PlannedBatch { pieces, progress: Progress::Planned { rows, .. }, .. }) =
-                self.batches.get(index_of(number, self.num_delivered))
-            else {
-                continue;
-            };
-            let first = resident.part.kept.start;
-            rows.for_each(|(place, row)| due.extend((pieces[place as usize] == key).then_some(first + row)));
-        }
-        due.sort_unstable();
-        due.dedup();
-        due.chunk_by(|one, next| one + 1 == *next).map(|run| run[0]..run[run.len() - 1] + 1).collect()
     }
 
     /// Reports that a batch cannot be gathered, or nothing made of it: the delivery ends before it. Returns whether it did

@@ -14,7 +14,7 @@ use super::held::{self, Held};
 use super::holes::Holes;
 use super::narrow::Narrowing;
 use super::piece::{Fetched, PieceKey, PlannedRows, Task};
-use super::scheduler::Scheduler;
+use super::scheduler::{Salvaged, Scheduler};
 use super::shelves::Shelves;
 use super::slabs::{Room, Slabs};
 use super::waiting::Waiting;
@@ -303,7 +303,7 @@ impl Shared {
     fn lose(&self, key: PieceKey, salvage: Option<Salvage>, cause: Error) {
         let salvaged = salvage.map(|Salvage { damaged, left }| {
             let left = left.map(|(batch, rows)| (Held::new(self.reader.schema(), batch), rows.into()));
-            (damaged, left)
+            Salvaged { damaged, left }
         });
         let mut state = self.lock();
         let hole = |kept: &Range<u32>, cause| self.reader.hole(key.piece, kept, cause);

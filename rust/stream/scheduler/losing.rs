@@ -1,0 +1,92 @@
+//! What becomes of parts that cannot be read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::held::Held;
+#[cfg(doc)]
+use super::super::holes::Holes;
+use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage};
+use super::{Scheduler, index_of};
+use crate::error::Error;
+use crate::plan::{Hole, REPEAT_LANE};
+
+/// What is known of a part with damaged pages.
+#[derive(Debug)]
+pub(in crate::stream) struct Salvaged {
+    /// The kept rows of its span that cannot be decoded.
+    pub(in crate::stream) damaged: Vec<Range<u32>>,
+    /// The others, and which rows of the part these are; `None` where there are none.
+    pub(in crate::stream) left: Option<(Held, Arc<[u32]>)>,
+}
+
+impl Scheduler {
+    /// Reports that a part cannot be fetched or decoded: its rows are left out of all batches that are not gathered yet, or
+    /// those alone that are damaged, where these are known. Of a damaged part of a block of which nothing is known, those of
+    /// the block alone: others were there, or may be when they are read.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Holes::add`], for after the batches before the first that needs the part: the delivery ends there. What
+    /// only batches behind such an end need is no error.
+    pub(in crate::stream) fn lost(
+        &mut self,
+        key: PieceKey,
+        salvaged: Option<Salvaged>,
+        hole: impl Fn(&Range<u32>, String) -> Hole,
+        cause: Error,
+    ) -> Result<(), Error> {
+        let Some(resident) = self.residents.get(&key) else { return Ok(()) };
+        let first_needed = resident.waiting.first().copied().unwrap_or(self.num_delivered);
+        // What does not come from a store is not asked for again and again.
+        let is_of_block = key.block > 0 && matches!(resident.stage, Stage::Decoding);
+        let rows = match &salvaged {
+            Some(salvaged) => salvaged.damaged.clone(),
+            None if is_of_block => self.waited_for(key, resident),
+            None => vec![resident.part.kept.clone()],
+        };
+        let added = if first_needed >= self.end {
+            Ok(())
+        } else if key.piece.lane == REPEAT_LANE {
+            // The row has a position of its own, where it is read again.
+            self.holes.allowed(cause).map(drop)
+        } else {
+            let hole = |rows: &Range<u32>, cause: &str| hole(&self.plan.numbers(key.piece, rows), cause.to_owned());
+            self.holes.add(|cause| rows.iter().map(|rows| hole(rows, &cause)).collect(), cause)
+        };
+        self.settle(key, salvaged.and_then(|salvaged| salvaged.left).filter(|_| added.is_ok()));
+        added.inspect_err(|_| self.end_before(first_needed))
+    }
+
+    /// Has no more be waited for of a part than what is left of it.
+    fn settle(&mut self, key: PieceKey, left: Option<(Held, Arc<[u32]>)>) {
+        let Some(resident) = self.residents.get_mut(&key) else { return };
+        self.num_under_way -= 1;
+        if matches!(resident.stage, Stage::Decoding) {
+            self.num_decoding -= 1;
+        } else {
+            self.undecoded_bytes = self.undecoded_bytes.saturating_sub(resident.part.cost.fetched);
+        }
+        resident.is_lost = left.is_none();
+        let (held, keep) = left.unzip();
+        resident.keep = keep.or(resident.keep.take());
+        self.arrived(key, held.unwrap_or_default());
+    }
+
+    /// Returns the kept rows of a part for which batches wait.
+    fn waited_for(&self, key: PieceKey, resident: &Resident) -> Vec<Range<u32>> {
+        let mut due = Vec::new();
+        for &number in &resident.waiting {
+            let Some(PlannedBatch { pieces, progress: Progress::Planned { rows, .. }, .. }) =
+                self.batches.get(index_of(number, self.num_delivered))
+            else {
+                continue;
+            };
+            let first = resident.part.kept.start;
+            rows.for_each(|(place, row)| due.extend((pieces[place as usize] == key).then_some(first + row)));
+        }
+        due.sort_unstable();
+        due.dedup();
+        due.chunk_by(|one, next| one + 1 == *next).map(|run| run[0]..run[run.len() - 1] + 1).collect()
+    }
+}

@@ -15,6 +15,14 @@ READ_TOO_OFTEN = 2
 
 MIB = 1 << 20
 
+_AGAIN = {
+    "throttled": "that it refused (429, 503)",
+    "failed": "that failed",
+    "broken": "that broke off",
+    "stalled": "that stalled",
+}
+"""What became of requests that were made again, by the ends of the names of their counts."""
+
 
 def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
     """Returns what held a loop up, by what its stream counted, and what would help."""
@@ -48,7 +56,19 @@ def _store(part: float, stats: Mapping[str, float], memory_limit: int) -> str:
     speed = stats["bytes_fetched"] / MIB / max(stats["seconds_fetching"], 1e-9)
     is_full = stats["peak_memory_bytes"] > 0.9 * memory_limit
     helps = "raise memory_limit, so that more is asked for at once, or" if is_full else "select fewer columns, or"
-    return f"the store: {part:.0%} of waiting was for bytes, which came at {speed:,.0f} MiB/s; {helps} move closer"
+    helps = f"{helps} move closer"
+    again = {words: stats[f"retries_{kind}"] for kind, words in _AGAIN.items() if stats[f"retries_{kind}"]}
+    if again:
+        said = ", ".join(f"{count:,} {words}" for words, count in again.items())
+        num_requests = stats["requests"] + sum(again.values())
+        helps = f"made again: {said}, of {num_requests:,} requests; {helps}"
+    if stats["retries_throttled"] > sum(again.values()) / 2:
+        helps = f"{helps}, or ask it for less at once, by fewer processes"
+    return f"the store: {part:.0%} of waiting was for bytes, which came at {_rate(speed)}; {helps}"
+
+
+def _rate(speed: float) -> str:
+    return f"{speed:,.0f} MiB/s" if speed >= 1 else f"{speed * 1024:,.0f} KiB/s"
 
 
 def _memory(part: float, stats: Mapping[str, float], memory_limit: int) -> str:

@@ -26,6 +26,11 @@ QUIET = {
     "seconds_decoding": 2.0,
     "bytes_fetched": 400 << 20,
     "bytes_decoded": 800 << 20,
+    "requests": 60,
+    "retries_throttled": 0,
+    "retries_failed": 0,
+    "retries_broken": 0,
+    "retries_stalled": 0,
     "peak_memory_bytes": 0,
     "rows_evicted": 0,
 }
@@ -45,6 +50,16 @@ def ds(tmp_path):
             "the store: 84% of waiting was for bytes",
         ),
         ({"seconds_waited_for_store": 5.0}, "at 100 MiB/s; select fewer columns"),
+        ({"seconds_waited_for_store": 5.0, "bytes_fetched": 2 << 20}, "at 512 KiB/s; select fewer columns"),
+        (
+            {"seconds_waited_for_store": 5.0, "retries_throttled": 30, "retries_broken": 10},
+            "at 100 MiB/s; made again: 30 that it refused (429, 503), 10 that broke off, of 100 requests; select fewer "
+            "columns, or move closer, or ask it for less at once, by fewer processes; the loop",
+        ),
+        (
+            {"seconds_waited_for_store": 5.0, "retries_stalled": 1},
+            "made again: 1 that stalled, of 61 requests; select fewer columns, or move closer; the loop",
+        ),
         ({"seconds_waited_for_store": 5.0, "peak_memory_bytes": 1 << 30}, "raise memory_limit"),
         ({"seconds_waited_for_memory": 5.0}, "memory: 100% of waiting was for room within 1,024 MiB; raise"),
         ({"seconds_waited_for_memory": 5.0, "rows_evicted": 1234}, "and 1,234 rows were read again"),

@@ -39,8 +39,8 @@ pub(crate) struct Computed {
     columns: Box<[usize]>,
     /// For batches of `input`.
     evaluator: Arc<dyn PhysicalExpr>,
-    /// Whether it only casts a column, whose floats it takes as they are.
-    is_cast: bool,
+    /// Whether it only casts a column or takes a part of it, whose floats it takes as they are.
+    is_handed_on: bool,
     input: SchemaRef,
     data_type: DataType,
 }
@@ -56,13 +56,13 @@ impl Computed {
             columns.iter().map(|&column| Arc::clone(&snapshot.schema.fields()[column])).collect::<Vec<_>>(),
         ));
         let df_schema = DFSchema::try_from(Arc::clone(&input)).map_err(|error| unusable(sql::reason(&error)))?;
-        let cast = floats::cast_of_column(&expr);
-        let is_cast = cast.is_some();
+        let handed_on = floats::handed_on(&expr);
+        let is_handed_on = handed_on.is_some();
         let evaluator = sql::session()
-            .create_physical_expr(cast.unwrap_or_else(|| expr.clone()), &df_schema)
+            .create_physical_expr(handed_on.unwrap_or_else(|| expr.clone()), &df_schema)
             .map_err(|error| unusable(sql::reason(&error)))?;
         let data_type = evaluator.data_type(&input).map_err(|error| unusable(sql::reason(&error)))?;
-        let this = Self { expr, columns, evaluator, is_cast, input, data_type };
+        let this = Self { expr, columns, evaluator, is_handed_on, input, data_type };
         // What must fail on every row, a literal that cannot be cast, fails now.
         try_out(&this.input, |rows| this.caught_evaluate(rows)).map_err(unusable)?;
         Ok(this)
@@ -103,7 +103,7 @@ impl Computed {
     fn caught_evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, String> {
         // Functions panic on some values, such as those that make a text of more than 2 GiB.
         let value = panics::caught(|| {
-            let canonical = if self.is_cast { Ok(batch.clone()) } else { floats::canonical_columns(batch) };
+            let canonical = if self.is_handed_on { Ok(batch.clone()) } else { floats::canonical_columns(batch) };
             let batch = canonical.map_err(|error| error.to_string())?;
             let value = self.evaluator.evaluate(&batch).and_then(|value| value.into_array(batch.num_rows()));
             value.map_err(|error| sql::reason(&error))

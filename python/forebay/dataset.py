@@ -289,7 +289,8 @@ class Dataset:
         or decimal. Text becomes a `ClassLabel` by the names of its classes, or by their numbers. Other numbers become
         one where a class has that number, or are -1; `int64` is taken as it is. Dates and timestamps without a zone are
         taken for UTC where they get one. Text made of other types is that of SQL (`1.0`, `NaN`, `1e30`,
-        `2026-01-31T00:00:00`), where `datasets` has `1`, `nan`, `1e+30`, `2026-01-31 00:00:00.000000`.
+        `2026-01-31T00:00:00`), where `datasets` has `1`, `nan`, `1e+30`, `2026-01-31 00:00:00.000000`. Fields of
+        structs are found by their names, and NULL where there are none; bytes and paths become images and other media.
 
         Raises:
             ColumnNotFoundError: a feature is of a column that is not there.

@@ -29,6 +29,9 @@ const HANDING_ON: [&str; 8] =
 /// Functions that cast what they are given first.
 const CASTING: [&str; 2] = ["arrow_cast", "cast_column"];
 
+/// Functions that take a part out of what they are given first.
+const TAKING: [&str; 2] = ["array_element", "get_field"];
+
 /// Puts the function of [`canonical_floats`] around everything in a type-checked expression that makes floats, and gives
 /// its literals their one bit pattern.
 ///
@@ -122,19 +125,22 @@ fn bare(expr: Expr) -> Expr {
     }
 }
 
-/// Returns an expression that only casts a column, as it is without the function of [`canonical_floats`]: what is not
-/// compared keeps the sign of its zeros, as a column does that is not cast. `None` of any other expression.
-pub(crate) fn cast_of_column(expr: &Expr) -> Option<Expr> {
-    let inside = |expr: &Expr| if matches!(expr, Expr::Column(_)) { Some(expr.clone()) } else { cast_of_column(expr) };
+/// Returns an expression that only casts a column, or takes a field or an item out of it, as it is without the function of
+/// [`canonical_floats`]: what is not compared keeps the sign of its zeros, as a whole column does. `None` of any other.
+pub(crate) fn handed_on(expr: &Expr) -> Option<Expr> {
+    let inside = |expr: &Expr| if matches!(expr, Expr::Column(_)) { Some(expr.clone()) } else { handed_on(expr) };
     match expr {
-        Expr::Alias(alias) => cast_of_column(&alias.expr),
+        Expr::Alias(alias) => handed_on(&alias.expr),
         Expr::Cast(cast) => {
             let mut cast = cast.clone();
             *cast.expr = inside(&cast.expr)?;
             Some(Expr::Cast(cast))
         }
-        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => cast_of_column(call.args.first()?),
-        Expr::ScalarFunction(call) if CASTING.contains(&call.name()) => {
+        Expr::ScalarFunction(call) if call.name() == Form::Canonical.name() => handed_on(call.args.first()?),
+        Expr::ScalarFunction(call) if CASTING.contains(&call.name()) || TAKING.contains(&call.name()) => {
+            if !call.args.iter().skip(1).all(|argument| matches!(argument, Expr::Literal(_, _))) {
+                return None;
+            }
             let mut call = call.clone();
             let value = call.args.first_mut()?;
             *value = inside(value)?;

@@ -458,6 +458,18 @@ def test_zeros_are_equal_wherever_they_are_compared(tmp_path: Path) -> None:
     assert rows_of(ds.query("SELECT count(DISTINCT -f) AS n, count(DISTINCT l) AS m FROM dataset")) == [(2, 2)]
 
 
+@pytest.mark.parametrize("part", ["s['f']", "s['g']['h']", "l[1]", "s['l'][-1]", "s['g']", "CAST(s['f'] AS REAL)"])
+def test_fields_and_items_keep_the_sign_of_zero_as_columns_do(tmp_path: Path, part: str) -> None:
+    values = [-0.0, 0.0, -1.5]
+    structs = [{"f": value, "g": {"h": value}, "l": [1.0, value]} for value in values]
+    ds = dataset(tmp_path, {"id": [0, 1, 2], "s": structs, "l": [[value] for value in values]})
+    ours = ds.sql(f"SELECT id, {part} AS x FROM dataset")
+    assert str([row["x"] for row in ours]) == str([{"h": value} if part == "s['g']" else value for value in values])
+    if part != "s['g']":
+        assert ids_of(ours.filter("x = 0.0")) == ids_of(ours.filter("x >= 0.0")) == [0, 1]
+        assert str([row["y"] for row in ours.sql("SELECT x * 2.0 AS y FROM dataset")]) == "[0.0, 0.0, -3.0]"
+
+
 def test_floats_of_other_tables_are_compared_like_those_of_the_dataset(tmp_path: Path) -> None:
     ds = dataset(tmp_path, {"id": [0, 1, 2], "f": [NAN, 0.0, 7.0]})
     side = {"k": np.array([NEGATIVE_NAN, -0.0]), "n": [1, 2], "l": [[float(NEGATIVE_NAN)], [-0.0]]}

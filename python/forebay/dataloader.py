@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.options import PoolOptions, check_count, check_flag
-from forebay.trainers import goes_on_behind_ends
+from forebay.trainers import epoch_meant, goes_on_behind_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -208,7 +208,7 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next loop, from 0."""
-        self._stream.set_epoch(epoch)
+        self._stream.set_epoch(epoch_meant(self._stream, epoch))
         self._is_next_epoch_due = False
 
     def state_dict(self) -> dict[str, Any]:

@@ -103,6 +103,8 @@ class Stream(Generic[T]):
         self._epoch_at = 0
         # The epoch that was set, until an iteration begins.
         self._chosen: int | None = None
+        # That of the state that was loaded.
+        self._loaded_epoch: int | None = None
         # Whether an iterator is to begin there, of which nothing was asked for yet.
         self._is_announced = False
         self._start_holes: list[Hole] = []
@@ -167,6 +169,11 @@ class Stream(Generic[T]):
             raise TypeError("a dataset that is repeated without an end has no number of batches; see `steps_per_epoch`")
         num_later = last - start.epoch
         return self._num_batches(start) + (num_later and num_later * self._num_batches(Cursor(last)))
+
+    @property
+    def _has_known_length(self) -> bool:
+        """Whether `len` is known."""
+        return self.has_rows and (self._passes.steps is not None or self._passes.number is not None)
 
     def _num_batches(self, start: Cursor) -> int:
         """Returns how many batches of a pass this rank gets from `start` on."""
@@ -523,7 +530,7 @@ class Stream(Generic[T]):
             raise StateError(f"not a Forebay state: worker: expected a dict, got {worker!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
-        self._epoch_at = self._epoch
+        self._epoch_at = self._loaded_epoch = self._epoch
         self._is_announced = False
         self._start = self._at = cursor._replace(done=done)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]

@@ -11,7 +11,7 @@ from forebay.exceptions import ForebayError
 from forebay.loader import Stream
 from forebay.packing import PackedStream
 from forebay.shaping import Pack
-from forebay.trainers import check_undivided, goes_on_behind_ends
+from forebay.trainers import check_undivided, epoch_meant, goes_on_behind_ends
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class TorchStream(IterableDataset[TorchBatch]):
             SettingError: a loader of `accelerate` is about to divide these batches among the ranks once more.
         """
         check_undivided(self, self._stream._share)
+        epoch = epoch_meant(self._stream, epoch)
         is_other = epoch != self._stream.epoch
         self._stream.set_epoch(epoch)
         if is_other:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import SettingError
 
 if TYPE_CHECKING:
+    from forebay.loader import Stream
     from forebay.options import ShareOptions
 
 _ALONE = "iterate the stream as it is, or `forebay.DataLoader`, without `prepare`"
@@ -27,6 +28,19 @@ def is_dividing() -> bool:
 def goes_on_behind_ends() -> bool:
     """Whether Lightning calls: of an epoch that is over it does not ask for the rest, but for the next epoch."""
     return _caller().partition(".")[0] in ("lightning", "pytorch_lightning")
+
+
+def epoch_meant(stream: Stream[Any], epoch: int) -> int:
+    """Returns which epoch of `stream` is meant by who sets `epoch`.
+
+    `transformers.Trainer` knows by the length of an epoch which one a checkpoint is of. Where none is known it counts
+    from 0 again, which is the epoch of the state, and the next one where that is over.
+    """
+    if stream._loaded_epoch is None or stream._has_known_length or _caller() != "transformers.trainer":
+        return epoch
+    if stream._is_over:
+        stream._loaded_epoch += 1
+    return stream._loaded_epoch + epoch
 
 
 def _caller() -> str:

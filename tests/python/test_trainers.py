@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import runpy
+import shutil
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -511,3 +512,48 @@ def test_the_example_goes_on_from_a_checkpoint_where_it_was(
     monkeypatch.setattr("sys.argv", ["trainer.py", str(tmp_path)])
     runpy.run_path(str(EXAMPLES / "trainer.py"), run_name="__main__")
     assert capsys.readouterr().out.endswith("\nthe same rows in the same order\n")
+
+
+def epoch_without_length(rows: fb.Dataset, kind: str) -> Any:
+    """Batches of which no trainer knows how many are an epoch."""
+    if kind == "endless":
+        return rows.repeat().to_torch(BATCH_SIZE)
+    tokens = rows.sql("SELECT make_array(id, id, id) AS id FROM dataset").shuffle(3, num_lanes=6, window_rows=5)
+    pack = fb.Pack(24, columns=["id"])
+    return tokens.to_torch(1, pack=pack) if kind == "packed" else fb.DataLoader(tokens, 1, pack=pack)
+
+
+@pytest.mark.parametrize("kind", ["packed", "packed by a loader", "endless"])
+def test_transformers_goes_on_in_the_epoch_of_a_state_whose_length_is_not_known(
+    rows: fb.Dataset, tmp_path: Path, kind: str
+) -> None:
+    from transformers import TrainingArguments
+
+    class Packed(Model):
+        def forward(self, id: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+            return super().forward(id.flatten())
+
+    example = runpy.run_path(str(EXAMPLES / "trainer.py"))
+
+    def seen(stop_at: int = 0, *, resume: bool = False) -> list[list[int]]:
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=3 * STEPS_PER_EPOCH,
+            ignore_data_skip=True,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        model, stream = Packed(), epoch_without_length(rows, kind)
+        trainer = example["StreamTrainer"](stream, model=model, args=arguments, callbacks=[example["Stop"](stop_at)])
+        trainer.train(resume_from_checkpoint=resume or None)
+        return model.seen
+
+    whole = seen()
+    assert len(whole) == 3 * STEPS_PER_EPOCH
+    for stop_at in (5, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 5, 2 * STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH + 5):
+        before = seen(stop_at)
+        assert before + seen(resume=True) == whole
+        shutil.rmtree(tmp_path)

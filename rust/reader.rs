@@ -25,7 +25,7 @@ use crate::selection::Selection;
 use crate::source::{Ahead, Connection};
 
 pub(crate) use self::parts::{Part, PartRead, TooLarge};
-pub(crate) use self::salvage::{Bodies, Salvage};
+pub(crate) use self::salvage::Salvage;
 
 /// The bytes of a hash that a state holds of an order.
 const DIGEST_BYTES: usize = 16;

@@ -32,6 +32,7 @@ pub use self::find::{FileRequest, FilesRequest, OpenRequest, SplitFiles};
 pub use self::fragment::Fragment;
 pub use self::manifest::Audience;
 pub(crate) use self::page_bounds::PageBounds;
+pub(crate) use self::parquet_columns::FetchedRanges;
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
 pub(crate) use self::row_group::{ColumnReader, Decoded, RowGroupRead, Storing};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::{ArrowError, DataType};
 
-use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
+use super::parquet_columns::{FetchedRanges, ParquetColumns, ParquetReader, WantedRows, damaged};
 use crate::decode::{Column, ColumnPlan, Items, Misfit, Scratch};
 use crate::error::Result;
 use crate::panics;
@@ -23,7 +23,7 @@ pub(super) struct OwnColumn {
     plan: ColumnPlan,
     rows: WantedRows,
     /// For the other decoder, and for who begins again.
-    fetched: Fetched,
+    fetched: FetchedRanges,
     num_read: usize,
     state: State,
 }
@@ -39,7 +39,13 @@ enum State {
 
 impl OwnColumn {
     /// Returns the object's root column `root`, of which `fetched` holds what was planned.
-    pub(super) fn new(root: usize, plan: ColumnPlan, rows: WantedRows, fetched: Fetched, scratch: Scratch) -> Self {
+    pub(super) fn new(
+        root: usize,
+        plan: ColumnPlan,
+        rows: WantedRows,
+        fetched: FetchedRanges,
+        scratch: Scratch,
+    ) -> Self {
         let column = plan.open(&rows.set, fetched.bodies.clone(), rows.memory_bytes, scratch);
         let state = State::Own(column);
         Self { root, plan, rows, fetched, num_read: 0, state }
@@ -69,7 +75,7 @@ impl OwnColumn {
 
     /// Gives back the bytes. Nothing is read any more.
     pub(super) fn close(&mut self) {
-        self.fetched = Fetched::default();
+        self.fetched = FetchedRanges::default();
         self.state = State::Closed(mem::replace(&mut self.state, State::Failed).into_scratch());
     }
 

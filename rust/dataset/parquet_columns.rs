@@ -124,7 +124,7 @@ impl WantedRows {
     pub(super) fn check_pages(
         &self,
         roots: &[usize],
-        fetched: &Fetched,
+        fetched: &FetchedRanges,
         mut each: impl FnMut(usize, &mut Claims<'_>) -> Result<()>,
     ) -> Result<()> {
         let fragment = self.snapshot.fragment(self.row_group);
@@ -187,7 +187,7 @@ impl ParquetColumns {
     }
 
     /// Takes what was fetched.
-    pub(super) fn open(self, mut rows: WantedRows, fetched: Fetched) -> Result<ParquetReader> {
+    pub(super) fn open(self, mut rows: WantedRows, fetched: FetchedRanges) -> Result<ParquetReader> {
         let Self { mut decoder, roots } = self;
         let (mut row_bytes, num_rows) = (0_u64, u64::from(rows.row_group.num_rows));
         let schema = rows.snapshot.fragment(rows.row_group).reader.schema();
@@ -223,12 +223,12 @@ impl ParquetColumns {
 
 /// Ranges and the bytes that were fetched of them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Fetched {
-    pub(super) ranges: Vec<Range<u64>>,
-    pub(super) bodies: Vec<Body>,
+pub(crate) struct FetchedRanges {
+    pub(crate) ranges: Vec<Range<u64>>,
+    pub(crate) bodies: Vec<Body>,
 }
 
-impl Fetched {
+impl FetchedRanges {
     /// Returns a range of the bytes, without a copy where it was fetched in one piece; `None` if not all of it was fetched.
     fn get(&self, range: &Range<u64>) -> Option<Result<Bytes>> {
         let mut parts = Vec::new();
@@ -256,7 +256,7 @@ impl Fetched {
     /// # Errors
     ///
     /// Those of reading what is still in a file.
-    pub(super) fn part(&self, ranges: Vec<Range<u64>>) -> Result<Option<Self>> {
+    pub(crate) fn part(&self, ranges: Vec<Range<u64>>) -> Result<Option<Self>> {
         let Some(found) = ranges.iter().map(|range| self.get(range)).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -279,7 +279,7 @@ pub(super) struct ParquetReader {
     rows: WantedRows,
     roots: Vec<usize>,
     /// What the reader holds, too, to find the column that is to blame for an error.
-    fetched: Fetched,
+    fetched: FetchedRanges,
     /// `None` where there are no rows.
     reader: Option<ParquetRecordBatchReader>,
 }

@@ -12,7 +12,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use arrow_schema::DataType;
 
 use super::own_column::OwnColumn;
-use super::parquet_columns::{Fetched, ParquetColumns, ParquetReader, WantedRows, damaged};
+use super::parquet_columns::{FetchedRanges, ParquetColumns, ParquetReader, WantedRows, damaged};
 use super::{RowGroupRef, Snapshot, schema};
 use crate::decode::{self, Body, ColumnPlan, FilePages, Items, Scratch};
 use crate::error::Result;
@@ -351,7 +351,7 @@ impl RowGroupRead {
         batches.into_iter().zip(sizes).map(|(columns, num_rows)| self.finish(columns, num_rows, storing)).collect()
     }
 
-    fn own_column(&self, root: usize, plan: ColumnPlan, fetched: Fetched, scratch: Scratch) -> OwnColumn {
+    fn own_column(&self, root: usize, plan: ColumnPlan, fetched: FetchedRanges, scratch: Scratch) -> OwnColumn {
         OwnColumn::new(root, plan, self.rows.clone(), fetched, scratch)
     }
 
@@ -387,8 +387,8 @@ impl ColumnGroup {
         &self,
         rows: &WantedRows,
         fetched: &mut impl Iterator<Item = (Range<u64>, Body)>,
-    ) -> Result<(Vec<Fetched>, Fetched)> {
-        let mut parts = vec![Fetched::default(); self.own.len() + 1];
+    ) -> Result<(Vec<FetchedRanges>, FetchedRanges)> {
+        let mut parts = vec![FetchedRanges::default(); self.own.len() + 1];
         for (&owner, (range, body)) in self.owners.iter().zip(fetched) {
             parts[owner].ranges.push(range);
             parts[owner].bodies.push(body);

@@ -7,19 +7,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
 
 use super::EpochReader;
-use crate::dataset::{RowGroupRead, RowGroupRef};
-use crate::decode::Body;
+use crate::dataset::{FetchedRanges, RowGroupRead, RowGroupRef};
 use crate::plan::PieceId;
 use crate::rows::RowSet;
-
-/// What was fetched for a part.
-#[derive(Debug, Clone)]
-pub(crate) struct Bodies {
-    ranges: Vec<Range<u64>>,
-    bodies: Vec<Body>,
-}
 
 /// What is left of a part.
 #[derive(Debug)]
@@ -28,24 +21,6 @@ pub(crate) struct Salvage {
     pub(crate) damaged: Vec<Range<u32>>,
     /// The others that were asked for, and which rows of the part these are, ascending; `None` where there are none.
     pub(crate) left: Option<(RecordBatch, Vec<u32>)>,
-}
-
-impl Bodies {
-    /// Holds the bytes of each of `ranges`.
-    pub(crate) fn new(ranges: &[Range<u64>], bodies: &[Body]) -> Self {
-        Self { ranges: ranges.to_vec(), bodies: bodies.to_vec() }
-    }
-
-    /// Returns those of each of `ranges`, unless some were not fetched.
-    fn of(&self, ranges: &[Range<u64>]) -> Option<Vec<Body>> {
-        let body_of = |range: &Range<u64>| {
-            let is_inside = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
-            let (whole, body) = self.ranges.iter().zip(&self.bodies).find(|(whole, _)| is_inside(whole))?;
-            let place = |byte: u64| usize::try_from(byte - whole.start).ok();
-            body.part(place(range.start)?..place(range.end)?).ok().map(Body::Here)
-        };
-        ranges.iter().map(body_of).collect()
-    }
 }
 
 impl EpochReader {
@@ -58,7 +33,7 @@ impl EpochReader {
         piece: PieceId,
         kept: &Range<u32>,
         wanted: Option<&[u32]>,
-        bodies: &Bodies,
+        fetched: &FetchedRanges,
     ) -> Option<Salvage> {
         let (_, row_group) = self.row_group_of(piece);
         let fragment = self.fragment_of(piece);
@@ -69,7 +44,7 @@ impl EpochReader {
         let (_, read) = self.rows_of_part(piece, kept, wanted);
         let mut damaged = Vec::new();
         for &column in self.dataset.projection().iter().filter(|column| fragment.columns[**column].is_some()) {
-            let probe = Probe { reader: self, row_group, column, all: &all, bodies };
+            let probe = Probe { reader: self, row_group, column, all: &all, fetched };
             if probe.is_sound(read.clone())? {
                 continue;
             }
@@ -95,10 +70,33 @@ impl EpochReader {
         if left.is_empty() {
             return Some(Salvage { damaged, left: None });
         }
-        let read = self.read_part(piece, kept, Some(&left)).ok()?;
-        let bodies = bodies.of(read.ranges())?;
-        let batch = read.decode(bodies).ok()?;
+        let mut batches = Vec::new();
+        self.decode_some(piece, kept, &left, fetched, &mut batches)?;
+        let batch = concat_batches(&batches.first()?.schema(), &batches).ok()?;
         Some(Salvage { damaged, left: Some((batch, left)) })
+    }
+
+    /// Decodes rows of a part that can be decoded, in several batches where damaged ones between them cannot be passed over.
+    fn decode_some(
+        &self,
+        piece: PieceId,
+        kept: &Range<u32>,
+        rows: &[u32],
+        fetched: &FetchedRanges,
+        batches: &mut Vec<RecordBatch>,
+    ) -> Option<()> {
+        let read = self.read_part(piece, kept, Some(rows)).ok()?;
+        let bodies = fetched.part(read.ranges().to_vec()).ok()??.bodies;
+        match read.decode(bodies) {
+            Ok(batch) => batches.push(batch),
+            Err(_) if rows.len() == 1 => return None,
+            Err(_) => {
+                let (first, rest) = rows.split_at(rows.len() / 2);
+                self.decode_some(piece, kept, first, fetched, batches)?;
+                self.decode_some(piece, kept, rest, fetched, batches)?;
+            }
+        }
+        Some(())
     }
 }
 
@@ -109,7 +107,7 @@ struct Probe<'a> {
     column: usize,
     /// All kept rows of the part.
     all: &'a RowSet,
-    bodies: &'a Bodies,
+    fetched: &'a FetchedRanges,
 }
 
 impl Probe<'_> {
@@ -119,7 +117,7 @@ impl Probe<'_> {
         let (snapshot, projection) = (self.reader.dataset.snapshot(), Arc::from([self.column]));
         let read = RowGroupRead::try_new(snapshot, self.row_group, &projection, rows, num_rows).ok()?;
         let read = read.within(self.reader.memory_limit);
-        let bodies = self.bodies.of(read.ranges())?;
+        let bodies = self.fetched.part(read.ranges().to_vec()).ok()??.bodies;
         Some(read.decode_at_once(bodies).is_ok())
     }
 
@@ -165,17 +163,5 @@ mod tests {
     fn ranges_that_touch_or_overlap_are_joined() {
         assert_eq!(joined(vec![5..9, 0..2, 2..4, 6..7, 20..21]), [0..4, 5..9, 20..21]);
         assert_eq!(joined(Vec::new()), []);
-    }
-
-    #[test]
-    fn bytes_are_found_inside_of_what_was_fetched() {
-        let bodies =
-            Bodies::new(&[10..14, 20..26], &[b"abcd".to_vec(), b"efghij".to_vec()].map(|b| Body::Here(b.into())));
-        let found = |ranges: &[Range<u64>]| {
-            let parts = bodies.of(ranges)?;
-            Some(parts.iter().map(|body| body.part(0..body.num_bytes()).unwrap().to_vec()).collect::<Vec<_>>())
-        };
-        assert_eq!(found(&[21..23, 10..14, 13..13]).unwrap(), [&b"fg"[..], b"abcd", b""]);
-        assert_eq!(found(&[21..23, 13..15]), None);
     }
 }

@@ -19,12 +19,13 @@ use super::shelves::Shelves;
 use super::slabs::{Room, Slabs};
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
+use crate::dataset::FetchedRanges;
 use crate::decode::Body;
 use crate::error::{Error, Result};
 use crate::finish::{BatchRows, Fault, Finish};
 use crate::metrics::Metrics;
 use crate::plan::{BatchSlice, EpochPlan, Hole, Leaving, PieceId, Share};
-use crate::reader::{Bodies, EpochReader, PartRead, Salvage};
+use crate::reader::{EpochReader, PartRead, Salvage};
 use crate::source::{CachedFile, Connection, Known, Missed, read_cached, read_ranges};
 
 /// Whether streams rest while a batch is ready, and until then work on that one alone.
@@ -376,12 +377,13 @@ impl Shared {
             Task::Decode { key, fetched } => {
                 let start = Instant::now();
                 let Fetched { read, kept, wanted, bodies } = *fetched;
-                let fetched = self.may_skip.then(|| Bodies::new(read.ranges(), &bodies));
+                let fetched =
+                    self.may_skip.then(|| FetchedRanges { ranges: read.ranges().to_vec(), bodies: bodies.clone() });
                 let shown = wanted.is_none().then(|| kept.clone());
                 let held = match self.decode(key, read, shown, bodies) {
                     Ok(held) => held,
                     Err(error) => {
-                        let is_of_object = |_: &Bodies| error.is_of_object();
+                        let is_of_object = |_: &FetchedRanges| error.is_of_object();
                         let salvage = fetched
                             .filter(is_of_object)
                             .and_then(|fetched| self.reader.salvage(key.piece, &kept, wanted.as_deref(), &fetched));

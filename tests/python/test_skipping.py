@@ -395,7 +395,7 @@ def test_of_a_damaged_page_its_own_rows_are_missing(folder: Path, order: Any, me
         assert all(stream.stats()["rows_skipped"] <= len(expected & kept) for stream in streams)
 
 
-@pytest.mark.parametrize("column", ["text", "tags", "kind", "point"])
+@pytest.mark.parametrize("column", ["text", "short", "tags", "kind", "point"])
 @pytest.mark.parametrize("has_checksums", [True, False])
 def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, column: str, has_checksums: bool) -> None:
     """Without checksums a page may have a few values that are none, or no end."""
@@ -404,6 +404,7 @@ def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, col
         {
             "id": pa.array(range(1000), pa.int64()),
             "text": [chr(draw.randrange(200, 500)) * draw.randrange(9) for _ in range(1000)],
+            "short": [draw.randbytes(draw.randrange(9)) for _ in range(1000)],
             "tags": [[str(n)] * (n % 3) for n in range(1000)],
             "kind": pa.array(["ab"[n % 2] * 9 for n in range(1000)]),
             "point": [{"x": n * 1.5, "name": f"é{n}"} if n % 7 else None for n in range(1000)],
@@ -411,12 +412,11 @@ def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, col
     )
     path = tmp_path / "x.parquet"
     options: dict[str, Any] = {"write_page_index": True, "data_page_size": 400, "write_batch_size": 20}
-    pq.write_table(
-        table, path, row_group_size=500, write_page_checksum=has_checksums, use_dictionary=["kind"], **options
-    )
+    options |= {"use_dictionary": ["kind"], "column_encoding": {"short": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(table, path, row_group_size=500, write_page_checksum=has_checksums, **options)
     sound = path.read_bytes()
     metadata = pq.read_metadata(path)
-    chunks = [chunk for group in range(2) for chunk in map(metadata.row_group(group).column, range(6))]
+    chunks = [chunk for group in range(2) for chunk in map(metadata.row_group(group).column, range(7))]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column]
     num_damaged = 0
     for _ in range(12):
@@ -433,7 +433,7 @@ def test_rows_that_can_be_read_by_themselves_are_not_missing(tmp_path: Path, col
             except fb.DataError:
                 missing.add(row)
         num_damaged += bool(missing)
-        for ordered in (dataset, dataset.shuffle(1, num_lanes=2, window_rows=200)):
+        for ordered in (dataset, dataset.shuffle(1, num_lanes=2, window_rows=200), dataset.shuffle(2, num_lanes=7)):
             stream = skipping(ordered, 50)
             assert set(range(1000)) - set(flat(read(stream))) == missing
             assert stream.stats()["rows_skipped"] == len(missing)

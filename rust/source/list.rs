@@ -130,7 +130,12 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
     let listed = without_folders(connection, keep(location, metas, is_wanted)).await;
     if listed.is_empty() {
         let folder = location.store.url_of(&location.path);
-        let reason = format!("{num_seen} objects are under `{folder}`, none of which fits the pattern");
+        // Of files, only folders that the pattern reaches have been looked into.
+        let reason = format!(
+            "{num_seen} objects are under `{folder}` as far as the pattern leads, none of which fits it; patterns are of \
+             objects: `{}/**` is what is below folders that fit",
+            location.text.trim_end_matches('/')
+        );
         return Err(Error::NoObjects { url: location.text.clone(), reason });
     }
     Ok(listed)

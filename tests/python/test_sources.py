@@ -100,6 +100,15 @@ def test_a_glob_matches_as_a_shell_does(tmp_path, pattern, expected):
     assert objects(fb.load_dataset(uri, split="train")) == expected
 
 
+@pytest.mark.parametrize("pattern", ["*p", "*p/", "d*", "deep/e?", "{deep,wide}"])
+def test_a_pattern_of_folders_is_answered_with_that_of_what_is_in_them(tmp_path, pattern):
+    put(tmp_path, "deep/er/a.parquet", "deep/er/b.parquet")
+    with pytest.raises(fb.NotFoundError, match="patterns are of objects") as caught:
+        fb.load_dataset(f"{tmp_path}/{pattern}", split="train")
+    better = re.search(r"`([^`]*/\*\*)`", str(caught.value))[1]
+    assert objects(fb.load_dataset(better, split="train")) == ["deep/er/a.parquet", "deep/er/b.parquet"]
+
+
 def test_a_question_mark_in_a_file_uri_is_never_taken_for_the_whole_folder(tmp_path):
     put(tmp_path, *NAMES)
     try:

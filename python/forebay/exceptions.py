@@ -16,7 +16,7 @@ class _ChainedError(Exception):
     """An exception that holds no secrets, and takes its causes along when it is pickled or copied."""
 
     def __init__(self, *arguments: Any) -> None:
-        super().__init__(*(redacted(said) if isinstance(said, str) else said for said in arguments))
+        super().__init__(*(_said(one) if isinstance(one, str) else one for one in arguments))
 
     def __reduce__(self) -> tuple[Any, ...]:
         reduced: Any = super().__reduce__()
@@ -25,6 +25,11 @@ class _ChainedError(Exception):
         if self.__cause__ is not None:
             attributes["__cause__"] = _portable(self.__cause__)
         return made, arguments, attributes
+
+
+def _said(text: str) -> str:
+    """Returns a text without secrets, and with escapes for what is no Unicode, as in names of files."""
+    return redacted(text.encode(errors="backslashreplace").decode())
 
 
 def _portable(cause: BaseException) -> BaseException:

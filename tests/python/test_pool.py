@@ -139,6 +139,17 @@ def test_an_exception_that_has_no_text_is_told_by_its_type(rows: fb.Dataset, wor
     assert type(raised.value.__cause__) is UnspeakableError
 
 
+def unencodable(_: Any) -> None:
+    raise ValueError("no image: " + os.fsdecode(b"\xff.jpg"))
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_threads": 1}, {"num_proc": 1}], ids=str)
+def test_an_exception_about_a_name_that_is_no_unicode_is_told(rows: fb.Dataset, workers: dict[str, int]) -> None:
+    with pytest.raises(fb.TransformError, match=r"epoch 0: ValueError: no image: \\udcff\.jpg$") as raised:
+        list(rows.map(unencodable, batched=True, **workers).batches(32))
+    assert type(raised.value.__cause__) is ValueError
+
+
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, KeyboardInterrupt])
 def test_what_ends_programs_is_told_with_its_rows_where_a_thread_raises_it(
     rows: fb.Dataset, kind: type[BaseException]

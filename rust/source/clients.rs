@@ -61,13 +61,20 @@ const COMMON_OPTIONS: [&str; 30] = [
     "virtual_hosted_style_request",
 ];
 
-/// Options of `s3fs`, which `datasets` takes, and their names here.
-const OF_FSSPEC: [(&str, &str); 5] = [
+/// Options of `s3fs`, which `datasets` takes, of `boto3` and of `pyarrow`, and their names here.
+const OF_OTHERS: [(&str, &str); 12] = [
+    ("access_key", "aws_access_key_id"),
     ("anon", "aws_skip_signature"),
+    ("anon", "azure_skip_signature"),
+    ("anonymous", "aws_skip_signature"),
+    ("anonymous", "google_skip_signature"),
     ("client_kwargs", "aws_endpoint_url"),
+    ("endpoint_override", "aws_endpoint_url"),
     ("key", "aws_access_key_id"),
+    ("region_name", "aws_region"),
     ("requester_pays", "aws_request_payer"),
     ("secret", "aws_secret_access_key"),
+    ("secret_key", "aws_secret_access_key"),
 ];
 
 /// Checks the options of the store of `key`.
@@ -232,8 +239,8 @@ fn parse_key<K: FromStr>(name: &str) -> Result<K> {
         let ours =
             [settings::RETRY_FOR, settings::HEDGE, settings::ROUND_TRIP_BYTES, settings::CA_CERTIFICATE].into_iter();
         let near: Vec<&str> = of_client.chain(ours.filter(|known| is_like(known))).collect();
-        let of_fsspec = OF_FSSPEC.into_iter().find(|(theirs, ours)| *theirs == name && ours.parse::<K>().is_ok());
-        let hint = match (of_fsspec, near.as_slice()) {
+        let of_others = OF_OTHERS.into_iter().find(|(theirs, ours)| *theirs == name && ours.parse::<K>().is_ok());
+        let hint = match (of_others, near.as_slice()) {
             (Some((_, ours)), _) => format!("here it is `{ours}`"),
             (None, []) => "names are those of the `object_store` crate".to_owned(),
             (None, near) => format!("did you mean `{}`?", near.join("`, `")),

@@ -605,3 +605,19 @@ def test_options_that_cannot_work_are_refused_by_name(options, said):
     for source in ("s3://bucket/x.parquet", "https://host/x.parquet", "gs://bucket/x.parquet"):
         with pytest.raises(fb.SettingError, match=said):
             fb.load_dataset(source, split="train", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "here"),
+    [
+        ("s3://bucket/x.parquet", "anon", "aws_skip_signature"),
+        ("s3://bucket/x.parquet", "region_name", "aws_region"),
+        ("s3://bucket/x.parquet", "endpoint_override", "aws_endpoint_url"),
+        ("s3://bucket/x.parquet", "secret_key", "aws_secret_access_key"),
+        ("gs://bucket/x.parquet", "anonymous", "google_skip_signature"),
+        ("az://container/x.parquet", "anon", "azure_skip_signature"),
+    ],
+)
+def test_options_of_other_libraries_are_answered_with_what_they_are_called_here(source, name, here):
+    with pytest.raises(fb.SettingError, match=f"`{name}` is not an option of this store; here it is `{here}`"):
+        fb.load_dataset(source, split="train", storage_options={name: "x"})

@@ -48,7 +48,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
+use arrow_schema::{Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::common::Column;
 pub use datafusion::common::ScalarValue;
 use datafusion::execution::session_state::SessionState;
@@ -212,6 +212,7 @@ impl Dataset {
         };
         let num_columns = planned.plan.schema().fields().len();
         let (mut origins, mut fields, mut attached) = (Vec::new(), Vec::new(), Vec::new());
+        let told = features::spread(self.schema());
         for index in 0..num_columns {
             let (qualifier, field) = planned.plan.schema().qualified_field(index);
             let origin = match trace(&plan, index).map_err(failed)? {
@@ -222,7 +223,7 @@ impl Dataset {
                     Origin::Attached(attached.len() - 1)
                 }
             };
-            fields.push(self.field_of(field, &origin));
+            fields.push(self.field_of(field, &origin, &told));
             origins.push(origin);
         }
         if let Some(field) = fields.iter().find(|field| field.name().contains('\0')) {
@@ -266,8 +267,9 @@ impl Dataset {
         Ok(Origin::Computed(Arc::new(Computed::try_new(expr, self.snapshot(), text)?)))
     }
 
-    /// Returns the field of a column: a stored one keeps what its file says of it.
-    fn field_of(&self, planned: &FieldRef, origin: &Origin) -> FieldRef {
+    /// Returns the field of a column: a stored one keeps what its file says of it, and one that was computed before the
+    /// feature that `told`, the schema of this dataset, has for it.
+    fn field_of(&self, planned: &FieldRef, origin: &Origin, told: &Schema) -> FieldRef {
         match origin {
             Origin::Stored(column) => {
                 let stored = &self.snapshot().schema.fields()[*column];
@@ -275,7 +277,16 @@ impl Dataset {
             }
             Origin::Computed(computed) => {
                 let field = planned.as_ref().clone().with_data_type(computed.data_type().clone());
-                Arc::new(features::carrying(field.with_nullable(true), None))
+                // A cast hands on what its column carries, too.
+                let is_column = |origin: &Origin, field: &Field| match origin {
+                    Origin::Computed(column) => {
+                        features::carried(field) == features::carried(planned) && column.expr() == computed.expr()
+                    }
+                    _ => false,
+                };
+                let is_told = features::carried(planned).is_some()
+                    && self.origins().iter().zip(told.fields()).any(|(origin, field)| is_column(origin, field));
+                Arc::new(features::carrying(field.with_nullable(true), is_told.then_some(planned)))
             }
             Origin::Attached(_) => Arc::new(planned.as_ref().clone().with_nullable(true)),
         }

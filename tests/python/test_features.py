@@ -27,6 +27,7 @@ from forebay.feature_types import infer_feature, storage_type
 from forebay.features import features_from_card, read_features, to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LABEL = ClassLabel(names=["cat", "dog", "it's a bird"])
@@ -563,6 +564,37 @@ def test_a_card_makes_images_of_what_other_writers_stored(tmp_path: Path) -> Non
         ds = fb.load_dataset(tmp_path, split="train")
     assert ds.features == Features(image=datasets.Image())
     assert ds.decode()[0]["image"].size == (4, 3)
+
+
+CHOOSING: dict[str, Callable[[fb.Dataset], fb.Dataset]] = {
+    "filter": lambda ds: ds.filter("n > 0"),
+    "a filter of the column": lambda ds: ds.filter("image IS NOT NULL AND label = 'dog'"),
+    "two filters": lambda ds: ds.filter("label = 'dog'").filter("label != 'cat'"),
+    "conditions": lambda ds: ds.filter([("n", ">", 0)]),
+    "rename": lambda ds: ds.rename_column("n", "m"),
+    "another cast": lambda ds: ds.cast_column("n", Value("int8")),
+    "all columns": lambda ds: ds.sql("SELECT * FROM dataset WHERE n > 0"),
+    "an order": lambda ds: ds.sql("SELECT *, n + 1 AS m FROM dataset ORDER BY n DESC"),
+    "a pickle": lambda ds: pickle.loads(pickle.dumps(ds.filter("label = 'dog'"))).filter("label = 'dog'"),
+    "take": lambda ds: ds.filter("n > 0").select([0]),
+}
+
+
+@pytest.mark.parametrize("choose", CHOOSING.values(), ids=list(CHOOSING))
+def test_features_stay_with_columns_that_were_cast(tmp_path: Path, choose: Callable[[fb.Dataset], fb.Dataset]) -> None:
+    columns = {"image": [BODY, BODY], "label": ["cat", "dog"], "n": [0, 1]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    features = Features(image=datasets.Image(), label=LABEL, n=Value("int64"))
+    chosen = choose(fb.load_dataset(tmp_path / "x.parquet", split="train", features=features))
+    assert {name: chosen.features[name] for name in ("image", "label")} == {
+        "image": features["image"],
+        "label": features["label"],
+    }
+    assert chosen.decode()[0]["image"].size == (4, 3)
+    # What is computed of a column is none of its classes.
+    assert chosen.sql("SELECT label + 0 AS x, CAST(label AS INT) AS y FROM dataset").features == Features(
+        x=Value("int64"), y=Value("int32")
+    )
 
 
 def test_a_value_of_a_field_that_does_not_fit_is_an_error(tmp_path: Path) -> None:

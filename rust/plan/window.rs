@@ -28,19 +28,44 @@ const MAX_BIN_ROWS: u64 = 1 << 15;
 /// A window has about this many bins, as far as the other limits allow.
 const BINS_PER_WINDOW: u64 = 32;
 
-/// A row and its key.
+/// A bin grows by this part of the rows that it spans, so that little more is held than was drawn.
+const CHUNKS_PER_BIN: u64 = 16;
+
+/// Bits of a [`Drawn`] that say where in its bin a key lies.
+const PLACE_BITS: u32 = 24;
+
+/// Rows of windows that are wider are counted from the lane's first: what is drawn of them takes terabytes, or is all there is.
+const WIDEST_ROWS: u64 = 1 << (u64::BITS - PLACE_BITS - 2);
+
+/// A row that was drawn: above [`PLACE_BITS`] its number, counted from the first that its bin can have, and in these how far in
+/// the bin its key lies. A window holds half as many as it has rows.
 #[derive(Copy, Clone, Debug)]
-struct Keyed {
-    key: f64,
+struct Drawn(u64);
+
+impl Drawn {
+    fn new(number: u64, place: u64) -> Self {
+        Self(number << PLACE_BITS | place)
+    }
+
+    fn number(self) -> u64 {
+        self.0 >> PLACE_BITS
+    }
+
+    fn place(self) -> u64 {
+        self.0 & ((1 << PLACE_BITS) - 1)
+    }
+}
+
+/// A row of a bin that is leaving. Its key is drawn anew only where another one lies in the same place.
+#[derive(Copy, Clone, Debug)]
+struct Placed {
+    place: u64,
     row: u64,
 }
 
-impl Keyed {
-    /// Compares in the order in which rows leave.
-    fn order(&self, other: &Self) -> Ordering {
-        self.key.total_cmp(&other.key).then(self.row.cmp(&other.row))
-    }
-}
+/// Rows of a bin, in chunks of the same size.
+#[derive(Clone, Debug, Default)]
+struct Bin(Vec<Vec<Drawn>>);
 
 /// Returns the key of a row, of the number that was drawn for it.
 pub(super) fn key(row: u64, uniform: f64, window_rows: f64) -> f64 {
@@ -55,6 +80,8 @@ pub(super) struct Window {
     /// `window_rows` as an integer.
     reach: u64,
     bin_rows: f64,
+    /// `bin_rows` as an integer.
+    num_bin_rows: u64,
     num_rows: u64,
     /// The next row to draw a key for.
     undrawn: u64,
@@ -63,11 +90,14 @@ pub(super) struct Window {
     /// The number of `bins[0]`.
     first_bin: u64,
     /// Rows drawn, by key; each unsorted.
-    bins: VecDeque<Vec<Keyed>>,
+    bins: VecDeque<Bin>,
+    chunk_rows: usize,
+    /// Empty chunks.
+    spare: Vec<Vec<Drawn>>,
     /// The bin that is leaving, sorted, and how many of its rows have left.
-    leaving: Vec<Keyed>,
+    leaving: Vec<Placed>,
     num_left: usize,
-    sort: SpreadSort<Keyed>,
+    sort: SpreadSort<Placed>,
 }
 
 impl Window {
@@ -79,11 +109,14 @@ impl Window {
             window_rows: window_rows as f64,
             reach: window_rows,
             bin_rows: bin_rows as f64,
+            num_bin_rows: bin_rows,
             num_rows,
             undrawn: 0,
             place: 0,
             first_bin: 0,
             bins: VecDeque::new(),
+            chunk_rows: usize::try_from(bin_rows.div_ceil(CHUNKS_PER_BIN)).unwrap_or(usize::MAX),
+            spare: Vec::new(),
             leaving: Vec::new(),
             num_left: 0,
             sort: SpreadSort::default(),
@@ -138,7 +171,7 @@ impl Window {
         while self.place < place {
             let rest = &self.leaving[self.num_left..];
             let count = usize::try_from(place - self.place).unwrap_or(usize::MAX).min(rest.len());
-            rest[..count].iter().for_each(|keyed| left(keyed.row));
+            rest[..count].iter().for_each(|placed| left(placed.row));
             self.num_left += count;
             self.place += count as u64;
             if self.place < place {
@@ -164,10 +197,18 @@ impl Window {
         }
         self.leaving.clear();
         self.num_left = 0;
-        if let Some(mut bin) = self.bins.pop_front() {
-            std::mem::swap(&mut bin, &mut self.leaving);
-            // The emptied vector becomes the last bin: in a steady state nothing is allocated.
-            self.bins.push_back(bin);
+        if let Some(Bin(mut chunks)) = self.bins.pop_front() {
+            let first_row = self.first_row_of(self.first_bin);
+            let placed = |drawn: &Drawn| Placed { place: drawn.place(), row: first_row + drawn.number() };
+            for mut chunk in chunks.drain(..) {
+                self.leaving.extend(chunk.iter().map(placed));
+                chunk.clear();
+                // In a steady state nothing is allocated, and at the end of the lane nothing is needed any more.
+                if self.undrawn < self.num_rows {
+                    self.spare.push(chunk);
+                }
+            }
+            self.bins.push_back(Bin(chunks));
         }
         self.first_bin += 1;
         Some(())
@@ -175,29 +216,57 @@ impl Window {
 
     /// Sorts the bin that is to leave, whose keys are spread evenly.
     fn sort_leaving(&mut self) {
-        let (window_rows, bin_rows) = (self.window_rows, self.bin_rows);
-        let bin = self.first_bin.saturating_sub(1) as f64;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "from 0 to 1, and the cast saturates"
-        )]
-        let bucket = |keyed: &Keyed, num_buckets: usize| {
-            (((keyed.key + window_rows) / bin_rows - bin) * num_buckets as f64) as usize
+        let bucket = |placed: &Placed, num_buckets: usize| {
+            usize::try_from((placed.place * num_buckets as u64) >> PLACE_BITS).unwrap_or(usize::MAX)
         };
-        self.sort.sort(&mut self.leaving, bucket, Keyed::order);
+        let key_of = |row: u64| {
+            let mut draws = self.draws.clone();
+            draws.seek(row);
+            key(row, draws.next_uniform(), self.window_rows)
+        };
+        let order = |one: &Placed, other: &Placed| match one.place.cmp(&other.place) {
+            Ordering::Equal => key_of(one.row).total_cmp(&key_of(other.row)).then(one.row.cmp(&other.row)),
+            apart => apart,
+        };
+        self.sort.sort(&mut self.leaving, bucket, order);
     }
 
     /// Draws the key of the next row and puts the row into its bin.
     fn draw(&mut self) {
         let row = self.undrawn;
         let key = key(row, self.draws.next_uniform(), self.window_rows);
-        let bin = usize::try_from(self.bin(key).saturating_sub(self.first_bin)).unwrap_or(usize::MAX);
+        let number = self.bin(key).max(self.first_bin);
+        let drawn = Drawn::new(row - self.first_row_of(number), self.place_in(number, key));
+        let bin = usize::try_from(number - self.first_bin).unwrap_or(usize::MAX);
         if self.bins.len() <= bin {
-            self.bins.resize_with(bin + 1, Vec::new);
+            self.bins.resize_with(bin + 1, Bin::default);
         }
-        self.bins[bin].push(Keyed { key, row });
+        let Bin(chunks) = &mut self.bins[bin];
+        match chunks.last_mut().filter(|chunk| chunk.len() < self.chunk_rows) {
+            Some(chunk) => chunk.push(drawn),
+            None => {
+                let mut chunk = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.chunk_rows));
+                chunk.push(drawn);
+                chunks.push(chunk);
+            }
+        }
         self.undrawn += 1;
+    }
+
+    /// Returns where in its bin a key lies: a function that never falls as the key rises.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 1, and the cast saturates")]
+    fn place_in(&self, bin: u64, key: f64) -> u64 {
+        let share = (key + self.window_rows) / self.bin_rows - bin as f64;
+        ((share * f64::from(1 << PLACE_BITS)) as u64).min((1 << PLACE_BITS) - 1)
+    }
+
+    /// Returns a row before which none is in a bin: bins are counted from a window before the lane's first row, and keys lie within
+    /// half a window of their rows, but for what rounding adds.
+    fn first_row_of(&self, bin: u64) -> u64 {
+        if self.reach >= WIDEST_ROWS {
+            return 0;
+        }
+        (bin * self.num_bin_rows).saturating_sub(self.reach + self.reach.div_ceil(2) + 4)
     }
 
     /// Returns the lowest key that `row` can get.
@@ -263,6 +332,32 @@ mod tests {
         let mut window = window(3, window_rows, num_rows);
         let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
         assert_eq!(rows, model(3, window_rows, num_rows));
+    }
+
+    #[test]
+    fn windows_beyond_all_rows_give_the_same_order() {
+        for window_rows in [WIDEST_ROWS - 1, WIDEST_ROWS, 1 << 50, 1 << 62, u64::MAX] {
+            let mut window = window(3, window_rows, 5000);
+            let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            assert_eq!(rows, model(3, window_rows, 5000), "{window_rows}");
+        }
+    }
+
+    #[test]
+    fn little_more_is_held_than_eight_bytes_for_each_row_that_was_drawn() {
+        let mut window = window(0, 1 << 20, 1 << 22);
+        let held = |window: &Window| {
+            let chunks = window.bins.iter().flat_map(|bin| &bin.0).chain(&window.spare);
+            chunks.map(|chunk| chunk.capacity() * size_of::<Drawn>()).sum::<usize>() as u64
+        };
+        let mut most = 0;
+        while let Some(row) = window.next() {
+            if row % 1000 == 0 {
+                most = most.max(held(&window));
+            }
+        }
+        assert!((4 << 20..5 << 20).contains(&most), "{most} bytes for half of a window of a million rows");
+        assert_eq!(held(&window), 0);
     }
 
     #[test]

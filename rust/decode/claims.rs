@@ -40,6 +40,8 @@ pub(crate) struct Claims<'a> {
     num_rows: i64,
     /// Some of them are passed over.
     is_in_part: bool,
+    /// All its pages are here.
+    is_whole: bool,
     /// Parts of it, each of whole pages, and where they begin.
     parts: Vec<(u64, &'a [u8])>,
     /// What they may take.
@@ -83,6 +85,7 @@ impl<'a> Claims<'a> {
             listed,
             num_rows: fragment.row_group(row_group).num_rows(),
             is_in_part,
+            is_whole: false,
             parts: Vec::new(),
             memory_bytes,
             num_values: 0,
@@ -122,7 +125,8 @@ impl<'a> Claims<'a> {
                 return Err(format!("the page index lists a page at byte {offset}, where none begins"));
             }
         }
-        if fetched_bytes == chunk.end - chunk.start && claims.num_values < claims.all_values() {
+        claims.is_whole = fetched_bytes == chunk.end - chunk.start;
+        if claims.is_whole && claims.num_values < claims.all_values() {
             return Err(claims.miscounted());
         }
         Ok(claims)
@@ -322,7 +326,8 @@ impl<'a> Claims<'a> {
     }
 
     /// Refuses pages whose levels are not as many as they claim, or higher than the column's, and what contradicts them: other rows
-    /// than are claimed, where some are passed over, and values that are stored byte by byte and are more or fewer.
+    /// than are claimed, where some are passed over, or than the row group has, and values that are stored byte by byte and are
+    /// more or fewer.
     ///
     /// The `parquet` crate waits for missing ones for ever, and takes other values for what is too high. Not looked at are levels
     /// of columns without lists that are compressed with the values.
@@ -335,6 +340,7 @@ impl<'a> Claims<'a> {
         let max = highest_levels(self.column);
         let is_compressed = self.column.compression() != Compression::UNCOMPRESSED;
         let mut pages = self.data_pages().peekable();
+        let mut all_rows = self.is_whole.then_some(0_u64);
         while let Some((start, fields, stored)) = pages.next() {
             let is_split = fields.is_split_by_bytes();
             // Of one level a row, to unpack them would cost half of the decoding again, and a wrong one moves no other row.
@@ -343,7 +349,10 @@ impl<'a> Claims<'a> {
                 continue;
             }
             // What cannot be unpacked is for the decoder to say.
-            let Some((levels, value_bytes)) = self.levels(&mut scratch, &fields, stored) else { continue };
+            let Some((levels, value_bytes)) = self.levels(&mut scratch, &fields, stored) else {
+                all_rows = None;
+                continue;
+            };
             let num_levels = fields.num_values().unwrap_or(0);
             let are_old = fields.are_levels_old();
             let count = |kind: usize, wanted: i16| {
@@ -361,12 +370,16 @@ impl<'a> Claims<'a> {
                     return Err(format!("a page claims {claimed} rows and has {num_rows}"));
                 }
                 self.check_rows(num_rows, start)?;
+                all_rows = all_rows.map(|all| all + num_rows as u64);
             }
             if is_split && num_present.checked_mul(least_bytes(self.column)) != Some(value_bytes) {
                 return Err(format!("a page has {num_present} values in {value_bytes} bytes"));
             }
         }
-        Ok(())
+        match all_rows.filter(|all| self.is_of_lists() && i64::try_from(*all) != Ok(self.num_rows)) {
+            Some(all) => Err(format!("its pages have {all} rows, its row group {}", self.num_rows)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the levels of a data page, and the bytes that its values take; takes no more out of its compression than it must.

@@ -195,6 +195,15 @@ impl List {
         self.tiers.iter_mut().rev().try_fold(values, |values, tier| tier.finish(values))
     }
 
+    /// Refuses more rows than there are, where all are wanted and the last was taken: others would be in the place of some.
+    fn check_end(&mut self) -> Fit<()> {
+        let is_over = self.num_levels.is_some_and(|(_, rows)| u64::from(self.end_row()) > rows);
+        if is_over && self.wanted.first().is_none() {
+            return Err(Misfit("it has more rows than its row group"));
+        }
+        Ok(())
+    }
+
     /// Returns whether so many rows begin in a page, as far as that is seen without opening it.
     fn has_rows(&self, page: &Page, num_rows: usize) -> bool {
         let Ok(deepest) = u8::try_from(self.tiers.len()) else { return false };
@@ -262,6 +271,7 @@ impl Column for List {
         loop {
             let missing = num_rows - self.tiers[0].len();
             if missing == 0 && !self.is_open {
+                self.check_end()?;
                 return self.finish();
             }
             let wanted = if missing > 0 { Some(self.wanted.first().ok_or(Misfit::MISSING)?) } else { None };

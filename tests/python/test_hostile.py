@@ -7,6 +7,7 @@ memory that it ever took is its own.
 from __future__ import annotations
 
 import base64
+import decimal
 import gzip
 import itertools
 import json
@@ -528,3 +529,33 @@ def test_a_text_that_claims_to_end_behind_its_page_is_an_error_for_who_passes_ov
     for num_rows in (1, 2, 9):
         with pytest.raises(fb.DataError, match=r"column `text`.*texts\.parquet"):
             list(ds.filter(f"id >= 30 AND id < {30 + num_rows}").batches(10))
+
+
+ROWS_OF_LISTS = {
+    "numbers": pa.array([[n] * (n % 4) for n in range(50)], pa.list_(pa.int32())),
+    "lists of one length": pa.array([[n, n] for n in range(50)], pa.list_(pa.int32())),
+    "lists of texts": pa.array([[[str(n)] * (n % 3)] * (n % 4) for n in range(50)], pa.list_(pa.list_(pa.string()))),
+    "structs": pa.array([[{"x": n, "y": "z"}] * (n % 4) for n in range(50)]),
+    "decimals": pa.array([[decimal.Decimal(n)] * 2 for n in range(50)], pa.list_(pa.decimal256(40, 0))),
+}
+
+
+@pytest.mark.parametrize(("page_bytes", "has_index"), [(1, False), (MIB, False), (MIB, True)])
+@pytest.mark.parametrize("name", ROWS_OF_LISTS)
+def test_more_rows_of_lists_than_the_row_group_has_are_an_error(
+    name: str, page_bytes: int, has_index: bool, tmp_path: Path
+):
+    """Of a changed level a list becomes two, and all that follow are those of other rows."""
+
+    def leave_one_out(footer: Struct) -> None:
+        footer[hostile.FILE_ROWS] = footer[ROW_GROUPS][0][hostile.NUM_ROWS] = 49
+
+    options = {"data_page_size": page_bytes, "write_batch_size": 5, "write_page_index": has_index}
+    body = hostile.parquet(pa.table({"n": ROWS_OF_LISTS[name]}), **options)
+    (tmp_path / "sound.parquet").write_bytes(body)
+    assert sum(map(len, fb.load_dataset(str(tmp_path), split="train").batches(7))) == 50
+    (tmp_path / "sound.parquet").rename(tmp_path / "more.parquet").write_bytes(hostile.with_footer(body, leave_one_out))
+    ds = fb.load_dataset(str(tmp_path), split="train")
+    for stream in (ds.batches(7), ds.shuffle(seed=1).batches(7), ds.to_torch(49)):
+        with pytest.raises(fb.DataError, match=r"column `n`.*more\.parquet"):
+            list(stream)

@@ -34,8 +34,8 @@ const CHUNKS_PER_BIN: u64 = 16;
 /// Bits of a [`Drawn`] that say where in its bin a key lies.
 const PLACE_BITS: u32 = 24;
 
-/// A row that was drawn: above [`PLACE_BITS`] its number, counted from the first that its bin can have, and in these how far in
-/// the bin its key lies. Half as many are held as a window has rows: of one of 2³⁹, where numbers become too large, terabytes.
+/// A row that was drawn: above [`PLACE_BITS`] its number, counted from the first that its bin can have, and in these how far
+/// in the bin its key lies. Half as many are held as a window has rows: terabytes, where numbers would become too large.
 #[derive(Copy, Clone, Debug)]
 struct Drawn(u64);
 
@@ -257,8 +257,8 @@ impl Window {
         ((share * f64::from(1 << PLACE_BITS)) as u64).min((1 << PLACE_BITS) - 1)
     }
 
-    /// Returns a row before which none is in a bin: bins are counted from a window before the lane's first row, and keys lie within
-    /// half a window of their rows, but for what rounding adds.
+    /// Returns a row before which none is in a bin: bins are counted from a window before the lane's first row, and keys lie
+    /// within half a window of their rows, but for what rounding adds.
     fn first_row_of(&self, bin: u64) -> u64 {
         (bin * self.num_bin_rows).saturating_sub(self.reach + self.reach.div_ceil(2) + 4)
     }

@@ -63,7 +63,10 @@ impl EpochReader {
         // There may be none: rows that nobody wants can be in the way of others.
         let damaged = joined(damaged);
         let wanted = wanted.map_or_else(|| (0..kept.end - kept.start).collect(), <[u32]>::to_vec);
-        let is_left = |row: &u32| !damaged.iter().any(|rows| rows.contains(row));
+        let is_left = |row: &u32| {
+            let next = damaged.partition_point(|rows| rows.end <= *row);
+            !damaged.get(next).is_some_and(|rows| rows.contains(row))
+        };
         let left: Vec<u32> = wanted.into_iter().filter(is_left).collect();
         let damaged = damaged.iter().map(|rows| kept.start + rows.start..kept.start + rows.end).collect();
         if left.is_empty() {
@@ -71,7 +74,10 @@ impl EpochReader {
         }
         let mut batches = Vec::new();
         self.decode_some(piece, kept, &left, fetched, &mut batches)?;
-        let batch = concat_batches(&batches.first()?.schema(), &batches).ok()?;
+        let batch = match <[RecordBatch; 1]>::try_from(batches) {
+            Ok([batch]) => batch,
+            Err(batches) => concat_batches(&batches.first()?.schema(), &batches).ok()?,
+        };
         Some(Salvage { damaged, left: Some((batch, left)) })
     }
 

@@ -1,7 +1,7 @@
 //! The function behind `Dataset.cast`, where a cast could lose something: `cast_column(value, type, column, classes)`.
 //!
-//! A value that has no equal in the type is an error that names the column; only floats may round. Where names of classes are given, a JSON list,
-//! text becomes the number of its class as in `ClassLabel.str2int`: names come before numbers.
+//! A value that has no equal in the type is an error that names the column; only floats may round. Where names of classes
+//! are given, a JSON list, text becomes the number of its class as in `ClassLabel.str2int`: names come before numbers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

@@ -383,9 +383,8 @@ impl Shared {
                 let held = match self.decode(key, read, shown, bodies) {
                     Ok(held) => held,
                     Err(error) => {
-                        let is_of_object = |_: &FetchedRanges| error.is_of_object();
                         let salvage = fetched
-                            .filter(is_of_object)
+                            .filter(|_| error.is_of_object())
                             .and_then(|fetched| self.reader.salvage(key.piece, &kept, wanted.as_deref(), &fetched));
                         self.lose(key, salvage, error);
                         return Ok(());

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::seed::{Key, Purpose};
 use super::span::Span;
+use super::spread::SpreadSort;
 use super::window::{self, Window};
 use super::{PieceId, RowRef};
 
@@ -128,16 +129,22 @@ impl LaneWalk {
     ///
     /// Rows passed over count as gone. A place further off than a window is reached by drawing anew.
     #[inline]
-    pub(super) fn take(&mut self, deal: &Deal, place: u64, finished: &mut Vec<PieceId>) -> Option<RowRef> {
+    pub(super) fn take(
+        &mut self,
+        deal: &Deal,
+        place: u64,
+        sort: &mut SpreadSort<u64>,
+        finished: &mut Vec<PieceId>,
+    ) -> Option<RowRef> {
         if place != self.window.place() {
-            self.move_to(deal, place, finished);
+            self.move_to(deal, place, sort, finished);
         }
-        let row = self.window.next()?;
+        let row = self.window.next(sort)?;
         self.pieces.cover(deal, row);
         self.pieces.leave(row, true, finished)
     }
 
-    fn move_to(&mut self, deal: &Deal, place: u64, finished: &mut Vec<PieceId>) {
+    fn move_to(&mut self, deal: &Deal, place: u64, sort: &mut SpreadSort<u64>, finished: &mut Vec<PieceId>) {
         let first = self.window.first_row_at(place).min(self.pieces.num_rows);
         // No caller goes back; one who did would get the right rows and unreliable ends of pieces.
         if first > self.window.undrawn() || place < self.window.place() {
@@ -145,7 +152,7 @@ impl LaneWalk {
             self.pieces.restart(deal, first, finished);
         }
         let Self { window, pieces } = self;
-        window.skip_to(place, |row| {
+        window.skip_to(place, sort, |row| {
             pieces.cover(deal, row);
             pieces.leave(row, false, finished);
         });

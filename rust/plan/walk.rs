@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::lane::{Deal, LaneWalk};
 use super::permuted::PermutedWalk;
+use super::spread::SpreadSort;
 use super::{Arrangement, EpochPlan, PieceId, RowRef, RowRun};
 
 /// A walk over the positions of an epoch.
@@ -23,8 +24,7 @@ pub struct Walk {
 enum WalkState {
     Sequential(SequentialWalk),
     Permuted(PermutedWalk),
-    /// The lanes visited so far.
-    Lanes(Vec<Option<Box<LaneWalk>>>),
+    Lanes(LanesWalk),
 }
 
 impl Walk {
@@ -32,7 +32,7 @@ impl Walk {
         let state = match &plan.inner.arrangement {
             Arrangement::Sequential { .. } => WalkState::Sequential(SequentialWalk::default()),
             Arrangement::Permuted(permutation) => WalkState::Permuted(permutation.walk(most_bytes)),
-            Arrangement::Lanes(_) => WalkState::Lanes(Vec::new()),
+            Arrangement::Lanes(_) => WalkState::Lanes(LanesWalk::default()),
         };
         Self { plan, state, next: from }
     }
@@ -71,7 +71,7 @@ impl Walk {
             (WalkState::Permuted(walk), Arrangement::Permuted(permutation)) => {
                 rows.extend(positions.map(|position| walk.take(permutation, position, finished)));
             }
-            (WalkState::Lanes(lanes), Arrangement::Lanes(deal)) => visit_lanes(lanes, deal, positions, rows, finished),
+            (WalkState::Lanes(walk), Arrangement::Lanes(deal)) => walk.visit(deal, positions, rows, finished),
             _ => {}
         }
         self.next = first.saturating_add(step.saturating_mul(len as u64).saturating_sub(step - 1));
@@ -119,30 +119,34 @@ impl Iterator for Positions {
     }
 }
 
-/// Walks the lanes in turn, without dividing at every position.
-fn visit_lanes(
-    lanes: &mut Vec<Option<Box<LaneWalk>>>,
-    deal: &Deal,
-    positions: Positions,
-    rows: &mut Vec<RowRef>,
-    finished: &mut Vec<PieceId>,
-) {
-    let num_lanes = deal.num_lanes();
-    let Positions { next, step, len } = positions;
-    let (mut place, mut lane) = (next / num_lanes, next % num_lanes);
-    let (places, more_lanes) = (step / num_lanes, step % num_lanes);
-    for _ in 0..len {
-        let index = usize::try_from(lane).unwrap_or(usize::MAX);
-        if lanes.len() <= index {
-            lanes.resize(index + 1, None);
-        }
-        let walk = lanes[index].get_or_insert_with(|| Box::new(deal.walk(lane)));
-        rows.extend(walk.take(deal, place, finished));
-        place = place.wrapping_add(places);
-        lane += more_lanes;
-        if lane >= num_lanes {
-            lane -= num_lanes;
-            place = place.wrapping_add(1);
+/// A walk through lanes: those visited so far, and the room to sort what leaves one of them.
+#[derive(Clone, Debug, Default)]
+struct LanesWalk {
+    lanes: Vec<Option<Box<LaneWalk>>>,
+    sort: SpreadSort<u64>,
+}
+
+impl LanesWalk {
+    /// Walks the lanes in turn, without dividing at every position.
+    fn visit(&mut self, deal: &Deal, positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
+        let Self { lanes, sort } = self;
+        let num_lanes = deal.num_lanes();
+        let Positions { next, step, len } = positions;
+        let (mut place, mut lane) = (next / num_lanes, next % num_lanes);
+        let (places, more_lanes) = (step / num_lanes, step % num_lanes);
+        for _ in 0..len {
+            let index = usize::try_from(lane).unwrap_or(usize::MAX);
+            if lanes.len() <= index {
+                lanes.resize(index + 1, None);
+            }
+            let walk = lanes[index].get_or_insert_with(|| Box::new(deal.walk(lane)));
+            rows.extend(walk.take(deal, place, sort, finished));
+            place = place.wrapping_add(places);
+            lane += more_lanes;
+            if lane >= num_lanes {
+                lane -= num_lanes;
+                place = place.wrapping_add(1);
+            }
         }
     }
 }

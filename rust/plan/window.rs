@@ -4,7 +4,7 @@
 //! key, ties by x. A key differs from its row's index by half a window at most, hence:
 //!
 //! - a row leaves less than `window_rows` places from its index, and the order from any place on is known
-//!   from a neighbourhood of that width ([`Window::seek`]);
+//!   from a neighbourhood of that width ([`Window::restart`]);
 //! - once the lowest key that row x could get is above some key, no row from x on can leave before that key.
 //!   So rows are drawn in order, put into bins by key, and a bin is sorted when it is complete.
 //!
@@ -13,11 +13,10 @@
 //! one, the index decides, on every machine alike. Everything here relies only on `x + c` and `c · w` being
 //! monotone in `x` and `c`, which rounding preserves; Rust never fuses the two.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::seed::Draws;
-use super::spread::SpreadSort;
+use super::spread::{SpreadSort, bucket_of_bits};
 
 /// A bin spans at least this many rows, so that its bookkeeping is small beside them.
 const MIN_BIN_ROWS: u64 = 64;
@@ -31,38 +30,27 @@ const BINS_PER_WINDOW: u64 = 32;
 /// A bin grows by this part of the rows that it spans, so that little more is held than was drawn.
 const CHUNKS_PER_BIN: u64 = 16;
 
+/// Bits of a [`Drawn`] that say which row it is.
+const NUMBER_BITS: u32 = 40;
+
 /// Bits of a [`Drawn`] that say where in its bin a key lies.
-const PLACE_BITS: u32 = 24;
+const PLACE_BITS: u32 = u64::BITS - NUMBER_BITS;
 
-/// A row that was drawn: above [`PLACE_BITS`] its number, counted from the first that its bin can have, and in these how far
-/// in the bin its key lies. Half as many are held as a window has rows: terabytes, where numbers would become too large.
-#[derive(Copy, Clone, Debug)]
-struct Drawn(u64);
+/// A row that was drawn: above [`NUMBER_BITS`] how far in its bin its key lies, and in these its number, counted from the first
+/// that the bin can have. Half as many are held as a window has rows: terabytes, where numbers would become too large.
+type Drawn = u64;
 
-impl Drawn {
-    fn new(number: u64, place: u64) -> Self {
-        Self(number << PLACE_BITS | place)
-    }
-
-    fn number(self) -> u64 {
-        self.0 >> PLACE_BITS
-    }
-
-    fn place(self) -> u64 {
-        self.0 & ((1 << PLACE_BITS) - 1)
-    }
-}
-
-/// A row of a bin that is leaving. Its key is drawn anew only where another one lies in the same place.
-#[derive(Copy, Clone, Debug)]
-struct Placed {
-    place: u64,
-    row: u64,
-}
-
-/// Rows of a bin, in chunks of the same size.
+/// Rows of a bin: full chunks, and the one that is being filled.
 #[derive(Clone, Debug, Default)]
-struct Bin(Vec<Vec<Drawn>>);
+struct Bin {
+    full: Vec<Vec<Drawn>>,
+    last: Vec<Drawn>,
+}
+
+/// Returns the number of a row that was drawn.
+fn number_of(drawn: Drawn) -> u64 {
+    drawn & ((1 << NUMBER_BITS) - 1)
+}
 
 /// Returns the key of a row, of the number that was drawn for it.
 pub(super) fn key(row: u64, uniform: f64, window_rows: f64) -> f64 {
@@ -91,10 +79,10 @@ pub(super) struct Window {
     chunk_rows: usize,
     /// Empty chunks.
     spare: Vec<Vec<Drawn>>,
-    /// The bin that is leaving, sorted, and how many of its rows have left.
-    leaving: Vec<Placed>,
+    /// The bin that is leaving, sorted, the row that its numbers are counted from, and how many of its rows have left.
+    leaving: Vec<Drawn>,
+    first_leaving: u64,
     num_left: usize,
-    sort: SpreadSort<Placed>,
 }
 
 impl Window {
@@ -115,8 +103,8 @@ impl Window {
             chunk_rows: usize::try_from(bin_rows.div_ceil(CHUNKS_PER_BIN)).unwrap_or(usize::MAX),
             spare: Vec::new(),
             leaving: Vec::new(),
+            first_leaving: 0,
             num_left: 0,
-            sort: SpreadSort::default(),
         }
     }
 
@@ -152,23 +140,23 @@ impl Window {
 
     /// Returns the next row and moves on; `None` at the end of the lane.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<u64> {
+    pub(super) fn next(&mut self, sort: &mut SpreadSort<Drawn>) -> Option<u64> {
         while self.num_left == self.leaving.len() {
             self.next_bin()?;
-            self.sort_leaving();
+            self.sort_leaving(sort);
         }
-        let row = self.leaving.get(self.num_left)?.row;
+        let row = self.first_leaving + number_of(*self.leaving.get(self.num_left)?);
         self.num_left += 1;
         self.place += 1;
         Some(row)
     }
 
     /// Lets the rows up to `place` leave and hands them over, in any order.
-    pub(super) fn skip_to(&mut self, place: u64, mut left: impl FnMut(u64)) {
+    pub(super) fn skip_to(&mut self, place: u64, sort: &mut SpreadSort<Drawn>, mut left: impl FnMut(u64)) {
         while self.place < place {
             let rest = &self.leaving[self.num_left..];
             let count = usize::try_from(place - self.place).unwrap_or(usize::MAX).min(rest.len());
-            rest[..count].iter().for_each(|placed| left(placed.row));
+            rest[..count].iter().for_each(|&drawn| left(self.first_leaving + number_of(drawn)));
             self.num_left += count;
             self.place += count as u64;
             if self.place < place {
@@ -177,7 +165,7 @@ impl Window {
                 }
                 // A bin that leaves as a whole need not be sorted.
                 if self.leaving.len() as u64 > place - self.place {
-                    self.sort_leaving();
+                    self.sort_leaving(sort);
                 }
             }
         }
@@ -194,38 +182,38 @@ impl Window {
         }
         self.leaving.clear();
         self.num_left = 0;
-        if let Some(Bin(mut chunks)) = self.bins.pop_front() {
-            let first_row = self.first_row_of(self.first_bin);
-            let placed = |drawn: &Drawn| Placed { place: drawn.place(), row: first_row + drawn.number() };
-            for mut chunk in chunks.drain(..) {
-                self.leaving.extend(chunk.iter().map(placed));
-                chunk.clear();
+        if let Some(Bin { mut full, last }) = self.bins.pop_front() {
+            self.first_leaving = self.first_row_of(self.first_bin);
+            full.extend(Some(last).filter(|last| !last.is_empty()));
+            self.leaving.reserve_exact(full.iter().map(Vec::len).sum());
+            for mut chunk in full.drain(..) {
+                self.leaving.append(&mut chunk);
                 // In a steady state nothing is allocated, and at the end of the lane nothing is needed any more.
                 if self.undrawn < self.num_rows {
                     self.spare.push(chunk);
                 }
             }
-            self.bins.push_back(Bin(chunks));
+            self.bins.push_back(Bin { full, last: Vec::new() });
         }
         self.first_bin += 1;
         Some(())
     }
 
     /// Sorts the bin that is to leave, whose keys are spread evenly.
-    fn sort_leaving(&mut self) {
-        let bucket = |placed: &Placed, num_buckets: usize| {
-            usize::try_from((placed.place * num_buckets as u64) >> PLACE_BITS).unwrap_or(usize::MAX)
-        };
-        let key_of = |row: u64| {
-            let mut draws = self.draws.clone();
-            draws.seek(row);
-            key(row, draws.next_uniform(), self.window_rows)
-        };
-        let order = |one: &Placed, other: &Placed| match one.place.cmp(&other.place) {
-            Ordering::Equal => key_of(one.row).total_cmp(&key_of(other.row)).then(one.row.cmp(&other.row)),
-            apart => apart,
-        };
-        self.sort.sort(&mut self.leaving, bucket, order);
+    fn sort_leaving(&mut self, sort: &mut SpreadSort<Drawn>) {
+        sort.sort(&mut self.leaving, bucket_of_bits, u64::cmp);
+        for equal in self.leaving.chunk_by_mut(|one, next| one >> NUMBER_BITS == next >> NUMBER_BITS) {
+            if equal.len() > 1 {
+                let mut draws = self.draws.clone();
+                let mut key_of = |drawn: Drawn| {
+                    let row = self.first_leaving + number_of(drawn);
+                    draws.seek(row);
+                    key(row, draws.next_uniform(), self.window_rows)
+                };
+                // Rows are in their order, which decides where keys are equal.
+                equal.sort_by(|&one, &other| key_of(one).total_cmp(&key_of(other)));
+            }
+        }
     }
 
     /// Draws the key of the next row and puts the row into its bin.
@@ -233,20 +221,20 @@ impl Window {
         let row = self.undrawn;
         let key = key(row, self.draws.next_uniform(), self.window_rows);
         let number = self.bin(key).max(self.first_bin);
-        let drawn = Drawn::new(row - self.first_row_of(number), self.place_in(number, key));
+        let drawn = self.place_in(number, key) << NUMBER_BITS | (row - self.first_row_of(number));
         let bin = usize::try_from(number - self.first_bin).unwrap_or(usize::MAX);
         if self.bins.len() <= bin {
             self.bins.resize_with(bin + 1, Bin::default);
         }
-        let Bin(chunks) = &mut self.bins[bin];
-        match chunks.last_mut().filter(|chunk| chunk.len() < self.chunk_rows) {
-            Some(chunk) => chunk.push(drawn),
-            None => {
-                let mut chunk = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.chunk_rows));
-                chunk.push(drawn);
-                chunks.push(chunk);
+        let Bin { full, last } = &mut self.bins[bin];
+        if last.len() == last.capacity() {
+            let empty = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.chunk_rows));
+            let chunk = std::mem::replace(last, empty);
+            if !chunk.is_empty() {
+                full.push(chunk);
             }
         }
+        last.push(drawn);
         self.undrawn += 1;
     }
 
@@ -286,6 +274,11 @@ mod tests {
         Window::new(Key::new(1, 2, Purpose::Place).draws(lane), window_rows, num_rows)
     }
 
+    fn rest(window: &mut Window) -> impl Iterator<Item = u64> {
+        let mut sort = SpreadSort::default();
+        std::iter::from_fn(move || window.next(&mut sort))
+    }
+
     fn model(lane: u64, window_rows: u64, num_rows: u64) -> Vec<u64> {
         let mut draws = Key::new(1, 2, Purpose::Place).draws(lane);
         let mut keyed: Vec<(f64, u64)> =
@@ -298,7 +291,7 @@ mod tests {
         #[test]
         fn rows_leave_by_key(lane in 0_u64..4, window_rows in 0_u64..500, num_rows in 0_u64..2000) {
             let mut window = window(lane, window_rows, num_rows);
-            let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            let rows: Vec<u64> = rest(&mut window).collect();
             prop_assert_eq!(rows, model(lane, window_rows, num_rows));
         }
 
@@ -313,9 +306,9 @@ mod tests {
             let first = window.first_row_at(place);
             window.restart(first);
             let mut skipped = 0;
-            window.skip_to(place, |_| skipped += 1);
+            window.skip_to(place, &mut SpreadSort::default(), |_| skipped += 1);
             prop_assert_eq!(skipped, place - first);
-            let rest: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            let rest: Vec<u64> = rest(&mut window).collect();
             prop_assert_eq!(&rest[..], &expected[at..]);
         }
     }
@@ -324,7 +317,7 @@ mod tests {
     fn wide_windows_use_wide_bins_and_give_the_same_order() {
         let (window_rows, num_rows) = (100_000, 150_000);
         let mut window = window(3, window_rows, num_rows);
-        let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+        let rows: Vec<u64> = rest(&mut window).collect();
         assert_eq!(rows, model(3, window_rows, num_rows));
     }
 
@@ -332,7 +325,7 @@ mod tests {
     fn windows_beyond_all_rows_give_the_same_order() {
         for window_rows in [5000, 9999, 1 << 24] {
             let mut window = window(3, window_rows, 5000);
-            let rows: Vec<u64> = std::iter::from_fn(|| window.next()).collect();
+            let rows: Vec<u64> = rest(&mut window).collect();
             assert_eq!(rows, model(3, window_rows, 5000), "{window_rows}");
         }
     }
@@ -341,11 +334,12 @@ mod tests {
     fn little_more_is_held_than_eight_bytes_for_each_row_that_was_drawn() {
         let mut window = window(0, 1 << 20, 1 << 22);
         let held = |window: &Window| {
-            let chunks = window.bins.iter().flat_map(|bin| &bin.0).chain(&window.spare);
+            let chunks = window.bins.iter().flat_map(|bin| bin.full.iter().chain([&bin.last])).chain(&window.spare);
             chunks.map(|chunk| chunk.capacity() * size_of::<Drawn>()).sum::<usize>() as u64
         };
         let mut most = 0;
-        while let Some(row) = window.next() {
+        let mut sort = SpreadSort::default();
+        while let Some(row) = window.next(&mut sort) {
             if row % 1000 == 0 {
                 most = most.max(held(&window));
             }
@@ -359,8 +353,8 @@ mod tests {
         let place = 1_u64 << 40;
         let mut window = window(0, 240, place * 2);
         window.restart(window.first_row_at(place));
-        window.skip_to(place, |_| ());
-        let mut rows: Vec<u64> = std::iter::from_fn(|| window.next()).take(10_000).collect();
+        window.skip_to(place, &mut SpreadSort::default(), |_| ());
+        let mut rows: Vec<u64> = rest(&mut window).take(10_000).collect();
         assert!(rows.iter().zip(place..).all(|(&row, place)| row.abs_diff(place) < 240));
         rows.sort_unstable();
         rows.dedup();

@@ -112,7 +112,9 @@ class Stream(Generic[T]):
         # Whether it stands where it was set to, of which an iteration that is still running knows nothing.
         self._is_set = False
         self._worker: dict[str, Any] | None = None
-        self._worker_mark: dict[str, int] | None = None
+        self._worker_mark: dict[str, Any] | None = None
+        # Which batch is a worker's first, where it is not that of its number.
+        self._turn: int | None = None
         self._active: Running | None = None
         self._last_stats: dict[str, float] = {}
         self._format = None if format is None else format.prepare(self.reader)
@@ -144,7 +146,13 @@ class Stream(Generic[T]):
             self._epoch = self._epoch_at = epoch
             self._is_announced = False
             self._start_holes, self._holes, self._is_set = [], [], True
-            self._worker = self._worker_mark = None
+            self._worker = self._worker_mark = self._turn = None
+
+    def _go_on_to(self, epoch: int) -> None:
+        """Has a worker that is at the end of an epoch begin another one, in its turn: the loader asks where it was."""
+        turn = None if self._worker is None else self._worker.get("turn")
+        self.set_epoch(epoch)
+        self._turn = turn
 
     def _beginning(self, epoch: int) -> Cursor:
         """Returns where an epoch begins."""
@@ -161,12 +169,18 @@ class Stream(Generic[T]):
         Raises:
             TypeError: it has no end: the dataset is repeated without one.
         """
-        start = self._beginning(self._epoch) if self._is_announced else self._start
+        left = self._num_left(self._beginning(self._epoch) if self._is_announced else self._start)
+        if left is None:
+            raise TypeError("a dataset that is repeated without an end has no number of batches; see `steps_per_epoch`")
+        return left
+
+    def _num_left(self, start: Cursor) -> int | None:
+        """Returns how many batches of the epoch this rank gets from `start` on; None for no end."""
         if self._passes.steps is not None:
             return max(self._passes.steps - start.done, 0)
         last = self._passes.last(self._epoch)
         if last is None:
-            raise TypeError("a dataset that is repeated without an end has no number of batches; see `steps_per_epoch`")
+            return None
         num_later = last - start.epoch
         return self._num_batches(start) + (num_later and num_later * self._num_batches(Cursor(last)))
 
@@ -191,10 +205,16 @@ class Stream(Generic[T]):
         """Iterates beside other tasks of a running event loop, which it does not block while it waits."""
         return self._deliver_async(self._when_asked(self._begin))
 
-    def _iterate(self, worker: int, num_workers: int) -> Iterator[T]:
-        """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks."""
+    def _iterate(self, worker: int, num_workers: int, is_wanted: Callable[[], bool] | None = None) -> Iterator[T]:
+        """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks.
+
+        With `is_wanted` there are none if that says so when the first one is asked for.
+        """
         # At once: a worker that has not delivered anything yet is asked for its state, too.
-        return Iteration(self._deliver(self._begin(worker, num_workers), is_alone=False))
+        runs = self._begin(worker, num_workers)
+        if is_wanted is not None:
+            runs = _only_if(is_wanted, runs)
+        return Iteration(self._deliver(runs, is_alone=False))
 
     def _iteration(self, begin: Callable[[], Iterator[Run]]) -> Iterator[T]:
         """Returns an iterator that has taken nothing before its first batch is asked for."""
@@ -230,19 +250,23 @@ class Stream(Generic[T]):
         reader = self._made_reader(num_workers)
         if worker == 0:
             warn_of_missing_index(self._dataset._native.fingerprint, reader.unindexed(), self._read.memory_limit)
-        mark = self._mark(worker, num_workers)
-        if self._worker is not None and self._worker != mark:
-            got, here = self._worker, f"worker {worker} of {num_workers} in global batches of {self._step} rows"
+        got, mark = self._worker, self._mark(worker, num_workers)
+        if got is not None and (mark is None or got | mark != got):
+            here = f"worker {worker} of {num_workers} in global batches of {self._step} rows"
             raise StateError(
                 f"this state is of worker {got.get('index')} of {got.get('num_workers')} in global batches of "
                 f"{got.get('step')} rows, not of {here}; reduce the loader's state with `forebay.cursor(state)` to "
                 "change workers, batch size or world size"
             )
         # The position of a worker's state is that of its own next batch.
-        first = worker if self._worker is None else 0
+        first = (worker if self._turn is None else self._turn) if got is None else 0
         start, last = self._start, self._passes.last(self._epoch)
         share = self._native_share(start, first, num_workers) | {"holes": self._start_holes}
+        if mark is not None:
+            left = self._num_left(start)
+            mark = ({} if left is None else {"turn": (first - left) % num_workers}) | (got or mark)
         self._start, self._start_holes, self._worker, self._worker_mark = self._beginning(self._epoch), [], None, mark
+        self._turn = None
         self._chosen, self._is_announced = None, False
         self._at = start if mark is None else self._after(start, first, last)
         self._epoch_at = self._epoch
@@ -475,7 +499,10 @@ class Stream(Generic[T]):
         return self._share.batch_size * self._share.world_size
 
     def _mark(self, worker: int, num_workers: int) -> dict[str, int] | None:
-        """Returns what tells a worker's state from one that holds for the whole rank."""
+        """Returns what tells a worker's state from one that holds for the whole rank.
+
+        Beside it is the worker's turn in the epoch behind this one, which a loader may begin with any worker.
+        """
         return None if num_workers == 1 else {"index": worker, "num_workers": num_workers, "step": self._step}
 
     def _native_share(self, start: Cursor | None = None, worker: int = 0, num_workers: int = 1) -> dict[str, Any]:
@@ -528,6 +555,8 @@ class Stream(Generic[T]):
         worker = state.get("worker")
         if worker is not None and not isinstance(worker, dict):
             raise StateError(f"not a Forebay state: worker: expected a dict, got {worker!r}")
+        if worker is not None and not _is_turn(worker.get("turn", 0)):
+            raise StateError(f"not a Forebay state: worker.turn: expected a number from 0, got {worker['turn']!r}")
         cursor = Cursor(*self.reader.read_state(text))
         self._epoch, done = self._read_steps(state, cursor)
         self._epoch_at = self._loaded_epoch = self._epoch
@@ -535,7 +564,7 @@ class Stream(Generic[T]):
         self._start = self._at = cursor._replace(done=done)
         self._start_holes = self._holes = [dict(hole) for hole in state.get("holes", ())]
         self._is_set = True
-        self._worker = self._worker_mark = worker
+        self._worker, self._worker_mark, self._turn = worker, worker, None
 
     def _check_kind(self, state: Mapping[str, Any]) -> None:
         """Refuses states of what is no such stream, which name no position of one."""
@@ -654,6 +683,15 @@ def _noted(batches: Generator[T], failures: list[str]) -> Generator[T]:
     except BaseException as error:
         failures.append(type(error).__name__)
         raise
+
+
+def _is_turn(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_DONE
+
+
+def _only_if(is_wanted: Callable[[], bool], runs: Iterator[Run]) -> Iterator[Run]:
+    if is_wanted():
+        yield from runs
 
 
 def _late(begin: Callable[[], Iterator[Run]]) -> Iterator[Run]:

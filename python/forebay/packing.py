@@ -173,7 +173,7 @@ class PackedStream(Stream[dict[str, Any]]):
     def __len__(self) -> int:
         raise TypeError("how many batches documents are packed into is known only when all of them were read")
 
-    def _iterate(self, worker: int, num_workers: int) -> NoReturn:  # noqa: ARG002 - refused for any
+    def _iterate(self, *_: Any, **__: Any) -> NoReturn:
         raise SettingError(
             "num_workers: workers would pack documents of their own, and other sequences for each number of workers; "
             "packing happens on Rust threads, so iterate the stream itself, or use `num_workers=0`"

@@ -56,8 +56,8 @@ class TorchStream(IterableDataset[TorchBatch]):
         if info is None:
             return self._stream._iteration(self._begin)
         try:
-            self._place.begin(self._stream, info)
-            return self._stream._iterate(info.id, info.num_workers)
+            is_wanted = self._place.begin(self._stream, info)
+            return self._stream._iterate(info.id, info.num_workers, is_wanted)
         except ForebayError as error:
             # Torch loses what a persistent worker raises here, and tells what it raises for its first batch.
             return map(_refuse, [error])
@@ -103,7 +103,8 @@ class TorchStream(IterableDataset[TorchBatch]):
         """
         check_undivided(self, self._stream._share)
         epoch = epoch_meant(self._stream, epoch)
-        is_other = epoch != self._stream.epoch
+        # Also the same one anew, where a loop of workers has used it up: a state may be loaded that is before it.
+        is_other = epoch != self._stream.epoch or self._place.settle(self._stream)
         self._stream.set_epoch(epoch)
         if is_other:
             self._place.choose(self._stream, get_worker_info())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ from forebay.exceptions import SettingError, StateError
 from forebay.passes import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from forebay.loader import Stream
     from forebay.states import Hole
@@ -64,7 +65,8 @@ class Place:
     """
 
     _CHOICE = struct.Struct("q4Q")
-    _USE = struct.Struct("qQqq")
+    _USE = struct.Struct("qQqq?")
+    """The number of a choice, the loop that used it, and whether that had more to do."""
     _NUM_USES = 64
     _HOLES_AT = _CHOICE.size + _NUM_USES * _USE.size
     _HOLES = struct.Struct("Q")
@@ -98,8 +100,12 @@ class Place:
         self._chosen = choice
         self._write()
 
-    def begin(self, stream: Stream[Any], worker: WorkerInfo) -> None:
-        """Has `stream`, a worker's copy, begin where the loop does."""
+    def begin(self, stream: Stream[Any], worker: WorkerInfo) -> Callable[[], bool] | None:
+        """Has `stream`, a worker's copy, begin where the loop does.
+
+        A worker whose state is at the end of its epoch goes on with a later one that was set. But where others have
+        something left, the state holds for all: what is returned then tells so, once all of them have begun.
+        """
         parent = multiprocessing.parent_process()
         is_shared = parent is not None and parent.pid == self._owner
         if self._begun and not is_shared:
@@ -111,10 +117,18 @@ class Place:
             self._read()
         number, epoch, start, holes = self._chosen
         is_first = not is_shared or (self._use(number, worker) and self._begun != number)
+        is_wanted = None
         if not self._is_chosen_here:
             stream._epoch, stream._start = epoch, start if is_first else stream._beginning(epoch)
             stream._start_holes = list(holes) if is_first else []
+        elif is_shared and is_first and epoch > stream._epoch:
+            if stream._is_over:
+                stream._go_on_to(epoch)
+                is_wanted = functools.partial(self._has_nothing_left, number)
+            else:
+                self._note_rest(number)
         self._begun, self._is_chosen_here = number, False
+        return is_wanted
 
     def _write(self) -> None:
         with self._locked():
@@ -138,12 +152,23 @@ class Place:
         with self._locked():
             used, *by = self._read_use(number)
             if used == number:
-                by_seed, by_process, by_number = by
+                by_seed, by_process, by_number, _ = by
                 is_near = abs(by_process - first_process) < worker.num_workers
                 return by_seed == seed and by_number == worker.num_workers and is_near
-            use = self._USE.pack(number, seed, first_process, worker.num_workers)
+            use = self._USE.pack(number, seed, first_process, worker.num_workers, False)
             os.pwrite(self._file, use, self._use_at(number))
             return True
+
+    def _note_rest(self, number: int) -> None:
+        """Notes that a worker of the loop that used a choice has something left of its state's epoch."""
+        with self._locked():
+            *use, _ = self._read_use(number)
+            os.pwrite(self._file, self._USE.pack(*use, True), self._use_at(number))
+
+    def _has_nothing_left(self, number: int) -> bool:
+        """Tells whether no worker noted that it has."""
+        *_, has_rest = self._read_use(number)
+        return not has_rest
 
     def settle(self, stream: Stream[Any]) -> bool:
         """Moves `stream` to the beginning of its epoch when a loop of workers used its position up; tells whether."""

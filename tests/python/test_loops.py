@@ -235,20 +235,56 @@ def test_a_stateful_loader_that_was_saved_behind_an_epoch_goes_on_with_the_one_t
         assert later_stream.epoch == epoch
 
 
+def stateful_loader(dataset: fb.Dataset, num_workers: int) -> tuple[TorchStream, StatefulDataLoader]:
+    stream, method = dataset.to_torch(BATCH_SIZE), "fork" if num_workers else None
+    return stream, StatefulDataLoader(stream, batch_size=None, num_workers=num_workers, multiprocessing_context=method)
+
+
+def stopped(loader: StatefulDataLoader, batches: list[list[int]]) -> dict[str, Any]:
+    """Returns the state behind the first batches of a loop, which are these."""
+    taken = iter(loader)
+    assert [ids(next(taken)) for _ in batches] == batches
+    return loader.state_dict()
+
+
+# Of 15 batches, so that it is not always the first worker's turn.
+@pytest.mark.parametrize("num_workers", [0, 2, 3, 4])
 def test_nor_is_an_epoch_left_out_that_is_set_behind_the_last_batch_of_another(
-    dataset: fb.Dataset, epochs: Expected
+    dataset: fb.Dataset, epochs: Expected, num_workers: int
 ) -> None:
     """The loader does not know yet that there is no more, and begins with what is left."""
-    stream = dataset.to_torch(BATCH_SIZE)
-    first = StatefulDataLoader(stream, batch_size=None)
-    taken = iter(first)
-    assert [next(taken)["id"].tolist() for _ in epochs(0)] == epochs(0)
-    later_stream = dataset.to_torch(BATCH_SIZE)
-    later = StatefulDataLoader(later_stream, batch_size=None)
-    later.load_state_dict(first.state_dict())
+    stream, loader = stateful_loader(dataset, num_workers)
+    state = stopped(loader, epochs(0))
     for epoch in (1, 2):
-        later_stream.set_epoch(epoch)
-        assert batches_of(later) == epochs(epoch)
+        stream, loader = stateful_loader(dataset, num_workers)
+        loader.load_state_dict(state)
+        stream.set_epoch(epoch)
+        state = stopped(loader, epochs(epoch)[:2])
+        loader.load_state_dict(state)
+        state = stopped(loader, epochs(epoch)[2:])
+    # Back in the same process, whose stream stands at that epoch already; later ones follow as ever.
+    loader.load_state_dict(state)
+    for epoch in (3, 4):
+        stream.set_epoch(epoch)
+        assert batches_of(loader) == epochs(epoch)
+    loader.load_state_dict(state)
+    for epoch in (4, 5):
+        stream.set_epoch(epoch)
+        assert batches_of(loader) == epochs(epoch)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 3])
+def test_a_state_goes_before_an_epoch_that_is_set_where_any_worker_has_something_left(
+    dataset: fb.Dataset, epochs: Expected, num_workers: int
+) -> None:
+    for cut in (1, 13, 14):
+        state = stopped(stateful_loader(dataset, num_workers)[1], epochs(0)[:cut])
+        stream, loader = stateful_loader(dataset, num_workers)
+        loader.load_state_dict(state)
+        stream.set_epoch(1)
+        assert batches_of(loader) == epochs(0)[cut:]
+        stream.set_epoch(1)
+        assert batches_of(loader) == epochs(1)
 
 
 def test_what_is_chosen_in_a_loop_is_for_the_next_one(dataset: fb.Dataset, epochs: Expected, wrap: Wrap) -> None:

@@ -384,6 +384,7 @@ def test_what_may_change_is_not_refused(dataset: fb.Dataset) -> None:
         {"query": None},
         {"holes": [1]},
         {"worker": 3},
+        {"worker": {"turn": -1}},
     ],
     ids=str,
 )

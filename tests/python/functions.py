@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -132,6 +133,11 @@ def waiting(batch, folder):
 
 def large(batch, num_bytes):
     return {"blob": [np.zeros(num_bytes, np.uint8) for _ in batch["id"]]}
+
+
+def without_descriptors(batch):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return large(batch, 100_000)
 
 
 def init(worker):

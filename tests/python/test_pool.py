@@ -201,6 +201,14 @@ def test_a_worker_that_is_killed_from_outside_is_told(rows: fb.Dataset) -> None:
         list(batches)
 
 
+def test_a_worker_without_descriptors_for_shared_memory_says_so(rows: fb.Dataset) -> None:
+    stream = rows.map(functions.without_descriptors, batched=True, num_proc=1).batches(32)
+    with pytest.raises(
+        fb.WorkerDiedError, match=r"ended .* at positions .*; the reason: OSError: .*Too many open files"
+    ):
+        list(stream)
+
+
 def test_a_signal_without_a_name_is_told_by_its_number(rows: fb.Dataset) -> None:
     before = {child.pid for child in children()}
     number = signal.SIGRTMIN + 2

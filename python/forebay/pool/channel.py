@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -21,12 +22,12 @@ _READ_BYTES = 4096
 class Message(NamedTuple):
     """What one process tells the other. Objects are in blocks; a message is a few hundred bytes."""
 
-    kind: Literal["job", "task", "ready", "result", "failure"]
+    kind: Literal["job", "task", "ready", "result", "failure", "end"]
     number: int = 0
     """Of the task."""
     parcel: Parcel | None = None
     about: Any = None
-    """Which rows they are: plain tuples and numbers."""
+    """Which rows they are, or why a worker ends: plain tuples, numbers and text."""
     returned: tuple[int, ...] = ()
     """Blocks of the receiver that the sender uses no more."""
     given_up: tuple[int, ...] = ()
@@ -120,11 +121,14 @@ class BufferedChannel(Channel):
             if self.is_at_end:
                 return None
             try:
-                data, ancillary, _, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
+                data, ancillary, flags, _ = self.end.recvmsg(max(_READ_BYTES, end - len(self._read)), _FILE_BYTES)
             except BlockingIOError:
                 return None
             except ConnectionError:
-                data, ancillary = b"", []
+                data, ancillary, flags = b"", [], 0
+            if flags & socket.MSG_CTRUNC:
+                # The kernel dropped a file that this process may not have.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if ancillary:
                 self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
             self.is_at_end = not data

@@ -139,7 +139,7 @@ class Processes:
                 done = worker.take(*received, num_abandoned=self._num_abandoned)
                 if done is not None:
                     yield done
-                elif received[0].kind != "ready":
+                elif received[0].kind not in ("ready", "end"):
                     self.num_skipped += 1
             if not has_sent and (has_ended or worker.channel.is_at_end):
                 text = worker.obituary()
@@ -182,6 +182,7 @@ class Worker:
         self._inbox = Inbox(prefetch + MOST_RESULTS_IN_USE)
         self._outbox = Outbox()
         self.has_begun = False
+        self._reason = ""
         ours, theirs = socket.socketpair()
         self._life, its_life = socket.socketpair()
         # Whatever limit the program gives new sockets.
@@ -234,6 +235,10 @@ class Worker:
         if message.kind == "ready":
             self._note(message, file)
             self.has_begun = True
+            return None
+        if message.kind == "end":
+            self._note(message, file)
+            self._reason = f"; the reason: {message.about}"
             return None
         rows = self.tasks.pop(message.number)
         if message.number <= num_abandoned:
@@ -291,9 +296,10 @@ class Worker:
             # As Python calls the program.
             is_read = getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>"
             hint = "" if code is not None and code < 0 else FROM_STDIN if is_read else HOW_TO_BEGIN
-            return f"{self._setting}: worker {self.number} ended {how} before it began{hint}"
+            return f"{self._setting}: worker {self.number} ended {how} before it began{self._reason or hint}"
         rows = next(iter(self.tasks.values()), None)
-        return f"{self._setting}: worker {self.number} ended {how} while it had {rows or 'nothing to do'}"
+        doing = rows or "nothing to do"
+        return f"{self._setting}: worker {self.number} ended {how} while it had {doing}{self._reason}"
 
 
 def _ending_of(process: Any) -> int:

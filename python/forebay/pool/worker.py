@@ -105,6 +105,10 @@ class Worker:
         except ConnectionError:
             # The process of the loop has ended, or ends this one.
             return
+        except Exception as error:
+            # There is no memory to share, or no descriptor for it; failures are sent in such memory, too.
+            self._send(Message("end", about=told(error)))
+            raise
 
     def _has_begun(self, message: Message) -> bool:
         """Loads the program; tells whether that worked."""
@@ -193,7 +197,7 @@ class Worker:
     def _send(self, message: Message, parcel: Any = None, file: int | None = None) -> None:
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
         returned = tuple(self._inbox.return_unused())
-        self._channel.send(Message(message.kind, message.number, parcel, None, returned, given_up), file)
+        self._channel.send(Message(message.kind, message.number, parcel, message.about, returned, given_up), file)
 
 
 def _survives(error: BaseException) -> bool:

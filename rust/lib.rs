@@ -65,7 +65,7 @@ pub use crate::finish::{Documents, Finish, FinishSettings, Integers, Padding, Si
 pub use crate::image::{ColorMode, Crop, ImageSettings, Layout, OnError};
 pub use crate::io::Io;
 pub use crate::metrics::{Counted, Metrics, Progress, Recovered, Stage};
-pub use crate::notices::take_notices;
+pub use crate::notices::{Notice, take_notices};
 pub use crate::pack::{Mark, PackMode, PackSettings, PackedBatch, Packer};
 pub use crate::process::OfProcess;
 pub use crate::query::{Answer, Dataset, Reading};

@@ -8,6 +8,7 @@ mod salvage;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow_schema::{ArrowError, SchemaRef};
@@ -18,6 +19,7 @@ use crate::dataset::{ColumnLayout, Fragment, ReadCost, RowGroupRef};
 use crate::error::{Error, Result};
 use crate::forms::{Form, Request, Target};
 use crate::metrics::Metrics;
+use crate::notices::{self, Notice};
 use crate::plan::{self, EpochPlan, Hole, HoleUnits, Order, OrderState, PieceId, Span, State, Weights};
 use crate::query::{Answer, Dataset};
 use crate::rows::RowSet;
@@ -94,6 +96,8 @@ pub struct EpochReader {
     row_bytes: u64,
     memory_limit: u64,
     unindexed: Option<Unindexed>,
+    /// Whether it was said that rows are read again.
+    is_rereading_told: AtomicBool,
     /// The plan of the epoch asked for last; planning costs O(spans).
     plan: Mutex<Option<(u64, Arc<EpochPlan>)>>,
 }
@@ -126,6 +130,7 @@ impl EpochReader {
             row_bytes: 0,
             memory_limit,
             unindexed: None,
+            is_rereading_told: AtomicBool::new(false),
             plan: Mutex::new(None),
             settings,
             first_kept: Box::default(),
@@ -210,6 +215,33 @@ impl EpochReader {
     /// [`config::UNINDEXED_SHARE`]th of the memory limit.
     pub fn unindexed(&self) -> Option<&Unindexed> {
         self.unindexed.as_ref()
+    }
+
+    /// Says once that rows are read again and again, of which `memory_limit` holds too few for one of `world_size` ranks.
+    pub(crate) fn tell_of_rereading(&self, memory_limit: u64, world_size: u32) {
+        if self.is_rereading_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let limit = format!("memory_limit ({} MiB)", mib(memory_limit));
+        notices::push(Notice::Performance(match self.order {
+            Order::Shuffled { num_lanes, window_rows, .. } => {
+                let world_size = u64::from(world_size.max(1));
+                let window_rows = u64::from(num_lanes).saturating_mul(window_rows).min(self.num_rows());
+                let window_bytes = window_rows.saturating_mul(self.row_bytes) / world_size;
+                format!(
+                    "rows are read again and again: the shuffle takes them out of windows of {} MiB, too much for {limit}. \
+                     Raise memory_limit to {} MiB, or lower shuffle_bytes to {} MiB, which changes the order",
+                    mib(window_bytes),
+                    mib(window_bytes.saturating_mul(2)),
+                    mib(memory_limit.saturating_mul(world_size) / 2)
+                )
+            }
+            Order::Sequential => format!(
+                "rows are read again and again: what lies between those that come one after the other is too much for \
+                 {limit}. Raise memory_limit, or take rows that are near each other"
+            ),
+        }));
     }
 
     /// Returns the number of rows of an epoch, over all ranks.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 import time
@@ -14,6 +13,7 @@ from forebay import bottleneck, display
 from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
 from forebay.exceptions import ClosedError, PerformanceWarning, SettingError, SkippedRowsWarning, StateError
+from forebay.frames import level_of_loop
 from forebay.options import ReadOptions, ShareOptions, check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
 from forebay.stages import NO_ARROW, Alone, Delivered, Pass, Read, Until
@@ -714,7 +714,7 @@ def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | N
         "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) "
         "or with smaller row groups (`row_group_size`), or raise memory_limit",
         PerformanceWarning,
-        stacklevel=_level_of_loop(),
+        stacklevel=level_of_loop(),
     )
 
 
@@ -729,16 +729,5 @@ def warn_of_holes(holes: list[Hole], num_rows: int) -> None:
     warnings.warn(
         f"{num_rows:,} rows could not be read and were skipped, {what}: {last['cause']}",
         SkippedRowsWarning,
-        stacklevel=_level_of_loop(),
+        stacklevel=level_of_loop(),
     )
-
-
-def _level_of_loop() -> int:
-    """Returns the `stacklevel`, for the caller, of the first frame that is not of this package.
-
-    Nor is it of `contextlib`, which stands between the end of an iteration and what it tells then.
-    """
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("forebay", "contextlib"):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay::{Error, Io, Progress, take_notices};
+use forebay::{Error, Io, Notice, Progress, take_notices};
 use pyo3::prelude::*;
 
 use crate::error::to_py;
@@ -68,11 +68,16 @@ pub(crate) fn wait_and<T: Send + 'static>(
 
 /// Passes on what the core has to say, as warnings.
 pub(crate) fn warn(py: Python<'_>) -> PyResult<()> {
-    for text in take_notices() {
-        let class = py.import("forebay.exceptions")?.getattr("StoreWarning")?;
+    for notice in take_notices() {
+        let (class, text) = match notice {
+            Notice::Store(text) => ("StoreWarning", text),
+            Notice::Performance(text) => ("PerformanceWarning", text),
+        };
+        let class = py.import("forebay.exceptions")?.getattr(class)?;
         // As C text, which ends at a zero.
         let text = CString::new(text.replace('\0', "\\0"))?;
-        PyErr::warn(py, &class, &text, 2)?;
+        let level = py.import("forebay.frames")?.call_method0("level_of_loop")?.extract()?;
+        PyErr::warn(py, &class, &text, level)?;
     }
     Ok(())
 }

@@ -78,11 +78,17 @@ impl Deal {
         (first..).zip(kept).map(move |(row, _)| window::key(row, draws.next_uniform(), window_rows))
     }
 
-    /// Prepares to walk a lane.
-    pub(super) fn walk(&self, lane: u64) -> LaneWalk {
+    /// Returns how many rows of a lane wait for their places, at most, if it is to be about `most_rows`.
+    pub(super) fn num_waiting(&self, most_rows: u64) -> u64 {
+        let longest = self.lane(0);
+        window::num_waiting(self.window_rows, longest.end - longest.start, most_rows)
+    }
+
+    /// Prepares to walk a lane, of which about `most_rows` may wait for their places.
+    pub(super) fn walk(&self, lane: u64, most_rows: u64) -> LaneWalk {
         let rows = self.lane(lane);
         let num_rows = rows.end - rows.start;
-        let window = Window::new(self.places.draws(lane), self.window_rows, num_rows);
+        let window = Window::new(self.places.draws(lane), self.window_rows, num_rows, most_rows);
         let turn = self.turn_of(rows.start);
         let lane = u32::try_from(lane).unwrap_or(u32::MAX);
         LaneWalk {

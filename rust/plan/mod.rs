@@ -192,19 +192,22 @@ impl EpochPlan {
 
     /// Begins to walk the positions from `from` on. The first rows cost a window of draws in each lane.
     pub fn walk(&self, from: u64) -> Walk {
-        self.walk_within(from, u64::MAX)
+        self.walk_within(from, 1, u64::MAX)
     }
 
-    /// As [`walk`](Self::walk), with so many bytes for the rows of a permutation: 8 bytes each, or as many passes over the numbers
-    /// of all rows as it takes in less.
-    pub fn walk_within(&self, from: u64, most_bytes: u64) -> Walk {
-        Walk::new(self.clone(), from, most_bytes)
+    /// As [`walk`](Self::walk), for every `step`th position, with so many bytes for rows that were drawn: 8 bytes each. In less
+    /// than all of them take, they are drawn more than once: those of a permutation, or those around the next of each lane, of
+    /// which a thirty-second is kept in any case.
+    pub fn walk_within(&self, from: u64, step: u64, most_bytes: u64) -> Walk {
+        Walk::new(self.clone(), from, step, most_bytes)
     }
 
     /// Returns the row at one position, at the cost of a window of draws; `None` beyond the end.
     pub fn locate(&self, position: u64) -> Option<RowRef> {
         let mut rows = Vec::with_capacity(1);
-        self.walk_within(position, 0).visit(position, 1, 1, &mut rows, &mut Vec::new());
+        // Of a permutation one bucket is enough.
+        let most_bytes = if self.is_permuted() { 0 } else { u64::MAX };
+        self.walk_within(position, 1, most_bytes).visit(position, 1, 1, &mut rows, &mut Vec::new());
         rows.pop()
     }
 

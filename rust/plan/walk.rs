@@ -28,19 +28,20 @@ enum WalkState {
 }
 
 impl Walk {
-    pub(super) fn new(plan: EpochPlan, from: u64, most_bytes: u64) -> Self {
+    pub(super) fn new(plan: EpochPlan, from: u64, step: u64, most_bytes: u64) -> Self {
         let state = match &plan.inner.arrangement {
             Arrangement::Sequential { .. } => WalkState::Sequential(SequentialWalk::default()),
             Arrangement::Permuted(permutation) => WalkState::Permuted(permutation.walk(most_bytes)),
-            Arrangement::Lanes(_) => WalkState::Lanes(LanesWalk::default()),
+            Arrangement::Lanes(deal) => WalkState::Lanes(LanesWalk::new(deal, step, most_bytes)),
         };
         Self { plan, state, next: from }
     }
 
-    /// Returns the bytes that the walk holds for each row of a permutation, at most.
+    /// Returns the bytes that the walk holds of rows that it has drawn, at most.
     pub fn memory_bytes(&self) -> u64 {
         match (&self.state, &self.plan.inner.arrangement) {
             (WalkState::Permuted(walk), Arrangement::Permuted(permutation)) => walk.memory_bytes(permutation),
+            (WalkState::Lanes(walk), Arrangement::Lanes(deal)) => walk.memory_bytes(deal),
             _ => 0,
         }
     }
@@ -119,17 +120,39 @@ impl Iterator for Positions {
     }
 }
 
+fn gcd(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { gcd(other, one % other) }
+}
+
+/// What a row that waits in a lane takes: 8 bytes, and an eighth of them for what is not filled, or about to leave.
+const WAITING_ROW_BYTES: u64 = 9;
+
 /// A walk through lanes: those visited so far, and the room to sort what leaves one of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct LanesWalk {
     lanes: Vec<Option<Box<LaneWalk>>>,
+    /// How many will be visited, and about how many rows may wait in each.
+    num_visited: u64,
+    most_rows: u64,
     sort: SpreadSort<u64>,
 }
 
 impl LanesWalk {
+    /// Prepares to visit every `step`th position, with so many bytes for rows that wait.
+    fn new(deal: &Deal, step: u64, most_bytes: u64) -> Self {
+        let num_visited = deal.num_lanes() / gcd(deal.num_lanes(), step.max(1));
+        let most_rows = most_bytes / WAITING_ROW_BYTES / num_visited;
+        Self { lanes: Vec::new(), num_visited, most_rows, sort: SpreadSort::default() }
+    }
+
+    /// Returns the bytes that rows take that wait, at most.
+    fn memory_bytes(&self, deal: &Deal) -> u64 {
+        deal.num_waiting(self.most_rows).saturating_mul(self.num_visited).saturating_mul(WAITING_ROW_BYTES)
+    }
+
     /// Walks the lanes in turn, without dividing at every position.
     fn visit(&mut self, deal: &Deal, positions: Positions, rows: &mut Vec<RowRef>, finished: &mut Vec<PieceId>) {
-        let Self { lanes, sort } = self;
+        let Self { lanes, most_rows, sort, .. } = self;
         let num_lanes = deal.num_lanes();
         let Positions { next, step, len } = positions;
         let (mut place, mut lane) = (next / num_lanes, next % num_lanes);
@@ -139,7 +162,7 @@ impl LanesWalk {
             if lanes.len() <= index {
                 lanes.resize(index + 1, None);
             }
-            let walk = lanes[index].get_or_insert_with(|| Box::new(deal.walk(lane)));
+            let walk = lanes[index].get_or_insert_with(|| Box::new(deal.walk(lane, *most_rows)));
             rows.extend(walk.take(deal, place, sort, finished));
             place = place.wrapping_add(places);
             lane += more_lanes;

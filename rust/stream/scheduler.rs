@@ -76,6 +76,8 @@ pub(super) struct Scheduler {
     /// What is reserved for the walk, and what would be without a limit.
     walk_bytes: u64,
     most_walk_bytes: u64,
+    /// The part of the limit that it may take.
+    walk_share: u64,
     share: Share,
     /// The batches, of this rank's, still to plan.
     numbers: Peekable<Box<dyn Iterator<Item = u64> + Send>>,
@@ -129,8 +131,9 @@ pub(super) struct Scheduler {
     holes: Holes,
 }
 
-/// The part of the limit for the rows of a permutation.
-const WALK_SHARE: u64 = 8;
+/// The part of the limit for what is drawn of a permutation, and of lanes.
+const PERMUTED_SHARE: u64 = 8;
+const LANES_SHARE: u64 = 4;
 
 /// What became of the wish to go on.
 enum Step {
@@ -151,12 +154,15 @@ impl Scheduler {
         holes: Holes,
         cut: impl Fn(PieceId) -> Vec<Part> + Send + 'static,
     ) -> Self {
-        let walk = plan.walk_within(share.from, limit / WALK_SHARE);
+        let walk_share = if plan.is_permuted() { PERMUTED_SHARE } else { LANES_SHARE };
+        let step = u64::from(share.world_size);
+        let walk = plan.walk_within(share.from, step, limit / walk_share);
         let mut budget = Budget::new(limit);
         budget.reserve(walk.memory_bytes());
         Self {
             walk_bytes: walk.memory_bytes(),
-            most_walk_bytes: plan.walk(share.from).memory_bytes(),
+            most_walk_bytes: plan.walk_within(share.from, step, u64::MAX).memory_bytes(),
+            walk_share,
             walk,
             numbers: numbers_of(share.worker_batches()),
             position: None,
@@ -253,6 +259,11 @@ impl Scheduler {
     /// Returns whether every batch has been delivered.
     pub(super) fn is_done(&self) -> bool {
         self.is_planned_to_end && self.batches.is_empty()
+    }
+
+    /// Returns whether a row has been read twice and more, on average, for want of memory.
+    pub(super) fn rereads(&self) -> bool {
+        self.block > 0 && self.num_evicted_rows > self.num_delivered.saturating_mul(self.batch_rows() as u64)
     }
 
     /// Returns the memory limit in bytes.
@@ -457,20 +468,21 @@ impl Scheduler {
 
     /// Returns the limit in which there is room for so many bytes beside the walk.
     fn limit_for(&self, bytes: u64) -> u64 {
-        bytes.saturating_add(self.most_walk_bytes.min(bytes.div_ceil(WALK_SHARE - 1)))
+        bytes.saturating_add(self.most_walk_bytes.min(bytes.div_ceil(self.walk_share - 1)))
     }
 
     /// Walks anew, from a position on.
     fn walk_from(&mut self, position: u64) {
         self.end_walk();
-        self.walk = self.plan.walk_within(position, self.budget.limit() / WALK_SHARE);
+        let step = u64::from(self.share.world_size);
+        self.walk = self.plan.walk_within(position, step, self.budget.limit() / self.walk_share);
         self.walk_bytes = self.walk.memory_bytes();
         self.budget.reserve(self.walk_bytes);
     }
 
     /// Gives back what the walk holds: it has come to its end.
     fn end_walk(&mut self) {
-        self.walk = self.plan.walk_within(0, 0);
+        self.walk = self.plan.walk_within(0, 1, 0);
         self.budget.release(std::mem::take(&mut self.walk_bytes));
     }
 

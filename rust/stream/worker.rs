@@ -51,6 +51,7 @@ pub(super) struct Shared {
     /// Where the consumer wants batches.
     slabs: Slabs,
     memory_limit: u64,
+    world_size: u32,
     epoch: u64,
     num_skipped: AtomicU64,
     state: Mutex<State>,
@@ -120,7 +121,7 @@ impl Shared {
         let known: Vec<Known> = connections.iter().map(Connection::known).collect();
         let window_bytes = known.iter().map(Known::window_bytes).max().filter(|_| !is_local);
         let connections = connections.iter().map(|store| store.with_ahead(ahead.as_ref())).collect();
-        let cut_by = Arc::clone(reader);
+        let (cut_by, world_size) = (Arc::clone(reader), share.world_size);
         let plan = reader.plan(epoch);
         let planned = Arc::clone(&plan);
         let cut = move |piece: PieceId| cut_by.parts_of(&planned.kept_piece(piece));
@@ -142,6 +143,7 @@ impl Shared {
             finish,
             slabs: Slabs::default(),
             memory_limit: options.memory_limit,
+            world_size,
             epoch,
             num_skipped: AtomicU64::new(0),
             state: Mutex::new(State {
@@ -170,7 +172,11 @@ impl Shared {
             let taken = state.scheduler.deliver(most);
             if !taken.is_empty() {
                 let (is_done, is_well_ahead) = (state.scheduler.is_done(), state.scheduler.is_well_ahead());
+                let rereads = state.scheduler.rereads();
                 drop(state);
+                if rereads {
+                    self.reader.tell_of_rereading(self.memory_limit, self.world_size);
+                }
                 // Who finds something to do wakes the next one. Streams that rest do so with all their threads, however far
                 // ahead they are.
                 if is_done {

@@ -141,6 +141,7 @@ PASS = """
 import gc
 import pathlib
 import sys
+import warnings
 
 import forebay as fb
 
@@ -153,7 +154,10 @@ def status(name):
 path, how = sys.argv[1], sys.argv[3]
 limit, num_threads, batch_size = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
 opened = fb.load_dataset(path, split="train")
-ds = opened if how == "in order" else opened.shuffle(1, shuffle_bytes=limit // 2)
+shuffle_bytes = int(sys.argv[6]) if len(sys.argv) > 6 else limit // 2
+# Of windows that do not fit.
+warnings.simplefilter("ignore", fb.PerformanceWarning)
+ds = opened if how == "in order" else opened.shuffle(1, shuffle_bytes=shuffle_bytes)
 if how.startswith("filtered"):
     ds = ds.filter(how.removeprefix("filtered by "))
 for batch in opened.select_columns(["id"]).batches(16, memory_limit=limit, num_threads=num_threads):
@@ -225,7 +229,9 @@ def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
         return ids, stream.stats()
 
     roomy, of_roomy = order(512 * MIB)
-    tight, of_tight = order(24 * MIB)
+    with pytest.warns(fb.PerformanceWarning, match="Raise memory_limit to .* or lower shuffle_bytes to 12 MiB") as said:
+        tight, of_tight = order(24 * MIB)
+    assert [warning.filename for warning in said] == [__file__]
     assert sorted(roomy) == list(range(num_rows))
     assert (roomy == tight).all()
     assert of_roomy["rows_evicted"] == 0 < of_tight["rows_evicted"]
@@ -249,6 +255,21 @@ def test_what_is_planned_of_small_rows_is_within_a_small_limit(tmp_path, limit, 
     ids = np.concatenate([pa.record_batch(batch)["id"].to_numpy() for batch in stream])
     assert (np.sort(ids) == np.arange(num_rows)).all()
     assert stream.stats()["peak_memory_bytes"] <= limit * 1.2
+
+
+def test_what_is_drawn_ahead_in_windows_of_small_rows_is_counted(tmp_path):
+    # Nine bytes for half of the 8 million rows in the windows, beside rows of eight: more than half of the limit.
+    num_rows = 9_000_000
+    ids = np.arange(num_rows, dtype=np.int32)
+    settings = {"write_page_index": True, "use_dictionary": False, "compression": "none"}
+    pq.write_table(pa.table({"id": ids, "label": ids}), tmp_path / "x.parquet", row_group_size=1 << 18, **settings)
+    limit = 64 * MIB
+    rows, used, counted, _ = map(
+        int, run_python(PASS, tmp_path / "x.parquet", limit, "shuffled", 2, 4096, 128 * MIB, timeout=110).split()
+    )
+    assert rows == num_rows
+    assert counted <= limit * 1.2
+    assert used <= limit * 1.2 + NOISE, f"{used / MIB:.0f} MiB"
 
 
 def test_the_rows_of_a_part_that_the_order_has_left_are_kept_alone(tmp_path):

@@ -8,7 +8,7 @@ use super::notes::Notes;
 use super::pace::Pass;
 use super::patience::{Limit, Patience};
 use super::trouble::{Kind, Sorted, causes, is_out_of_descriptors, sort};
-use crate::notices;
+use crate::notices::{self, Notice};
 use crate::source::traffic::Traffic;
 
 /// How the requests to one store are made again.
@@ -84,12 +84,12 @@ impl Policy {
     pub(in crate::source) fn tell(&self, kind: Kind, said: &str) {
         if self.traffic.is_first_of(kind) {
             let seconds = self.limit.time.as_secs_f64();
-            notices::push(format!(
+            notices::push(Notice::Store(format!(
                 "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
                 self.root,
                 kind.verb(),
                 self.limit.option,
-            ));
+            )));
         }
     }
 }

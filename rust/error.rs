@@ -76,6 +76,17 @@ pub enum Error {
         source: Box<object_store::Error>,
     },
 
+    /// A server has shown a certificate that does not count, today or tomorrow.
+    #[error("the server of `{url}` is not trusted: {reason}")]
+    Untrusted {
+        /// The object or bucket.
+        url: String,
+        /// What is wrong with the certificate, and what to do.
+        reason: &'static str,
+        /// What the store's client said.
+        source: Box<object_store::Error>,
+    },
+
     /// The process, or the machine, has as many files and connections open as it may.
     #[error("no file descriptor is left to read `{url}`; open fewer at once, or raise their number (`ulimit -n`)")]
     NoDescriptors {

@@ -68,6 +68,7 @@ fn class_of(error: &Error) -> &'static str {
         Error::Store { .. } | Error::Read { .. } | Error::ShortRead { .. } | Error::NoDescriptors { .. } => {
             "StoreError"
         }
+        Error::Untrusted { .. } => "StoreError",
         Error::TimedOut { .. } | Error::Impatient { .. } => "StoreTimeoutError",
         Error::ObjectChanged { .. } => "ObjectChangedError",
         Error::NotParquet { .. } | Error::Decode { .. } | Error::Cast { .. } | Error::Manifest { .. } => "DataError",

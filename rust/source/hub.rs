@@ -32,7 +32,7 @@ use self::pace::{Pace, Patience};
 use self::settings::Settings;
 pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
-use super::recover::{Client, Kind, Notes, Policy, Recovering};
+use super::recover::{Client, Kind, Notes, Policy, Recovering, by_environment, said};
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
 use crate::secrets;
@@ -101,10 +101,10 @@ impl Hub {
                 .referer(false);
             let proxied = match &settings.proxy_url {
                 Some(url) => reqwest::Proxy::all(url).map(|proxy| builder.proxy(proxy)),
-                None => Ok(builder),
+                None => Ok(by_environment(builder)),
             };
             proxied.and_then(reqwest::ClientBuilder::build).map_err(|error| {
-                let reason = format!("they make no client for `{root}`: {}", error.without_url());
+                let reason = format!("they make no client for `{root}`: {}", said(&error.without_url()));
                 Error::Setting { name: "storage_options", reason }
             })
         };

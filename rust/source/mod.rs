@@ -62,7 +62,9 @@ use std::time::Duration;
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 
-use self::recover::{Impatient, Kind, NoCredentials, Trouble, causes, is_out_of_descriptors, is_refusal};
+use self::recover::{
+    Impatient, Kind, NoCredentials, Trouble, causes, distrust, is_out_of_descriptors, is_refusal,
+};
 use crate::error::{ARCHIVED, Error};
 
 /// One key in object storage, as it was when the dataset was opened.
@@ -115,7 +117,8 @@ pub(crate) fn error(url: &str, source: object_store::Error) -> Error {
             Error::PermissionDenied { url, source: Box::new(source) }
         }
         _ if let Some(reason) = unusable(&source) => Error::Setting { name: "source", reason },
-        // However long it was waited for: no object is to blame.
+        // No object is to blame for these: nor however long it was waited for.
+        _ if let Some(reason) = distrust(&source) => Error::Untrusted { url, reason, source: Box::new(source) },
         _ if is_out_of_descriptors(&source) => Error::NoDescriptors { url, source: Box::new(source) },
         _ if let Some((limit, option)) = patience_of(&source) => {
             Error::Impatient { url, range: None, limit, option, source: Box::new(source) }

@@ -40,6 +40,7 @@ use tokio::time::{Instant, timeout};
 
 pub(super) use self::answer::{coding, kind_of, retry_after, sent_at};
 pub(super) use self::client::Client;
+pub(super) use self::connect::{by_environment, said};
 pub(super) use self::http::Connector;
 pub(crate) use self::http::Written;
 pub(super) use self::notes::Notes;
@@ -50,7 +51,9 @@ pub(super) use self::policy::Policy;
 pub(super) use self::stopwatch::Stopwatch;
 pub(super) use self::tail::Tail;
 pub(crate) use self::trouble::Kind;
-pub(super) use self::trouble::{NoCredentials, Trouble, causes, is_out_of_descriptors, is_refusal};
+pub(super) use self::trouble::{
+    NoCredentials, Trouble, causes, distrust, is_of_certificates, is_out_of_descriptors, is_refusal,
+};
 use self::trouble::{Sorted, sort};
 
 /// Requests for the same at the same time.

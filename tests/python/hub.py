@@ -103,7 +103,7 @@ class Repo:
 class Hub:
     """The server: in this process, on two ports."""
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None, cdn_context: ssl.SSLContext | None = None) -> None:
         self.repos: dict[str, Repo] = {}
         self.buckets: dict[str, Repo] = {}
         self.faults: list[Fault] = []
@@ -122,11 +122,10 @@ class Hub:
         self._lock = threading.Lock()
         self._servers = [_Server(("127.0.0.1", 0), _handler(self, role)) for role in ("hub", "cdn")]
         self._threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in self._servers]
-        where = "http://127.0.0.1" if context is None else "https://localhost"
-        self.url, self.cdn_url = (f"{where}:{server.server_port}" for server in self._servers)
-        for server in self._servers if context is not None else ():
-            # Whoever is not trusted goes away in the handshake, which is the handler's to do.
-            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url, self.cdn_url = (
+            _secured(server, secure)
+            for server, secure in zip(self._servers, (context, cdn_context or context), strict=True)
+        )
 
     def __enter__(self) -> Hub:
         for thread in self._threads:
@@ -273,6 +272,15 @@ class _RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+def _secured(server: _Server, context: ssl.SSLContext | None) -> str:
+    """Has a server speak TLS, if there is a context; returns its URL."""
+    if context is None:
+        return f"http://127.0.0.1:{server.server_port}"
+    # Whoever is not trusted goes away in the handshake, which is the handler's to do.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return f"https://localhost:{server.server_port}"
 
 
 def _handler(hub: Hub, role: str) -> type[_Handler]:

@@ -209,7 +209,10 @@ class HubLake(Lake):
         self.repo.commit({name: body for name, body in self.repo.commits[self.repo.sha].items() if name != key})
 
 
-def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
+OF_THIS_MACHINE = "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n"
+
+
+def make_certificates(folder: Path, extensions: str = OF_THIS_MACHINE) -> tuple[Path, Path, Path]:
     """Makes an authority of one's own and a server's certificate; returns its certificate, that one, and its key.
 
     Raises:
@@ -218,7 +221,7 @@ def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
     authority, authority_key = folder / "authority.pem", folder / "authority-key.pem"
     certificate, key, request = folder / "server.pem", folder / "server-key.pem", folder / "request.pem"
     names = folder / "names"
-    names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    names.write_text(extensions)
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     signed_by = ["-CA", authority, "-CAkey", authority_key, "-CAcreateserial"]
     for command in (

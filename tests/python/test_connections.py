@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pickle
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,55 @@ def test_authorities_of_the_system_are_trusted_besides(secure_url, authority, tm
     assert ids(open_at(store, secure_url, ca_certificate=str(another))) == list(range(NUM_ROWS))
 
 
+@stores
+@pytest.mark.usefixtures("certificates")
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("subjectAltName=DNS:other.example\nbasicConstraints=CA:FALSE\n", "of another host"),
+        ("subjectAltName=DNS:localhost\nbasicConstraints=CA:TRUE\n", "`CA:TRUE`"),
+    ],
+    ids=["another host", "an authority"],
+)
+def test_what_is_wrong_with_a_certificate_is_told_at_once(names, said, tmp_path, store):
+    authority, certificate, key = make_certificates(tmp_path, names)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with (
+        FaultProxy(Objects({OBJECT: BODY}), context=context) as web,
+        pytest.raises(fb.StoreError, match=f"is not trusted: .*{said}") as caught,
+    ):
+        open_at(store, f"https://localhost:{web.port}", ca_certificate=str(authority))
+    assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
+    assert "`ca_certificate`" not in str(caught.value), "it would not help"
+
+
+@stores
+def test_a_machine_without_certificates_of_authorities_is_told_so(secure_url, tmp_path, monkeypatch, store):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    with pytest.raises(fb.StoreError, match="no certificates of authorities.*`SSL_CERT_FILE`"):
+        open_at(store, secure_url)
+
+
+@stores
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        (None, "again and again: 10 redirects"),
+        ("file:///etc/passwd", "no URL of the web"),
+        ("http://127.0.0.1:99999/", "no URL of the web"),
+    ],
+    ids=["itself", "a file", "no port"],
+)
+def test_a_redirect_that_leads_nowhere_is_told_as_one(location, said, store):
+    with FaultProxy(Objects({OBJECT: BODY})) as web:
+        web.faults = [Fault(times=None, status=302, headers={"Location": location or f"{web.url}/{OBJECT}"})]
+        with pytest.raises(fb.StoreError, match=f"it answers 302 Found.*{said}") as caught:
+            open_at(store, web.url)
+    assert not isinstance(caught.value, fb.StoreTimeoutError), "nobody waits"
+
+
 def test_who_is_sent_on_to_tls_trusts_the_authorities_of_the_system(secure_url, authority, monkeypatch):
     sent_on = Fault(times=None, status=307, headers={"Location": f"{secure_url}/{OBJECT}"})
     with FaultProxy(Objects({OBJECT: BODY})) as plain:
@@ -162,6 +212,11 @@ def test_a_tunnel_sees_nothing_of_what_is_excluded(
     proxy, excludes = settings
     options = given(monkeypatch, **{proxy: tunnel.url, excludes: excluded, "ca_certificate": authority})
     assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+    assert tunnel.names == []
+    # Addresses are hosts, too.
+    url = secure_url.replace("localhost", "127.0.0.1")
+    options = given(monkeypatch, **{proxy: tunnel.url, excludes: "*", "ca_certificate": authority})
+    assert ids(open_at(store, url, **options)) == list(range(NUM_ROWS))
     assert tunnel.names == []
     # All that is not excluded goes through it.
     options = given(monkeypatch, **{proxy: tunnel.url, excludes: "other.example", "ca_certificate": authority})

@@ -278,6 +278,21 @@ def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates,
             assert tunnel.names
 
 
+def test_who_sends_the_files_and_is_not_trusted_is_told_at_once(certificates, tmp_path, monkeypatch):
+    authority, certificate, key = certificates
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Hub(cdn_context=context) as hub:
+        hub.point(monkeypatch, tmp_path)
+        hub.create("org/data", {"train.parquet": ids_file(0, 50)})
+        start = time.monotonic()
+        with pytest.raises(fb.StoreError, match="is not trusted: nobody who .*`ca_certificate` in") as caught:
+            open_train()
+        assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
+        assert time.monotonic() - start < 5
+        assert ids(open_train(storage_options={"ca_certificate": str(authority)})) == [*range(50)]
+
+
 def test_a_token_goes_to_the_hub_alone_and_is_never_shown(hub, monkeypatch):
     hub.repos["org/data"].private = True
     dataset = open_train(token=TOKEN)
@@ -562,6 +577,12 @@ def test_a_redirect_to_a_file_reads_none(hub, tmp_path):
     hub.fail("api", 1, status=307, headers={"Location": path.as_uri()})
     with pytest.raises(fb.HubUnreachableError, match=r"`file:///[^`]*answer\.json` is no URL of HTTP"):
         open_train()
+
+
+def test_a_redirect_to_no_url_is_an_error_of_the_store(hub):
+    hub.fail("api", 1, status=307, headers={"Location": "http://127.0.0.1:99999/x"})
+    with pytest.raises(fb.StoreError, match="redirects .* to what is no URL"):
+        open_train(token=TOKEN)
 
 
 @pytest.mark.parametrize("token", ["hf_a\nX-Other: 1", "hf_…"])

@@ -180,8 +180,17 @@ class Client:
                 target = answer.headers.get("Location")
                 if answer.status not in (301, 302, 303, 307, 308) or not target:
                     raise
-                url = urljoin(url, target)
+                url = self._followed(url, target)
         raise StoreError(f"the Hub redirects `{url}` for ever")
+
+    def _followed(self, url: str, target: str) -> str:
+        """Returns where a redirect leads to."""
+        try:
+            followed = urljoin(url, target)
+            _origin(followed)
+        except ValueError as error:
+            raise StoreError(f"the Hub redirects `{url}` to what is no URL: {error}") from error
+        return followed
 
     def pages(self, path: str, what: str) -> Iterator[Any]:
         """Yields the items of a list that comes in pages.

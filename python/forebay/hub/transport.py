@@ -23,6 +23,9 @@ _NO_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, *_NO_NAME)
 """What a machine without a network, or without that name, says; a name that is not known at the moment may be later."""
 
+_UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
+"""What OpenSSL says (`X509_V_ERR_`) of a certificate that is in order, but signed by nobody who is trusted."""
+
 _MAX_BYTES = 256 << 20
 """No answer is longer: the longest is of all files of a repository, a hundred bytes or two of each."""
 
@@ -98,9 +101,10 @@ def _is_untrusted(error: object) -> bool:
 def _untrusted(url: str, error: Any) -> StoreError:
     where = "/".join(url.split("/", 3)[:3])
     said = getattr(error, "verify_message", None) or str(error)
-    return StoreError(
-        f"`{where}` is not trusted: {said}; `ca_certificate` in `storage_options` takes the certificate of its issuer"
-    )
+    hint = ""
+    if getattr(error, "verify_code", None) in _UNKNOWN_ISSUER:
+        hint = "; `ca_certificate` in `storage_options` takes the certificate of its issuer"
+    return StoreError(f"`{where}` is not trusted: {said.rstrip('.')}{hint}")
 
 
 def _body(response: Any, url: str, deadline: float) -> bytes:

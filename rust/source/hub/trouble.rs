@@ -5,7 +5,7 @@ use object_store::path::Path;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
-use crate::source::recover::{Kind, Trouble};
+use crate::source::recover::{Kind, Trouble, causes, is_of_certificates};
 
 /// The store's name in errors.
 const STORE: &str = "Hub";
@@ -66,6 +66,9 @@ pub(super) fn boxed(source: impl std::error::Error + Send + Sync + 'static) -> E
 
 /// Returns the error of a request that was not answered, or not to its end.
 pub(super) fn broken(error: reqwest::Error) -> Error {
+    if causes(&error).any(is_of_certificates) {
+        return boxed(error.without_url());
+    }
     let kind = if error.is_timeout() { Kind::Stalled } else { Kind::Broken };
     boxed(Trouble::new(kind, of_client(error)))
 }

@@ -15,7 +15,7 @@ use url::Url;
 use super::Hub;
 use super::pace::{self, Patience};
 use super::trouble;
-use crate::source::recover::{Kind, after, sent_at};
+use crate::source::recover::{Kind, after, causes, is_of_certificates, sent_at};
 
 /// Redirects within the Hub: a repository that has another name now.
 const MAX_REDIRECTS: usize = 4;
@@ -97,6 +97,8 @@ impl Hub {
             num_failed += 1;
             let response = match sent {
                 Ok(response) => response,
+                // It stays as it is.
+                Err(error) if causes(&error).any(is_of_certificates) => return Err(trouble::broken(error)),
                 Err(error) => {
                     let kind = if error.is_timeout() { Kind::Stalled } else { Kind::Broken };
                     let said = trouble::of_client(error);

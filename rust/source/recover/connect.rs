@@ -53,14 +53,28 @@ pub(super) fn connect(options: &ClientOptions, trust: Trust) -> Result<HttpClien
 }
 
 fn proxied(builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
-    let Some(url) = given.text(ClientConfigKey::ProxyUrl) else { return Ok(builder) };
+    let excluded = given.text(ClientConfigKey::ProxyExcludes);
+    let Some(url) = given.text(ClientConfigKey::ProxyUrl) else { return Ok(by_environment(builder)) };
+    if excluded.as_deref().is_some_and(are_all) {
+        return Ok(builder.no_proxy());
+    }
     let unusable = |key: ClientConfigKey, error| settings::refused(format!("`{}`: {}", key.as_ref(), said(&error)));
     let proxy = Proxy::all(url).map_err(|error| unusable(ClientConfigKey::ProxyUrl, error))?;
-    let excluded = given.text(ClientConfigKey::ProxyExcludes);
     let builder = builder.proxy(proxy.no_proxy(excluded.as_deref().and_then(NoProxy::from_string)));
     let Some(pem) = given.text(ClientConfigKey::ProxyCaCertificate) else { return Ok(builder) };
     let certificate = Certificate::from_pem(pem.as_bytes());
     Ok(builder.tls_certs_merge([certificate.map_err(|error| unusable(ClientConfigKey::ProxyCaCertificate, error))?]))
+}
+
+/// Leaves the proxies of the environment out if it says so of all hosts: the client would not of those that are addresses.
+pub(in crate::source) fn by_environment(builder: ClientBuilder) -> ClientBuilder {
+    let mut excluded = ["NO_PROXY", "no_proxy"].into_iter().filter_map(|name| std::env::var(name).ok());
+    if excluded.any(|hosts| are_all(&hosts)) { builder.no_proxy() } else { builder }
+}
+
+/// Returns whether hosts that are not asked by a proxy are all that there are.
+fn are_all(excluded: &str) -> bool {
+    excluded.split(',').any(|host| host.trim() == "*")
 }
 
 fn times(mut builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
@@ -105,8 +119,14 @@ fn protocol(mut builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuild
 }
 
 /// Returns what is wrong with a client that could not be made.
-fn said(error: &reqwest::Error) -> String {
-    super::causes(error).last().map(ToString::to_string).unwrap_or_default()
+pub(in crate::source) fn said(error: &reqwest::Error) -> String {
+    let said = super::causes(error).last().map(ToString::to_string).unwrap_or_default();
+    match said.contains("No CA certificates") {
+        true => "this machine has no certificates of authorities, or not where `SSL_CERT_FILE` or `SSL_CERT_DIR` say: install \
+                 the package `ca-certificates`, or name a file of them there"
+            .into(),
+        false => said,
+    }
 }
 
 /// Options as they were given.

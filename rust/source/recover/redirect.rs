@@ -12,6 +12,8 @@ use reqwest::header::{
 use reqwest::{Method, StatusCode};
 use url::Url;
 
+use super::trouble::Astray;
+
 const REDIRECTS: [StatusCode; 5] = [
     StatusCode::MOVED_PERMANENTLY,
     StatusCode::FOUND,
@@ -41,6 +43,19 @@ pub(super) fn next(request: &HttpRequest, response: &HttpResponse) -> Option<Htt
         *headers = kept.into_iter().flatten().collect();
     }
     Some(next)
+}
+
+/// Returns why an answer that leads on is not followed, whose way is `num_redirects` long; `None` if it leads nowhere else.
+pub(super) fn astray(request: &HttpRequest, response: &HttpResponse, num_redirects: usize) -> Option<Astray> {
+    let is_read = [Method::GET, Method::HEAD].contains(request.method());
+    if !is_read || !REDIRECTS.contains(&response.status()) || !response.headers().contains_key(LOCATION) {
+        return None;
+    }
+    let status = response.status();
+    Some(Astray(match next(request, response) {
+        Some(_) => format!("it answers {status} again and again: {num_redirects} redirects lead to no object"),
+        None => format!("it answers {status}, and where that leads to is no URL of the web"),
+    }))
 }
 
 fn target(from: &Url, headers: &HeaderMap) -> Option<Url> {

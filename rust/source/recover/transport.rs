@@ -48,6 +48,9 @@ impl Transport {
             match redirect::next(&request, &response).filter(|_| num_redirects < MOST_REDIRECTS) {
                 Some(next) => request = next,
                 None => {
+                    if let Some(astray) = redirect::astray(&request, &response, num_redirects) {
+                        return Err(HttpError::new(HttpErrorKind::Unknown, astray));
+                    }
                     if !response.status().is_success() {
                         response.extensions_mut().insert(Sent::new(request.uri().query(), request.headers()));
                     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
+use rustls::CertificateError;
 
 use super::patience::Impatient;
 use crate::source::file_system::FileError;
@@ -69,6 +70,11 @@ pub(in crate::source) struct NoCredentials {
     pub(super) said: String,
 }
 
+/// A server leads on to where nothing can be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Astray(pub(super) String);
+
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sorted {
@@ -98,7 +104,7 @@ pub(super) fn sort(error: &Error) -> Sorted {
         _ => return Sorted::Final,
     }
     for cause in causes(error) {
-        if cause.is::<NoCredentials>() || cause.is::<Impatient>() || is_hopeless(cause) {
+        if cause.is::<NoCredentials>() || cause.is::<Impatient>() || cause.is::<Astray>() || is_hopeless(cause) {
             return Sorted::Final;
         }
     }
@@ -147,8 +153,43 @@ fn is_hopeless(cause: &(dyn StdError + 'static)) -> bool {
 }
 
 /// Returns whether a server is nobody that is trusted.
-pub(super) fn is_of_certificates(cause: &(dyn StdError + 'static)) -> bool {
-    matches!(cause.downcast_ref::<rustls::Error>(), Some(rustls::Error::InvalidCertificate(_)))
+pub(in crate::source) fn is_of_certificates(cause: &(dyn StdError + 'static)) -> bool {
+    certificate_error(cause).is_some()
+}
+
+fn certificate_error<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a CertificateError> {
+    match cause.downcast_ref()? {
+        rustls::Error::InvalidCertificate(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// Returns what is wrong with a server's certificate and what to do, if that is what `error` is.
+pub(in crate::source) fn distrust(error: &Error) -> Option<&'static str> {
+    use CertificateError as Wrong;
+
+    let reason = match causes(error).find_map(certificate_error)? {
+        Wrong::UnknownIssuer => {
+            "nobody who is trusted has signed its certificate; `ca_certificate` in `storage_options` takes the \
+             certificate of who has, and `SSL_CERT_FILE` names a file of all that are trusted"
+        }
+        Wrong::Expired | Wrong::ExpiredContext { .. } => {
+            "its certificate has expired, unless the clock of this machine is wrong"
+        }
+        Wrong::NotValidYet | Wrong::NotValidYetContext { .. } => {
+            "its certificate is not valid yet, unless the clock of this machine is wrong"
+        }
+        Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
+            "its certificate is of another host; ask it by a name that is in there"
+        }
+        // What the verifier keeps to itself is known by its name alone.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "its certificate says that it is an authority's (`CA:TRUE`), and no server may show such a one; make one for \
+             the server (`basicConstraints=CA:FALSE`)"
+        }
+        _ => "its certificate cannot be used",
+    };
+    Some(reason)
 }
 
 #[cfg(test)]
@@ -172,6 +213,25 @@ mod tests {
         assert_eq!(sort(&generic(no_descriptor)), Sorted::Again(Kind::Broken, None));
         assert_eq!(sort(&generic(io::Error::from_raw_os_error(23))), Sorted::Again(Kind::Broken, None));
         assert_eq!(sort(&generic(io::Error::from_raw_os_error(5))), Sorted::Final);
+    }
+
+    #[test]
+    fn it_is_said_what_is_wrong_with_a_certificate() {
+        let of = |error| {
+            let source = io::Error::other(rustls::Error::InvalidCertificate(error));
+            distrust(&generic(HttpError::new(HttpErrorKind::Connect, source))).unwrap()
+        };
+        assert!(of(CertificateError::UnknownIssuer).contains("`ca_certificate` in `storage_options`"));
+        for (error, said) in [
+            (CertificateError::Expired, "has expired"),
+            (CertificateError::NotValidYet, "is not valid yet"),
+            (CertificateError::NotValidForName, "of another host"),
+            (CertificateError::BadSignature, "cannot be used"),
+        ] {
+            let reason = of(error);
+            assert!(reason.contains(said) && !reason.contains("ca_certificate"), "{reason}");
+        }
+        assert_eq!(distrust(&generic(io::Error::other("nothing known"))), None);
     }
 
     #[test]

@@ -56,6 +56,21 @@ fn open(path: PathBuf, location: Path, options: &GetOptions) -> Result<GetResult
     Ok(GetResult { payload: GetResultPayload::File(file, path), meta, range, attributes, extensions })
 }
 
+/// Makes the folder of a file that is to be written, and looks whether it takes files: the client tries for ever where it does
+/// not, as in `/proc`.
+fn make_room(path: &std::path::Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut probe = path.as_os_str().to_owned();
+    probe.push("#0");
+    match File::options().write(true).create_new(true).open(&probe) {
+        Ok(_) => fs::remove_file(&probe),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns what is to be known of a file, with the tag that `object_store` would give it.
 pub(super) fn meta_of(metadata: &Metadata, location: Path) -> ObjectMeta {
     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -106,6 +121,10 @@ impl ObjectStore for Files {
     }
 
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        make_room(&self.0.path_to_filesystem(location)?).map_err(|error| {
+            let said = format!("no file can be written there: {error}");
+            Error::Generic { store: STORE, source: io::Error::new(error.kind(), said).into() }
+        })?;
         self.0.put_opts(location, payload, options).await
     }
 

@@ -307,6 +307,24 @@ def server(folder) -> Iterator[tuple[str, list[str]]]:
         yield found
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="there is no file system that has folders and takes no files"
+)
+def test_a_manifest_where_no_file_can_be_is_an_error_and_no_wait(tmp_path):
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    program = """
+        import sys
+        import forebay as fb
+
+        try:
+            fb.load_dataset(sys.argv[1], split="train").save_manifest("/proc/x.forebay")
+        except fb.StoreError as error:
+            print(error)
+    """
+    assert "no file can be written there" in run_python(program, tmp_path)
+    assert "no file can be written there" in run_python(program.replace("/proc/x", "/proc/self/x"), tmp_path)
+
+
 def test_a_manifest_of_remote_objects_opens_with_one_request(folder, server):
     url, seen = server
     ds = opened([f"{url}/{path.name}" for path in sorted(folder.iterdir())])

@@ -24,10 +24,15 @@ use crate::dataset::Fragment;
 /// What a text takes beside its bytes while it is decoded from lengths: two of them.
 const LENGTH_BYTES: u64 = 8;
 
+/// A nonce and a tag, and nothing that is encrypted: of `AES_GCM_V1`, whose headers both algorithms have, and without the tag of
+/// `AES_GCM_CTR_V1`.
+const LEAST_ENCRYPTED_BYTES: usize = 12;
+
 /// What the levels of a page hardly ever take more than, beside four bits for each value.
 const FEW_BYTES: usize = 1024;
 
 const MALFORMED: &str = "the header of a page is malformed";
+const ENCRYPTED: &str = "its pages are encrypted, which is not supported; select other columns";
 const STRANGE: &str = "a page claims a strange number of values or bytes";
 
 /// What the pages of a leaf column claim.
@@ -134,7 +139,8 @@ impl<'a> Claims<'a> {
 
     /// Takes the page that `bytes` begin with, at the byte `start` of the object; returns what follows it.
     fn add_first(&mut self, bytes: &'a [u8], start: u64) -> Result<&'a [u8], String> {
-        let (fields, header_bytes) = Fields::parse(bytes).ok_or(MALFORMED)?;
+        let malformed = || if are_encrypted(bytes) { ENCRYPTED } else { MALFORMED };
+        let (fields, header_bytes) = Fields::parse(bytes).ok_or_else(malformed)?;
         let stored_bytes = fields.stored_bytes().ok_or(STRANGE)?;
         let body = &bytes[header_bytes..];
         let (stored, rest) = body
@@ -436,6 +442,18 @@ impl<'a> Claims<'a> {
             })
         })
     }
+}
+
+/// Returns whether bytes that begin with no header of a page look like an encrypted one and the page behind it: each has its
+/// length before it, a nonce and a tag.
+fn are_encrypted(bytes: &[u8]) -> bool {
+    let next = |bytes: &'_ [u8]| {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+        rest.get(len..).filter(|_| len >= LEAST_ENCRYPTED_BYTES).map(<[u8]>::len)
+    };
+    let after_header = next(bytes).map(|left| &bytes[bytes.len() - left..]);
+    after_header.and_then(next).is_some()
 }
 
 /// Returns how many of a page's levels, up to `max`, are `wanted`.

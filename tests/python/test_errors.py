@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import os
 import pickle
@@ -11,6 +12,7 @@ import data
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
 import pytest
 from programs import run_python
 
@@ -544,3 +546,32 @@ def test_an_array_for_something_else_is_refused_as_any_other_value(ds, argument,
 def test_a_name_that_is_an_array_without_a_dimension_is_refused(ds):
     with pytest.raises(fb.SettingError, match="columns: expected a name or a list of names"):
         ds.select_columns(np.array("id"))
+
+
+class _Keys(pe.KmsClient):
+    """Keeps keys by their names, in the clear."""
+
+    def wrap_key(self, key_bytes: bytes, _name: str) -> str:
+        return base64.b64encode(key_bytes).decode()
+
+    def unwrap_key(self, wrapped_key: str, _name: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+def test_a_column_that_is_encrypted_is_told_as_such_and_the_others_are_read(tmp_path, algorithm):
+    table = pa.table({"id": range(3000), "secret": [f"{row}" for row in range(3000)]})
+    keys = pe.EncryptionConfiguration(
+        "footer", column_keys={"column": ["secret"]}, plaintext_footer=True, encryption_algorithm=algorithm
+    )
+    factory = pe.CryptoFactory(lambda _config: _Keys())
+    encryption = factory.file_encryption_properties(pe.KmsConnectionConfig(), keys)
+    path = tmp_path / "a.parquet"
+    with pq.ParquetWriter(path, table.schema, encryption_properties=encryption) as writer:
+        writer.write_table(table, row_group_size=1000)
+    ds = fb.load_dataset(path, split="train")
+    assert pa.table(ds.filter("id > 4").select_columns("id"))["id"].to_pylist() == list(range(5, 3000))
+    said = f"column `secret` in row group 0 of `{path}`: .*encrypted, which is not supported; select other columns"
+    for read in (lambda: list(ds.shuffle(1).batches(100)), lambda: ds[0], lambda: len(ds.filter("secret = '7'"))):
+        with pytest.raises(fb.DataError, match=said):
+            read()

@@ -14,7 +14,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{null_mut, with_exposed_provenance_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, Once};
 
 /// Blocks at least this large are mapped: a system call costs little beside filling them. Pages of many columns are
 /// often as small as that, and there are hundreds of them.
@@ -59,23 +59,39 @@ pub(crate) fn set_memory_limit(memory_limit: u64) {
 
 /// A stream or selection that runs, or ran a moment ago: freed blocks may take what it has left of its memory.
 #[derive(Debug)]
-pub(crate) struct OfStream(());
+pub(crate) struct OfStream {
+    process: u32,
+}
 
 impl OfStream {
-    /// Begins a stream of `memory_limit` bytes; what one before was allowed to keep beyond that is given back.
+    /// Begins a stream of `memory_limit` bytes; what one before was allowed to keep beyond that is given back. Called with the
+    /// GIL held, so that no fork finds it half done.
     pub(crate) fn begin(memory_limit: u64) -> Self {
+        static IN_CHILDREN: Once = Once::new();
+        IN_CHILDREN.call_once(forget_streams_in_children);
         set_memory_limit(memory_limit);
         STREAMS.fetch_add(1, Ordering::Relaxed);
         shrink();
-        Self(())
+        Self { process: std::process::id() }
     }
 }
 
 impl Drop for OfStream {
     fn drop(&mut self) {
-        STREAMS.fetch_sub(1, Ordering::Relaxed);
-        shrink();
+        if self.process == std::process::id() {
+            STREAMS.fetch_sub(1, Ordering::Relaxed);
+            shrink();
+        }
     }
+}
+
+/// Has forked children begin without streams: those of their parents do not run there, and never end.
+fn forget_streams_in_children() {
+    extern "C" fn forget() {
+        STREAMS.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: what a child calls stores a number, and is there as long as the process. Where the system refuses, a child keeps more.
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
 
 /// Gives back what may not be kept now.

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
@@ -23,8 +23,11 @@ const WITH_BUFFERS: u32 = 5;
 /// Bytes of an array in a pickle: its length, and whether it has bits of validity.
 const ARRAY_BYTES: usize = 9;
 
-/// The schema that was pickled or restored last, as bytes: batches of one stream share theirs.
-static LAST: Mutex<Option<(SchemaRef, Arc<[u8]>)>> = Mutex::new(None);
+/// A schema, and its bytes.
+type Known = (SchemaRef, Arc<[u8]>);
+
+/// The schema that was pickled or restored last: batches of one stream share theirs.
+static LAST: Mutex<Option<Known>> = Mutex::new(None);
 
 /// Memory of a batch, to be read in place.
 #[pyclass(name = "Buffer", module = "forebay._lib", frozen)]
@@ -121,23 +124,41 @@ fn arrays_of(bytes: &[u8]) -> Vec<(u64, bool)> {
 }
 
 fn schema_bytes(schema: &SchemaRef) -> Result<Arc<[u8]>, ArrowError> {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, bytes)) = last.as_ref().filter(|(of, _)| Arc::ptr_eq(of, schema)) {
-        return Ok(Arc::clone(bytes));
+    if let Some((_, bytes)) = last(|(of, _)| Arc::ptr_eq(of, schema)) {
+        return Ok(bytes);
     }
     let bytes: Arc<[u8]> = ipc::write(schema, &[])?.into();
-    *last = Some((Arc::clone(schema), Arc::clone(&bytes)));
+    remember(schema, &bytes);
     Ok(bytes)
 }
 
 fn schema_of(bytes: &[u8]) -> Result<SchemaRef, ArrowError> {
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((schema, _)) = last.as_ref().filter(|(_, of)| **of == *bytes) {
-        return Ok(Arc::clone(schema));
+    if let Some((schema, _)) = last(|(_, of)| **of == *bytes) {
+        return Ok(schema);
     }
     let (schema, _) = ipc::read(bytes)?;
-    *last = Some((Arc::clone(&schema), bytes.into()));
+    remember(&schema, &bytes.into());
     Ok(schema)
+}
+
+/// Returns the schema of the last batch, if it is the one that is looked for.
+fn last(is_wanted: impl FnOnce(&Known) -> bool) -> Option<Known> {
+    try_lock()?.as_ref().filter(|known| is_wanted(known)).cloned()
+}
+
+fn remember(schema: &SchemaRef, bytes: &Arc<[u8]>) {
+    if let Some(mut last) = try_lock() {
+        *last = Some((Arc::clone(schema), Arc::clone(bytes)));
+    }
+}
+
+/// Locks the last schema, which is never waited for: a forked child may find it locked for ever.
+fn try_lock() -> Option<MutexGuard<'static, Option<Known>>> {
+    match LAST.try_lock() {
+        Ok(last) => Some(last),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 fn wrong(error: &ArrowError) -> PyErr {

@@ -132,6 +132,38 @@ def test_memory_is_kept_from_epoch_to_epoch_and_given_back_a_little_later(tokens
     assert left < held / 2, f"{held / MIB:.0f} MiB after the epochs, {left / MIB:.0f} MiB in the end"
 
 
+FORK = """
+import os
+import pathlib
+import sys
+
+import forebay as fb
+
+
+def resident():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+ds = fb.load_dataset(sys.argv[1], split="train")
+batches = iter(ds.batches(16, memory_limit=4 << 30))
+next(batches)
+if os.fork() == 0:
+    before = resident()
+    for _ in range(2):
+        # Of its own limit, of which a sixteenth stays.
+        ds.gather(range(len(ds)), memory_limit=1 << 30)
+    print(resident() - before, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_fork_of_a_process_that_streams_gives_back_what_it_does_not_need(tokens):
+    left = int(run_python(FORK, tokens, timeout=110))
+    assert left < 150 * MIB, f"{left / MIB:.0f} MiB of the 400 that were read"
+
+
 ROW_GROUP = 128 * MIB
 LIMIT = 16 * MIB
 """An eighth of a row group: that of 2 GiB within 256 MiB, in little."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from equality import NUM_ROWS, check_equal, table_of
+from programs import run_python
 
 import forebay as fb
 
@@ -94,3 +95,46 @@ def test_what_is_not_the_parts_of_a_batch_is_refused(tmp_path: Path) -> None:
             restore(*wrong)
     with pytest.raises(TypeError):
         restore(schema, num_rows, arrays, [1, 2, 3])
+
+
+UNPICKLING = """
+import os, pickle, signal, sys, threading, warnings
+import forebay as fb
+
+warnings.simplefilter("ignore")
+pickles = [open(path, "rb").read() for path in sys.argv[1:]]
+stop = threading.Event()
+
+
+def unpickle():
+    while not stop.is_set():
+        for pickled in pickles:
+            pickle.loads(pickled)
+
+
+thread = threading.Thread(target=unpickle)
+thread.start()
+statuses = set()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        for pickled in pickles:
+            pickle.loads(pickled)
+        os._exit(0)
+    statuses.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if statuses != {0}:
+        break
+stop.set()
+thread.join()
+print(statuses)
+"""
+
+
+def test_a_fork_unpickles_whatever_other_threads_did_meanwhile(tmp_path: Path) -> None:
+    pickles = [tmp_path / f"{name}.pickle" for name in "ab"]
+    for path in pickles:
+        table = pa.table({f"{path.stem}{number}": np.arange(3) for number in range(50)})
+        [batch] = batches_of(table, tmp_path / f"{path.stem}.parquet", 3, is_shuffled=False)
+        path.write_bytes(pickle.dumps(batch))
+    assert run_python(UNPICKLING, *pickles, timeout=110).strip() == "{0}"

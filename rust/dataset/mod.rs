@@ -35,7 +35,7 @@ pub(crate) use self::page_bounds::PageBounds;
 pub(crate) use self::parquet_columns::FetchedRanges;
 pub(crate) use self::partition::Constant;
 pub use self::row_group::Decoders;
-pub(crate) use self::row_group::{ColumnReader, Decoded, RowGroupRead, Storing};
+pub(crate) use self::row_group::{Coded, ColumnReader, Decoded, RowGroupRead, Storing};
 pub(crate) use self::schema::field_of;
 pub use self::snapshot::{Opening, RowGroupRef, Snapshot};
 pub use self::trial::Trial;

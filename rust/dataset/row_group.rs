@@ -8,13 +8,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, new_empty_array};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array, new_empty_array};
 use arrow_schema::DataType;
+use bytes::Bytes;
 
 use super::own_column::OwnColumn;
 use super::parquet_columns::{FetchedRanges, ParquetColumns, ParquetReader, WantedRows, damaged};
 use super::{RowGroupRef, Snapshot, schema};
-use crate::decode::{self, Body, ColumnPlan, FilePages, Items, Scratch};
+use crate::decode::{self, Body, Column, ColumnPlan, FilePages, Items, Scratch};
 use crate::error::Result;
 use crate::panics;
 use crate::rows::RowSet;
@@ -300,6 +303,23 @@ impl RowGroupRead {
         Ok(Batches { remaining_rows: self.rows.num_rows, read: self, own, parquet })
     }
 
+    /// Returns the rows of a read of one column as the numbers of a dictionary, where it is text or bytes with a dictionary of
+    /// at most `most_values`. `None` where [`Self::decode`] has to read them, or to say what is wrong.
+    pub(crate) fn decode_coded(&self, bytes: &[Bytes], most_values: usize) -> Option<CodedRows<'_>> {
+        let ([_], [group]) = (&self.projection[..], &self.groups[..]) else { return None };
+        let ([(root, plan)], None) = (&group.own[..], &group.parquet) else { return None };
+        let bodies: Vec<Body> = bytes.iter().cloned().map(Body::from).collect();
+        let column = plan.open_coded(&self.rows.set, bodies.clone(), self.rows.memory_bytes, most_values)?;
+        let fetched = FetchedRanges { ranges: self.ranges.clone(), bodies };
+        self.rows.check_pages(&[*root], &fetched, |_, _| Ok(())).ok()?;
+        Some(CodedRows { read: self, root: *root, column, remaining_rows: self.rows.num_rows })
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn num_rows(&self) -> usize {
+        self.rows.num_rows
+    }
+
     /// Returns all rows as one batch.
     ///
     /// # Errors
@@ -436,5 +456,49 @@ impl Iterator for Batches {
         let batch = self.read_next();
         self.remaining_rows = batch.as_ref().map_or(0, |batch| self.remaining_rows.saturating_sub(batch.num_rows()));
         Some(batch)
+    }
+}
+
+/// Some rows of a column that has a dictionary.
+pub(crate) enum Coded {
+    /// Numbers of the dictionary's values.
+    Numbers(UInt32Array),
+    Values(RecordBatch),
+}
+
+/// The rows of a column by the numbers of their values, decoded as they are asked for. What it cannot do
+/// [`RowGroupRead::decode`] does, from the beginning.
+pub(crate) struct CodedRows<'a> {
+    read: &'a RowGroupRead,
+    root: usize,
+    column: Box<dyn Column>,
+    remaining_rows: usize,
+}
+
+impl CodedRows<'_> {
+    /// Returns the dictionary's values as the dataset's, once numbers were read.
+    pub(crate) fn dictionary(&self) -> Option<RecordBatch> {
+        self.values(self.column.dictionary()?)
+    }
+
+    /// Returns whether there are more rows.
+    pub(crate) fn has_more(&self) -> bool {
+        self.remaining_rows > 0
+    }
+
+    /// Returns the next rows; `None` where they cannot be read so.
+    pub(crate) fn read_next(&mut self) -> Option<Coded> {
+        let num_rows = self.remaining_rows.min(self.read.rows.batch_rows);
+        let array = panics::caught(|| self.column.read(num_rows)).ok()?.ok()?;
+        self.remaining_rows -= num_rows;
+        match array.as_primitive_opt::<UInt32Type>() {
+            Some(numbers) => Some(Coded::Numbers(numbers.clone())),
+            None => self.values(array).map(Coded::Values),
+        }
+    }
+
+    fn values(&self, values: ArrayRef) -> Option<RecordBatch> {
+        let num_rows = values.len();
+        self.read.finish(vec![(self.root, values)], num_rows, &AsDecoded).ok()
     }
 }

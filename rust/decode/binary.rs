@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use arrow_array::types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type};
 use arrow_array::{ArrayRef, GenericByteArray};
+use arrow_buffer::bit_iterator::BitIndexIterator;
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use simdutf8::basic::from_utf8;
 
 use super::header::Encoding;
+use super::hybrid::Hybrid;
 use super::plain::read_lengths;
-use super::values::{NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number};
+use super::values::{NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number, each_picked_number};
 use super::{Fit, MOST_PER_BYTE, Misfit};
 
 const TOO_LONG: Misfit = Misfit("values have more bytes than offsets can count");
@@ -115,12 +117,39 @@ impl Bytes {
         self.offsets.push(self.offsets.last().copied().unwrap_or(0));
     }
 
+    /// Appends empty values until there are `len`.
+    fn fill(&mut self, len: usize) {
+        while self.len() < len {
+            self.push_nothing();
+        }
+    }
+
     fn new(most: usize) -> Self {
         Self { offsets: vec![0], data: Vec::new(), most }
     }
 
     fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
+    }
+}
+
+/// Slots of which some have no value.
+struct Gaps<'a> {
+    set: BitIndexIterator<'a>,
+    at: usize,
+}
+
+impl<'a> Gaps<'a> {
+    fn new(slots: &'a BooleanBuffer) -> Self {
+        Self { set: slots.set_indices(), at: 0 }
+    }
+
+    /// Appends nothing to the slots before the next that has a value.
+    #[inline]
+    fn fill(&mut self, bytes: &mut Bytes) {
+        let slot = self.set.next().unwrap_or(self.at);
+        (self.at..slot).for_each(|_| bytes.push_nothing());
+        self.at = slot + 1;
     }
 }
 
@@ -144,6 +173,43 @@ impl BinaryValues {
             place: Place::Plain(0),
             behind: None,
             bytes,
+        }
+    }
+
+    /// Returns the dictionary's values.
+    pub(super) fn dictionary(&self) -> Fit<ArrayRef> {
+        let offsets = self.starts.iter().map(|start| i32::try_from(*start).map_err(|_| TOO_LONG));
+        self.array(offsets.collect::<Fit<_>>()?, self.dictionary.clone(), None)
+    }
+
+    /// Returns where the numbers of the next values are, if the page at hand has numbers.
+    pub(super) fn numbers(&mut self) -> Option<&mut Hybrid> {
+        match &mut self.place {
+            Place::Numbers(numbers) if self.behind.is_none() => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// Appends a value of the dictionary; nothing where it has none, for a NULL.
+    pub(super) fn push_number(&mut self, number: u32) -> Fit<()> {
+        match numbered(&self.starts, number) {
+            Ok((start, len)) => self.bytes.push(&self.dictionary, start, len),
+            Err(_) => {
+                self.bytes.push_nothing();
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns values of the column's type.
+    fn array(&self, offsets: Vec<i32>, data: Vec<u8>, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+        let wide = |offsets: Vec<i32>| offsets.into_iter().map(i64::from).collect();
+        match self.data_type {
+            DataType::Utf8 => array::<Utf8Type>(offsets, data, nulls),
+            DataType::LargeUtf8 => array::<LargeUtf8Type>(wide(offsets), data, nulls),
+            DataType::Binary => array::<BinaryType>(offsets, data, nulls),
+            DataType::LargeBinary => array::<LargeBinaryType>(wide(offsets), data, nulls),
+            _ => Err(Misfit("values are not of the column's type")),
         }
     }
 
@@ -171,14 +237,10 @@ impl BinaryValues {
             }
             Place::Numbers(numbers) => numbers,
         };
-        let value_of = |number: u32| {
-            let pair = starts.get(number as usize..).and_then(<[usize]>::first_chunk::<2>).ok_or(NO_SUCH_VALUE)?;
-            Ok((pair[0], pair[1] - pair[0]))
-        };
         each_number(numbers, page, num_values, |numbers| {
             match numbers {
                 Numbers::Same(number, len) => {
-                    let (at, value_bytes) = value_of(number)?;
+                    let (at, value_bytes) = numbered(starts, number)?;
                     for _ in 0..len {
                         next(bytes);
                         bytes.push(dictionary, at, value_bytes)?;
@@ -186,7 +248,7 @@ impl BinaryValues {
                 }
                 Numbers::Each(block) => {
                     for &number in block {
-                        let (at, value_bytes) = value_of(number)?;
+                        let (at, value_bytes) = numbered(starts, number)?;
                         next(bytes);
                         bytes.push(dictionary, at, value_bytes)?;
                     }
@@ -195,6 +257,51 @@ impl BinaryValues {
             Ok(())
         })
     }
+}
+
+impl BinaryValues {
+    /// Appends those of the next values of a page whose bits are set; before each, `next` says how many slots have none.
+    fn pick_after(&mut self, page: &[u8], bits: &BooleanBuffer, mut next: impl FnMut(&mut Bytes)) -> Fit<()> {
+        let Self { dictionary, starts, place, behind, bytes, .. } = self;
+        if let Some(behind) = behind {
+            let (lengths, mut rest) = behind.take(page, bits.len())?;
+            for (&length, is_set) in lengths.iter().zip(bits) {
+                if is_set {
+                    next(bytes);
+                    bytes.push(rest, 0, length as usize)?;
+                }
+                rest = &rest[length as usize..];
+            }
+            return Ok(());
+        }
+        match place {
+            Place::Plain(at) => {
+                for is_set in bits {
+                    let (start, len) = value_at(page, *at)?;
+                    *at = start + len;
+                    if is_set {
+                        next(bytes);
+                        bytes.push(page, start, len)?;
+                    }
+                }
+                Ok(())
+            }
+            Place::Numbers(numbers) => each_picked_number(numbers, page, bits, |numbers| {
+                numbers.iter().try_for_each(|&number| {
+                    let (at, value_bytes) = numbered(starts, number)?;
+                    next(bytes);
+                    bytes.push(dictionary, at, value_bytes)
+                })
+            }),
+        }
+    }
+}
+
+/// Returns where the value of a dictionary is that has a number, and its length.
+#[inline]
+fn numbered(starts: &[usize], number: u32) -> Fit<(usize, usize)> {
+    let pair = starts.get(number as usize..).and_then(<[usize]>::first_chunk::<2>).ok_or(NO_SUCH_VALUE)?;
+    Ok((pair[0], pair[1] - pair[0]))
 }
 
 impl Values for BinaryValues {
@@ -251,17 +358,23 @@ impl Values for BinaryValues {
         self.take_after(page, num_values, |_| {})
     }
 
+    fn take_bits(&mut self, page: &[u8], num_passed: usize, bits: &BooleanBuffer) -> Fit<()> {
+        self.skip(page, num_passed)?;
+        self.pick_after(page, bits, |_| {})
+    }
+
+    fn take_picked(&mut self, page: &[u8], num_passed: usize, bits: &BooleanBuffer, slots: &BooleanBuffer) -> Fit<()> {
+        self.skip(page, num_passed)?;
+        let (end, mut gaps) = (self.bytes.len() + slots.len(), Gaps::new(slots));
+        self.pick_after(page, bits, |bytes| gaps.fill(bytes))?;
+        self.bytes.fill(end);
+        Ok(())
+    }
+
     fn take_spread(&mut self, page: &[u8], slots: &BooleanBuffer) -> Fit<()> {
-        let end = self.bytes.len() + slots.len();
-        let (mut set, mut at) = (slots.set_indices(), 0);
-        self.take_after(page, slots.count_set_bits(), |bytes| {
-            let slot = set.next().unwrap_or(at);
-            (at..slot).for_each(|_| bytes.push_nothing());
-            at = slot + 1;
-        })?;
-        while self.bytes.len() < end {
-            self.bytes.push_nothing();
-        }
+        let (end, mut gaps) = (self.bytes.len() + slots.len(), Gaps::new(slots));
+        self.take_after(page, slots.count_set_bits(), |bytes| gaps.fill(bytes))?;
+        self.bytes.fill(end);
         Ok(())
     }
 
@@ -284,14 +397,7 @@ impl Values for BinaryValues {
         let Bytes { offsets, mut data, most } = std::mem::take(&mut self.bytes);
         self.bytes = Bytes::new(most);
         data.shrink_to_fit();
-        let wide = |offsets: Vec<i32>| offsets.into_iter().map(i64::from).collect();
-        match self.data_type {
-            DataType::Utf8 => array::<Utf8Type>(offsets, data, nulls),
-            DataType::LargeUtf8 => array::<LargeUtf8Type>(wide(offsets), data, nulls),
-            DataType::Binary => array::<BinaryType>(offsets, data, nulls),
-            DataType::LargeBinary => array::<LargeBinaryType>(wide(offsets), data, nulls),
-            _ => Err(Misfit("values are not of the column's type")),
-        }
+        self.array(offsets, data, nulls)
     }
 }
 

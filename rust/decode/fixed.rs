@@ -11,12 +11,9 @@ use arrow_schema::DataType;
 use super::header::Encoding;
 use super::spread::spread;
 use super::values::{
-    Items, NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number, take_each_bit, take_each_run,
+    Items, NO_SUCH_VALUE, Numbers, Place, Stored, TOO_FEW, Values, each_number, each_picked_number, take_each_run,
 };
 use super::{Fit, MOST_PER_BYTE, Misfit};
-
-/// Numbers of a dictionary are picked run by run where at most one in this many is kept; else all are looked up.
-const SPARSE: usize = 8;
 
 /// The bits of a value.
 pub(super) trait Word: ArrowNativeType + fmt::Debug + Default + Send {
@@ -100,20 +97,41 @@ fn read<T: Word, const STORED: usize>(
                 let value = dictionary.get(number as usize).ok_or(NO_SUCH_VALUE)?;
                 out.extend(std::iter::repeat_n(*value, len));
             }
-            Numbers::Each(block) => {
-                let mut is_inside = true;
-                out.extend(block.iter().map(|&number| {
-                    let value = dictionary.get(number as usize);
-                    is_inside &= value.is_some();
-                    value.copied().unwrap_or_default()
-                }));
-                if !is_inside {
-                    return Err(NO_SUCH_VALUE);
-                }
-            }
+            Numbers::Each(block) => look_up(dictionary, block, out)?,
         }
         Ok(())
     })
+}
+
+/// Appends those of the next values of a page to `out` whose bits are set.
+fn pick<T: Word, const STORED: usize>(
+    place: &mut Place,
+    bytes: &[u8],
+    dictionary: &[T],
+    bits: &BooleanBuffer,
+    out: &mut Vec<T>,
+) -> Fit<()> {
+    match place {
+        Place::Plain(at) => {
+            let end = bits.len().checked_mul(STORED).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
+            let stored = bytes.get(*at..end).ok_or(TOO_FEW)?.as_chunks::<STORED>().0;
+            *at = end;
+            keep(stored, T::of, bits, out);
+            Ok(())
+        }
+        Place::Numbers(numbers) => each_picked_number(numbers, bytes, bits, |block| look_up(dictionary, block, out)),
+    }
+}
+
+/// Appends the values that have these numbers.
+fn look_up<T: Word>(dictionary: &[T], numbers: &[u32], out: &mut Vec<T>) -> Fit<()> {
+    let mut is_inside = true;
+    out.extend(numbers.iter().map(|&number| {
+        let value = dictionary.get(number as usize);
+        is_inside &= value.is_some();
+        value.copied().unwrap_or_default()
+    }));
+    if is_inside { Ok(()) } else { Err(NO_SUCH_VALUE) }
 }
 
 /// Appends those of `all` whose bits are set.
@@ -223,21 +241,15 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
     }
 
     fn take_bits(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer) -> Fit<()> {
-        let is_plain = matches!(self.place, Place::Plain(_));
-        if !is_plain && bits.count_set_bits() < bits.len() / SPARSE {
-            return take_each_bit(self, bytes, num_passed, bits);
-        }
         self.skip(bytes, num_passed)?;
-        if let Place::Plain(at) = &mut self.place {
-            let end = bits.len().checked_mul(STORED).and_then(|len| at.checked_add(len)).ok_or(TOO_FEW)?;
-            let stored = bytes.get(*at..end).ok_or(TOO_FEW)?.as_chunks::<STORED>().0;
-            *at = end;
-            keep(stored, T::of, bits, &mut self.words);
-        } else {
-            self.dense.clear();
-            read::<T, STORED>(&mut self.place, bytes, &self.dictionary, bits.len(), &mut self.dense)?;
-            keep(&self.dense, |word| *word, bits, &mut self.words);
-        }
+        pick::<T, STORED>(&mut self.place, bytes, &self.dictionary, bits, &mut self.words)
+    }
+
+    fn take_picked(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer, slots: &BooleanBuffer) -> Fit<()> {
+        self.skip(bytes, num_passed)?;
+        self.dense.clear();
+        pick::<T, STORED>(&mut self.place, bytes, &self.dictionary, bits, &mut self.dense)?;
+        spread(&mut self.dense, slots, &mut self.words);
         Ok(())
     }
 

@@ -143,6 +143,10 @@ impl Column for Flat {
         self.in_structs(leaf)
     }
 
+    fn dictionary(&self) -> Option<ArrayRef> {
+        self.leaf.dictionary()
+    }
+
     fn into_scratch(self: Box<Self>) -> Scratch {
         self.pages.into_scratch()
     }

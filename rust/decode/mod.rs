@@ -13,7 +13,7 @@
 //! header, pages, codec      a page out of its chunk and its compression
 //! hybrid, levels, bits      runs and packed bits; where rows begin, what is NULL
 //! values, fixed, binary,    values of a page
-//! flags
+//! flags, coded
 //! plain, delta              pages of other encodings into plain ones
 //! spread                    values into the slots that are not NULL
 //! flat, list, tier          slots of rows
@@ -25,6 +25,7 @@ mod bits;
 mod body;
 mod claims;
 mod codec;
+mod coded;
 mod delta;
 mod fixed;
 mod flags;
@@ -96,6 +97,11 @@ pub(crate) trait Column: fmt::Debug + Send {
     /// [read](Self::read) them; returns how many, and their items as Arrow has them. Integers may be of `width` bytes, where
     /// these are enough for all. `None` says nothing of the rows: [`Self::read`] takes them.
     fn take_items(&mut self, _num_rows: usize, _row_len: usize, _width: usize) -> Option<(usize, Items<'_>)> {
+        None
+    }
+
+    /// Returns the dictionary of a column that is [read as its numbers](ColumnPlan::open_coded), once something was read.
+    fn dictionary(&self) -> Option<ArrayRef> {
         None
     }
 

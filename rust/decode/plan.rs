@@ -13,10 +13,12 @@ use super::Column;
 use super::binary::BinaryValues;
 use super::body::Body;
 use super::codec::{Codec, Scratch};
+use super::coded::CodedValues;
 use super::fixed::FixedValues;
 use super::flags::FlagValues;
 use super::flat::Flat;
 use super::group::{Chain, Group, chains};
+use super::header::{Kind, PageHeader};
 use super::list::List;
 use super::pages::{Pages, Piece};
 use super::rows::Rows;
@@ -258,9 +260,38 @@ impl ColumnPlan {
             }
         }
     }
+
+    /// Returns what reads the rows `wanted` of texts or bytes as the numbers of their [dictionary](Column::dictionary): 32-bit
+    /// integers where they have numbers, else values. `None` for other columns, and where the dictionary has more than
+    /// `most_values`.
+    pub(crate) fn open_coded(
+        &self,
+        wanted: &Arc<RowSet>,
+        bodies: Vec<Body>,
+        memory_bytes: u64,
+        most_values: usize,
+    ) -> Option<Box<dyn Column>> {
+        let [leaf] = &self.leaves[..] else { return None };
+        let Some(Body::Here(first)) = bodies.first() else { return None };
+        let (first, _) = PageHeader::parse(first).ok()?;
+        let is_small = first.kind == Kind::Dictionary && first.num_values <= most_values;
+        if !is_small || !matches!(leaf.width, Width::Any) || leaf.chain.data_type != *self.field.data_type() {
+            return None;
+        }
+        if !leaf.chain.depths.is_empty() || leaf.chain.hidden != 0 {
+            return None;
+        }
+        let pieces = bodies.into_iter().zip(&leaf.rows).map(|(body, rows)| Piece { body, rows: rows.clone() });
+        let values = Box::new(CodedValues::new(leaf.texts(memory_bytes)));
+        Some(leaf.open_values(values, wanted, pieces.collect(), Scratch::default()))
+    }
 }
 
 impl LeafPlan {
+    fn texts(&self, memory_bytes: u64) -> BinaryValues {
+        BinaryValues::new(self.chain.value_type.clone(), (self.value_bytes, self.num_levels), memory_bytes)
+    }
+
     fn open(&self, wanted: &Arc<RowSet>, pieces: Vec<Piece>, memory_bytes: u64, scratch: Scratch) -> Box<dyn Column> {
         let value_type = self.chain.value_type.clone();
         let values: Box<dyn Values> = match self.width {
@@ -270,8 +301,18 @@ impl LeafPlan {
             Width::Half => Box::new(FixedValues::<u16, 2>::new(value_type)),
             Width::Four => Box::new(FixedValues::<u32, 4>::new(value_type)),
             Width::Eight => Box::new(FixedValues::<u64, 8>::new(value_type)),
-            Width::Any => Box::new(BinaryValues::new(value_type, (self.value_bytes, self.num_levels), memory_bytes)),
+            Width::Any => Box::new(self.texts(memory_bytes)),
         };
+        self.open_values(values, wanted, pieces, scratch)
+    }
+
+    fn open_values(
+        &self,
+        values: Box<dyn Values>,
+        wanted: &Arc<RowSet>,
+        pieces: Vec<Piece>,
+        scratch: Scratch,
+    ) -> Box<dyn Column> {
         let (pages, leaf) = (Pages::new(pieces, self.is_indexed, self.codec, scratch), Leaf::new(values));
         let is_whole = **wanted == RowSet::All;
         let wanted = Rows::new(Arc::clone(wanted), self.num_rows);

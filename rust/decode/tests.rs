@@ -87,6 +87,35 @@ fn read_own(snapshot: &Snapshot, root: usize, body: &Bytes, set: &RowSet, step: 
     Some(steps.map(|num_rows| column.read(num_rows)).collect())
 }
 
+/// Reads texts as the numbers of their dictionary, as far as they have numbers, in steps; returns them as texts. `None` where it
+/// has no dictionary of at most `most_values`.
+fn read_coded(
+    snapshot: &Snapshot,
+    root: usize,
+    body: &Bytes,
+    set: &RowSet,
+    step: usize,
+    most_values: usize,
+) -> Option<Fit<Vec<ArrayRef>>> {
+    let plan = plan(snapshot.fragment(snapshot.row_groups[0]), 0, root, set)?;
+    let bytes = plan.ranges().iter().map(|range| {
+        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        (range.end <= body.len() && range.start <= range.end).then(|| Body::Here(body.slice(range)))
+    });
+    let mut column = plan.open_coded(&Arc::new(set.clone()), bytes.collect::<Option<_>>()?, u64::MAX, most_values)?;
+    let wanted = set.count(0..snapshot.row_groups[0].num_rows) as usize;
+    let steps = (0..wanted).step_by(step.max(1)).map(|start| step.min(wanted - start));
+    let read = steps.map(|num_rows| {
+        let array = column.read(num_rows)?;
+        assert_eq!(array.len(), num_rows);
+        let Some(numbers) = array.as_primitive_opt::<UInt32Type>() else { return Ok(array) };
+        let dictionary = column.dictionary().unwrap();
+        assert!(dictionary.len() <= most_values);
+        Ok(arrow_select::take::take(&dictionary, numbers, None).unwrap())
+    });
+    Some(read.collect())
+}
+
 /// Returns how long lists of numbers are, if all are as long, and the bytes of an item.
 fn even_len(lists: &dyn Array) -> Option<(usize, usize)> {
     let offsets: Vec<usize> = match lists.data_type() {
@@ -173,6 +202,41 @@ proptest! {
             let expected = read_parquet(&snapshot, root, &body, &set).unwrap();
             prop_assert!(are_same(&own, &expected), "{field}: {own:?} instead of {expected:?}");
         }
+    }
+
+    #[test]
+    fn texts_by_their_numbers_are_those_of_the_parquet_crate(
+        shape in shapes(), cuts in cuts(), step in prop_oneof![1_usize..100, Just(10_000)],
+        most_values in prop_oneof![Just(usize::MAX), 0_usize..400],
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+    ) {
+        let mut body = shape.write().to_vec();
+        let length = u32::from_le_bytes(*body[..body.len() - 4].last_chunk().unwrap());
+        let end = body.len() - 8 - length as usize;
+        let snapshot = open(&body.clone().into()).unwrap();
+        damage.iter().for_each(|(place, value)| body[4 + place.index(end - 4)] = *value);
+        let body = Bytes::from(body);
+        let set = set_of(&cuts, shape.num_rows);
+        let mut num_coded = 0;
+        for (root, field) in snapshot.schema.fields().iter().enumerate() {
+            let Some(read) = read_coded(&snapshot, root, &body, &set, step, most_values) else { continue };
+            num_coded += 1;
+            let Ok(parts) = read else {
+                prop_assert!(!damage.is_empty(), "{field}: {read:?}");
+                continue;
+            };
+            // What pages claim is checked before.
+            let trial = Trial::new(&snapshot, 0, &body, set.clone()).unwrap().of_column(root);
+            if !damage.is_empty() && trial.at_once(Decoders::Own).is_err() {
+                continue;
+            }
+            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+            let coded = arrow_select::concat::concat(&parts).unwrap();
+            let expected = read_parquet(&snapshot, root, &body, &set).unwrap();
+            prop_assert!(are_same(&coded, &expected), "{field}: {coded:?} instead of {expected:?}");
+        }
+        let has_dictionaries = shape.dictionary_bytes.is_some() && most_values == usize::MAX && damage.is_empty();
+        prop_assert!(num_coded > 0 || !has_dictionaries);
     }
 
     #[test]

@@ -39,6 +39,11 @@ pub(super) trait Values: fmt::Debug + Send {
     /// Reads the values that pages number.
     fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()>;
 
+    /// Returns the dictionary, if what is finished are numbers of its values.
+    fn dictionary(&self) -> Option<ArrayRef> {
+        None
+    }
+
     /// Returns how values are stored.
     fn stored(&self) -> Stored;
 
@@ -75,6 +80,21 @@ pub(super) trait Values: fmt::Debug + Send {
 
     /// Appends a slot for each bit, and values to those that are set.
     fn take_spread(&mut self, bytes: &[u8], slots: &BooleanBuffer) -> Fit<()>;
+
+    /// Passes over values, and then appends a slot for each bit of `slots`: to those that are set, the values whose bits in `bits` are.
+    fn take_picked(&mut self, bytes: &[u8], num_passed: usize, bits: &BooleanBuffer, slots: &BooleanBuffer) -> Fit<()> {
+        let (mut at, mut picked) = (0, bits.set_indices());
+        for is_set in slots {
+            if is_set {
+                let value = num_passed + picked.next().ok_or(TOO_FEW)?;
+                take_run(self, bytes, &mut at, value..value + 1)?;
+            } else {
+                self.take_spread(bytes, &BooleanBuffer::new_unset(1))?;
+            }
+        }
+        let end = num_passed + bits.len();
+        take_run(self, bytes, &mut at, end..end)
+    }
 
     /// Makes room for slots, whose values are stored in `stored_bytes`.
     fn reserve(&mut self, num_slots: usize, stored_bytes: usize) -> Fit<()>;
@@ -120,6 +140,42 @@ fn take_run<V: Values + ?Sized>(values: &mut V, bytes: &[u8], at: &mut usize, ru
     if run.is_empty() { Ok(()) } else { values.take(bytes, run.len()) }
 }
 
+/// Returns as many set bits as there are slots, with room for some more.
+fn all_valid(num_slots: usize, num_more: usize) -> Bits {
+    let mut validity = Bits::with_capacity(num_slots + num_more);
+    validity.push_same(true, num_slots);
+    validity
+}
+
+/// Picks the slots whose bits are set in `bits`, of which those in `valid` have a value: returns a bit for each value of all slots,
+/// set for those that are picked, and one for each picked slot, set for those that have a value.
+fn pick(bits: &BooleanBuffer, valid: &BooleanBuffer) -> (BooleanBuffer, BooleanBuffer) {
+    let mut values = Bits::with_capacity(valid.count_set_bits());
+    let mut slots = Bits::with_capacity(bits.count_set_bits());
+    for (bits, valid) in bits.bit_chunks().iter_padded().zip(valid.bit_chunks().iter_padded()) {
+        values.push(pack(bits, valid), valid.count_ones() as usize);
+        slots.push(pack(valid, bits), bits.count_ones() as usize);
+    }
+    (values.finish(), slots.finish())
+}
+
+/// Returns those bits of a word whose places are set in `places`, side by side from the lowest on.
+fn pack(word: u64, places: u64) -> u64 {
+    if places == u64::MAX {
+        return word;
+    }
+    // What is above an odd number of bits that are not taken moves by one, then of those left by two, and so on.
+    let (mut word, mut places, mut passed) = (word & places, places, !places << 1);
+    for step in 0..6 {
+        let odd = [1, 2, 4, 8, 16, 32].iter().fold(passed, |odd, by| odd ^ odd << by);
+        let (moving, moved) = (odd & places, odd & places & word);
+        places = places ^ moving | moving >> (1 << step);
+        word = word ^ moved | moved >> (1 << step);
+        passed &= !odd;
+    }
+    word
+}
+
 /// The slots of a leaf column: of each value one, and of each NULL.
 #[derive(Debug)]
 pub(super) struct Leaf {
@@ -138,6 +194,11 @@ impl Leaf {
 
     pub(super) fn set_dictionary(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {
         self.values.set_dictionary(bytes, num_values)
+    }
+
+    /// Returns the dictionary, as [`Values::dictionary`] does.
+    pub(super) fn dictionary(&self) -> Option<ArrayRef> {
+        self.values.dictionary()
     }
 
     /// Returns how values are stored.
@@ -181,7 +242,7 @@ impl Leaf {
             return self.values.take(bytes, len);
         };
         if slots.end > page.len() {
-            return Err(Misfit("a page has fewer values than rows"));
+            return Err(FEWER_VALUES);
         }
         let num_passed = count_ones(page, self.at, passed);
         if num_passed > 0 {
@@ -189,11 +250,7 @@ impl Leaf {
         }
         self.at = slots.end;
         let num_before = self.values.num_slots();
-        let validity = self.validity.get_or_insert_with(|| {
-            let mut validity = Bits::with_capacity(num_before + len);
-            validity.push_same(true, num_before);
-            validity
-        });
+        let validity = self.validity.get_or_insert_with(|| all_valid(num_before, len));
         let taken = page.slice(slots.start, len);
         validity.push_buffer(&taken);
         self.values.take_spread(bytes, &taken)
@@ -212,12 +269,23 @@ impl Leaf {
 
     /// Appends those of the page's slots from `first` on whose bits are set; none is before those of the last call.
     pub(super) fn take_bits(&mut self, bytes: &[u8], first: usize, bits: &BooleanBuffer) -> Fit<()> {
-        if self.page.is_some() {
-            return bits.set_slices().try_for_each(|(start, end)| self.take(bytes, first + start..first + end));
-        }
         let passed = first.checked_sub(self.at).ok_or(Misfit("rows out of order"))?;
+        let at = std::mem::replace(&mut self.at, first + bits.len());
+        if let Some(page) = &self.page {
+            if self.at > page.len() {
+                return Err(FEWER_VALUES);
+            }
+            let (picked, slots) = pick(bits, &page.slice(first, bits.len()));
+            let num_before = self.values.num_slots();
+            let validity = self.validity.get_or_insert_with(|| all_valid(num_before, slots.len()));
+            validity.push_buffer(&slots);
+            let num_passed = count_ones(page, at, passed);
+            return match slots.count_set_bits() == slots.len() {
+                true => self.values.take_bits(bytes, num_passed, &picked),
+                false => self.values.take_picked(bytes, num_passed, &picked, &slots),
+            };
+        }
         self.values.take_bits(bytes, passed, bits)?;
-        self.at = first + bits.len();
         if let Some(validity) = &mut self.validity {
             validity.push_same(true, bits.count_set_bits());
         }
@@ -269,14 +337,28 @@ impl Place {
     }
 }
 
-/// Hands the next numbers to `same`, with how many of them there are, or to `block`.
+/// Hands on the next numbers.
 pub(super) fn each_number(
+    numbers: &mut Hybrid,
+    bytes: &[u8],
+    num_values: usize,
+    take: impl FnMut(Numbers<'_>) -> Fit<()>,
+) -> Fit<()> {
+    /// To clear a whole block takes longer than to unpack so many.
+    const FEW: usize = 32;
+    match num_values <= FEW {
+        true => each_number_in(&mut [0; FEW], numbers, bytes, num_values, take),
+        false => each_number_in(&mut [0; BLOCK], numbers, bytes, num_values, take),
+    }
+}
+
+fn each_number_in<const LEN: usize>(
+    block: &mut [u32; LEN],
     numbers: &mut Hybrid,
     bytes: &[u8],
     num_values: usize,
     mut take: impl FnMut(Numbers<'_>) -> Fit<()>,
 ) -> Fit<()> {
-    let mut block = [0_u32; BLOCK];
     let mut missing = num_values;
     while missing > 0 {
         missing -= match numbers.next(bytes, missing)? {
@@ -286,8 +368,8 @@ pub(super) fn each_number(
             }
             Run::Packed { start, first, len } => {
                 let packed = &bytes[start..];
-                for from in (0..len).step_by(BLOCK) {
-                    let block = &mut block[..BLOCK.min(len - from)];
+                for from in (0..len).step_by(LEN) {
+                    let block = &mut block[..LEN.min(len - from)];
                     unpack(packed, numbers.width(), first + from, block);
                     take(Numbers::Each(block))?;
                 }
@@ -298,11 +380,84 @@ pub(super) fn each_number(
     Ok(())
 }
 
+/// Hands on those of the next numbers whose bits are set, some at a time.
+pub(super) fn each_picked_number(
+    numbers: &mut Hybrid,
+    bytes: &[u8],
+    bits: &BooleanBuffer,
+    mut take: impl FnMut(&[u32]) -> Fit<()>,
+) -> Fit<()> {
+    let (mut block, mut left, mut num_passed) = ([0_u32; BLOCK], bits.len(), 0);
+    let mut words = bits.bit_chunks().iter_padded();
+    while left > 0 {
+        let words: [u64; BLOCK / 64] = std::array::from_fn(|_| words.next().unwrap_or(0));
+        let len = left.min(BLOCK);
+        left -= len;
+        if words.iter().all(|word| *word == 0) {
+            num_passed += len;
+            continue;
+        }
+        numbers.skip(bytes, std::mem::take(&mut num_passed))?;
+        let mut at = 0;
+        while at < len {
+            at += match numbers.next(bytes, len - at)? {
+                Run::Same { value, len } => {
+                    block[at..at + len].fill(value);
+                    len
+                }
+                Run::Packed { start, first, len } => {
+                    unpack(&bytes[start..], numbers.width(), first, &mut block[at..at + len]);
+                    len
+                }
+            };
+        }
+        let mut num_picked = 0;
+        for (word, from) in words.into_iter().zip((0..).step_by(64)) {
+            let mut word = word;
+            while word != 0 {
+                // Not before the place that was read.
+                block[num_picked] = block[from + word.trailing_zeros() as usize];
+                num_picked += 1;
+                word &= word - 1;
+            }
+        }
+        take(&block[..num_picked])?;
+    }
+    numbers.skip(bytes, num_passed)
+}
+
 /// Some numbers of dictionary values.
 pub(super) enum Numbers<'a> {
     Same(u32, usize),
     Each(&'a [u32]),
 }
 
+const FEWER_VALUES: Misfit = Misfit("a page has fewer values than rows");
 pub(super) const NO_SUCH_VALUE: Misfit = Misfit("a page numbers a value that its dictionary lacks");
 pub(super) const TOO_FEW: Misfit = Misfit("a page has fewer values than it claims");
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn picked_slots_and_their_values_are_those_that_were_there(
+            slots in prop::collection::vec((any::<bool>(), any::<bool>()), 0..300), skip in 0_usize..70,
+            are_same in prop::option::of(any::<bool>()),
+        ) {
+            let skip = skip.min(slots.len());
+            let kept: Vec<bool> = slots.iter().map(|slot| are_same.unwrap_or(slot.0)).collect();
+            let valid: Vec<bool> = slots.iter().map(|slot| slot.1).collect();
+            let bits = |all: &[bool]| BooleanBuffer::from(all).slice(skip, all.len() - skip);
+            let (values, picked) = pick(&bits(&kept), &bits(&valid));
+            let of = |wanted: &[bool], of: &[bool]| -> Vec<bool> {
+                wanted.iter().zip(of).skip(skip).filter(|(wanted, _)| **wanted).map(|(_, of)| *of).collect()
+            };
+            prop_assert_eq!(values.iter().collect::<Vec<_>>(), of(&valid, &kept));
+            prop_assert_eq!(picked.iter().collect::<Vec<_>>(), of(&kept, &valid));
+        }
+    }
+}

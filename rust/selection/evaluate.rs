@@ -1,6 +1,6 @@
 //! Evaluates an expression on batches of the columns that it reads, and on reads of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
@@ -12,11 +12,15 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::PhysicalExpr;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::compared::Compared;
 use super::floats::canonical_columns;
 use super::sql;
-use crate::dataset::{RowGroupRead, RowGroupRef, Snapshot};
+use crate::dataset::{Coded, RowGroupRead, RowGroupRef, Snapshot};
 use crate::error::{Error, Result};
 use crate::panics;
+
+/// A dictionary's values are evaluated, in the place of rows, where there are at least so many rows for each.
+const ROWS_PER_VALUE: usize = 2;
 
 /// A filter, or a part of one, ready to run on batches of its columns.
 #[derive(Debug, Clone)]
@@ -25,6 +29,10 @@ pub(super) struct Evaluator {
     /// The dataset columns that the filter reads.
     columns: Arc<[usize]>,
     predicate: Arc<dyn PhysicalExpr>,
+    /// The same, if it only compares floats.
+    compared: Option<Compared>,
+    /// What becomes of a row of NULLs, once somebody has asked.
+    passes_nulls: Arc<OnceLock<Option<bool>>>,
 }
 
 impl Evaluator {
@@ -38,7 +46,9 @@ impl Evaluator {
         let predicate = sql::session()
             .create_physical_expr(filter.clone(), &df_schema)
             .map_err(|error| unusable(sql::reason(&error)))?;
-        let this = Self { snapshot: Arc::clone(snapshot), columns: columns.into(), predicate };
+        let compared = Compared::of(filter).filter(|_| columns.len() == 1);
+        let (snapshot, columns) = (Arc::clone(snapshot), columns.into());
+        let this = Self { snapshot, columns, predicate, compared, passes_nulls: Arc::default() };
         aside(|| try_out(&Arc::new(schema), |rows| this.caught_mask(rows))).map_err(unusable)?;
         Ok(this)
     }
@@ -59,6 +69,9 @@ impl Evaluator {
         read: RowGroupRead,
         bytes: Vec<Bytes>,
     ) -> Result<BooleanBuffer> {
+        if let Some(mask) = self.evaluate_coded(&read, &bytes) {
+            return Ok(mask);
+        }
         let mut mask = BooleanBufferBuilder::new(row_group.num_rows as usize);
         for batch in read.decode(bytes)? {
             let passed = self.mask(&batch?).map_err(|reason| Error::Evaluate {
@@ -71,10 +84,50 @@ impl Evaluator {
         Ok(mask.finish())
     }
 
+    /// Returns what [`Self::evaluate`] does, of a column with a dictionary whose values are fewer than the rows: each of them is
+    /// evaluated once. `None` where that cannot be done, or fails: no row may have the value on which it does.
+    fn evaluate_coded(&self, read: &RowGroupRead, bytes: &[Bytes]) -> Option<BooleanBuffer> {
+        let mut rows = read.decode_coded(bytes, read.num_rows() / ROWS_PER_VALUE)?;
+        let mut passing: Option<Vec<bool>> = None;
+        let mut mask = BooleanBufferBuilder::new(read.num_rows());
+        while rows.has_more() {
+            let numbers = match rows.read_next()? {
+                Coded::Numbers(numbers) => numbers,
+                Coded::Values(batch) => {
+                    mask.append_buffer(&self.mask(&batch).ok()?);
+                    continue;
+                }
+            };
+            let passing = match &passing {
+                Some(passing) => passing,
+                None => passing.insert(self.mask(&rows.dictionary()?).ok()?.iter().collect()),
+            };
+            let passes = |row| passing.get(numbers.value(row) as usize).is_some_and(|passes| *passes);
+            let passed = BooleanBuffer::collect_bool(numbers.len(), passes);
+            mask.append_buffer(&match numbers.nulls() {
+                None => passed,
+                Some(valid) if self.passes_nulls()? => &passed | &!valid.inner(),
+                Some(valid) => &passed & valid.inner(),
+            });
+        }
+        Some(mask.finish())
+    }
+
+    /// Returns whether a row of NULLs is kept; `None` where the filter fails on it.
+    fn passes_nulls(&self) -> Option<bool> {
+        if let Some(passes) = self.passes_nulls.get() {
+            return *passes;
+        }
+        let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone());
+        let row = row_of_nulls(fields).ok();
+        let passes = row.and_then(|row| self.mask(&row).ok()).map(|mask| mask.count_set_bits() > 0);
+        // Not made within: who is forked meanwhile would wait for it for ever.
+        *self.passes_nulls.get_or_init(|| passes)
+    }
+
     /// Returns whether a row of NULLs is not kept.
     pub(super) fn rejects_nulls(&self) -> bool {
-        let fields = self.columns.iter().map(|&column| self.snapshot.schema.field(column).clone());
-        row_of_nulls(fields).is_ok_and(|row| aside(|| self.mask(&row)).is_ok_and(|mask| mask.count_set_bits() == 0))
+        aside(|| self.passes_nulls()) == Some(false)
     }
 
     /// Returns one bit for each row of `batch`: set where the filter is true, clear where it is false or NULL.
@@ -89,6 +142,10 @@ impl Evaluator {
     }
 
     fn evaluate_mask(&self, batch: &RecordBatch) -> Result<BooleanBuffer, String> {
+        let compared = self.compared.as_ref().zip(batch.columns().first());
+        if let Some(mask) = compared.and_then(|(compared, column)| compared.mask(column)) {
+            return Ok(mask);
+        }
         let batch = canonical_columns(batch).map_err(|error| error.to_string())?;
         let value = self
             .predicate

@@ -10,6 +10,7 @@ mod algebra;
 mod bloom;
 mod canonical;
 mod codec;
+mod compared;
 mod digits;
 pub(crate) mod evaluate;
 pub(crate) mod floats;

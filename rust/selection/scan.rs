@@ -35,6 +35,10 @@ use crate::source::{Connection, coalesce, read_ranges};
 /// Reads whose bytes are asked for at the same time, memory permitting.
 const MAX_READS_IN_FLIGHT: usize = 256;
 
+/// Bytes of local files that are asked for at the same time, two reads for each core at least: they are here before what was
+/// asked for before them is decoded, and what is given back meanwhile is memory for the next.
+const LOCAL_BYTES_IN_FLIGHT: u64 = 32 << 20;
+
 /// Rows evaluated at a time: large enough to amortise the expression's overhead, small enough for the cache, and for the
 /// arrays of numbers not to be mapped anew for every batch. Fewer where they are large.
 const EVALUATION_BATCH_ROWS: u64 = 4096;
@@ -262,6 +266,7 @@ impl Scan {
                 self.cut(0, open, 0..open.row_group.num_rows)?.into_iter().map(|piece| (Arc::clone(open), piece)),
             );
         }
+        let num_in_flight = self.num_in_flight(connections[0], &pieces);
         let mut done: Vec<(usize, BooleanBuffer)> = stream::iter(pieces.into_iter().enumerate())
             .map(|(number, (open, piece))| async move {
                 let is_last = piece.rows.end == open.row_group.num_rows;
@@ -275,7 +280,7 @@ impl Scan {
                 progress.advance(u64::from(is_last));
                 Ok::<_, Error>((number, passed))
             })
-            .buffer_unordered(MAX_READS_IN_FLIGHT)
+            .buffer_unordered(num_in_flight)
             .try_collect()
             .await?;
         done.sort_unstable_by_key(|(number, _)| *number);
@@ -290,6 +295,17 @@ impl Scan {
             (open.place, RowSet::from_mask(mask.finish()))
         });
         Ok(sets.collect())
+    }
+
+    /// Returns how many of the reads of a first stage are asked for at the same time.
+    fn num_in_flight(&self, connections: &[Connection], pieces: &[(Arc<Open>, Piece)]) -> usize {
+        if !connections.iter().all(|connection| connection.is_local) {
+            return MAX_READS_IN_FLIGHT;
+        }
+        let bytes = pieces.iter().fold(0_u64, |bytes, (_, piece)| bytes.saturating_add(piece.bytes));
+        let bytes = (bytes / pieces.len().max(1) as u64).max(1);
+        let num_in_flight = usize::try_from(LOCAL_BYTES_IN_FLIGHT / bytes).unwrap_or(usize::MAX);
+        num_in_flight.max(2 * self.limits.num_threads).min(MAX_READS_IN_FLIGHT)
     }
 
     /// Cuts rows of a row group into what is read at once in a stage.

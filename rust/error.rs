@@ -48,7 +48,7 @@ pub enum Error {
     },
 
     /// The store refused the credentials, or the system the user.
-    #[error("permission denied for `{url}`; {}", advice_on(source))]
+    #[error("permission denied for `{url}`; {}", advice_on(url, source))]
     PermissionDenied {
         /// The object or bucket.
         url: String,
@@ -491,8 +491,8 @@ pub enum Error {
     },
 }
 
-/// Returns what to do about a refusal, which the system gives with a number.
-fn advice_on(source: &object_store::Error) -> &'static str {
+/// Returns what to do about a refusal of `url`, which the system gives with a number.
+fn advice_on(url: &str, source: &object_store::Error) -> &'static str {
     // As S3, STS and Azure say that a signature is of another time.
     const SKEWED: [&str; 3] = ["RequestTimeTooSkewed", "Signature not yet current", "Request date header too old"];
     let said = source.to_string();
@@ -503,6 +503,11 @@ fn advice_on(source: &object_store::Error) -> &'static str {
         "it is archived, and can be read when it has been restored"
     } else if says(&SKEWED) {
         "the clock of this machine differs from the store's by more than that allows: set it"
+    } else if url.starts_with("hf://") {
+        "check the `token` that was passed, or that of `HF_TOKEN` or the login: it may have been revoked, or have expired"
+    } else if url.starts_with("https://") || url.starts_with("http://") {
+        // A web server is told nothing else.
+        "who may read it is for its URL to say: a signature in there may have expired"
     } else {
         "check the credentials in the environment or `storage_options`"
     }

@@ -392,7 +392,7 @@ SOURCES = {
         ("x.parquet", "within 0.5 seconds", "raise `retry_for`", "storage_options"),
     ),
     "a store that refuses": Case(
-        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "check the credentials")
+        lambda _: answered(403), fb.AccessDeniedError, PermissionError, ("x.parquet", "signature in there may have")
     ),
     "a store that does not understand": Case(lambda _: answered(400), fb.StoreError, OSError, ("x.parquet", "400")),
     "an object that was rewritten": Case(

@@ -539,7 +539,7 @@ def test_a_token_that_expires_in_mid_epoch_is_an_error_and_another_goes_on_exact
     resumed = open_train(token=TOKEN)
     hub.expire_urls()
     hub.revoked.add(TOKEN)
-    with pytest.raises(fb.AccessDeniedError, match=r"train/\d.parquet.*401"):
+    with pytest.raises(fb.AccessDeniedError, match=r"train/\d.parquet.*`HF_TOKEN`.*may have been revoked.*401"):
         rows_of(resumed.shuffle(4).batches(50))
     hub.revoked.clear()
     rest = open_train(token=TOKEN).shuffle(4).batches(50)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from forebay import familiar
 from forebay.exceptions import SettingError
 from forebay.options import PoolOptions, check_count, check_flag
-from forebay.trainers import epoch_meant, goes_on_behind_ends
+from forebay.trainers import epoch_meant, goes_on_behind, is_a_batch_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -213,13 +213,13 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the next batch not yet received; see `Stream.state_dict`."""
-        return self._stream.state_dict()
+        return self._stream._state_before_last() if is_a_batch_ahead() else self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state` in the next loop; see `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
         self._is_next_epoch_due = False
-        if goes_on_behind_ends() and self._stream._is_over:
+        if goes_on_behind(is_over=self._stream._is_over):
             self.set_epoch(self.epoch + 1)
 
     @property

@@ -101,6 +101,8 @@ class Stream(Generic[T]):
         # Where the next iteration begins, and where the running one, or the last, stands.
         self._start = self._at = Cursor()
         self._epoch_at = 0
+        # Where it stood before the last batch.
+        self._before = Cursor(), 0
         # The epoch that was set, until an iteration begins.
         self._chosen: int | None = None
         # That of the state that was loaded.
@@ -333,7 +335,7 @@ class Stream(Generic[T]):
                         time.sleep(pause)
                     with closing(self._staged(read, run, is_alone=is_alone)) as batches:
                         while (item := next(batches, None)) is not None:
-                            self._at, self._epoch_at, self._is_set = item.after, run.number, False
+                            self._move(item.after, run.number)
                             yield item.value
                     if is_alone:
                         self._pass_over(run)
@@ -361,9 +363,14 @@ class Stream(Generic[T]):
                         item = next(batches, None)
                         if item is None:
                             break
-                        self._at, self._epoch_at, self._is_set = item.after, run.number, False
+                        self._move(item.after, run.number)
                         yield item.value
                 self._pass_over(run)
+
+    def _move(self, after: Cursor, epoch: int) -> None:
+        """Notes where it stands once the loop has a batch."""
+        self._before = self._at, self._epoch_at
+        self._at, self._epoch_at, self._is_set = after, epoch, False
 
     def _pass_over(self, run: Run) -> None:
         """Goes to the end of the last pass, though nothing was left of its last batches, which were passed over."""
@@ -534,6 +541,15 @@ class Stream(Generic[T]):
         if self._worker_mark is not None:
             state["worker"] = dict(self._worker_mark)
         return state
+
+    def _state_before_last(self) -> dict[str, Any]:
+        """Returns the state before the last batch, which who took it has not used."""
+        here = self._at, self._epoch_at
+        self._at, self._epoch_at = self._before
+        try:
+            return self.state_dict()
+        finally:
+            self._at, self._epoch_at = here
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state`: nothing lost, nothing doubled, nothing replayed; reads at most the current windows.

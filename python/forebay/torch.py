@@ -11,7 +11,7 @@ from forebay.exceptions import ForebayError
 from forebay.loader import Stream
 from forebay.packing import PackedStream
 from forebay.shaping import Pack
-from forebay.trainers import check_undivided, epoch_meant, goes_on_behind_ends
+from forebay.trainers import check_undivided, epoch_meant, goes_on_behind, is_a_batch_ahead
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -117,13 +117,15 @@ class TorchStream(IterableDataset[TorchBatch]):
         """
         if get_worker_info() is None:
             self._place.check_known(self._stream)
+            if is_a_batch_ahead():
+                return self._stream._state_before_last()
         return self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
-        if goes_on_behind_ends() and self._stream._is_over:
-            self._stream.set_epoch(self.epoch + 1)
+        if goes_on_behind(is_over=self._stream._is_over):
+            self._stream._go_on_to(self.epoch + 1)
         self._place.choose(self._stream, get_worker_info())
 
     @property

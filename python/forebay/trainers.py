@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from forebay.loader import Stream
     from forebay.options import ShareOptions
 
+_LIGHTNING = ("lightning", "pytorch_lightning")
+
+_BETWEEN = (*_LIGHTNING, "forebay", "datasets", "multiprocessing", "torch", "torchdata")
+
 _ALONE = "iterate the stream as it is, or `forebay.DataLoader`, without `prepare`"
 
 
@@ -25,9 +29,31 @@ def is_dividing() -> bool:
     return _caller() == "accelerate.data_loader"
 
 
-def goes_on_behind_ends() -> bool:
-    """Whether Lightning calls: of an epoch that is over it does not ask for the rest, but for the next epoch."""
-    return _caller().partition(".")[0] in ("lightning", "pytorch_lightning")
+def goes_on_behind(*, is_over: bool = False) -> bool:
+    """Whether Lightning calls, and goes on behind the epoch of the state that it loads.
+
+    Of an epoch that is over, or of which it took as many batches as `limit_train_batches` says, it does not ask for the
+    rest, but for the next epoch, whose number it may tell nobody.
+    """
+    loop = _loop_of_lightning()
+    return loop is not None and (is_over or bool(loop.epoch_loop.batch_progress.is_last_batch))
+
+
+def is_a_batch_ahead() -> bool:
+    """Whether Lightning calls, and has a batch that no step has seen: it takes one ahead where it knows no length."""
+    fetcher = getattr(_loop_of_lightning(), "_data_fetcher", None)
+    return bool(getattr(fetcher, "batches", ()))
+
+
+def _loop_of_lightning() -> Any:
+    """Returns the loop over epochs that called this package, itself or by a loader of torchdata and its workers."""
+    frame = inspect.currentframe()
+    while frame is not None and (root := frame.f_globals.get("__name__", "").partition(".")[0]) in _BETWEEN:
+        loop = frame.f_locals.get("self") if root in _LIGHTNING else None
+        if hasattr(loop, "epoch_loop"):
+            return loop
+        frame = frame.f_back
+    return None
 
 
 def epoch_meant(stream: Stream[Any], epoch: int) -> int:

@@ -534,6 +534,19 @@ def test_a_state_goes_before_an_epoch_that_was_set_unless_nothing_is_left_of_it(
     assert ids(loaded(ds, over)) == []
 
 
+@pytest.mark.parametrize("step", ["rows", "skipped and taken", "mapped", "mapped in batches"])
+def test_to_set_the_epoch_of_a_running_loop_loses_no_place(rows: fb.Dataset, step: str) -> None:
+    """As trainers do that take a batch ahead, before they tell the epoch."""
+    whole = ids(STEPS[step](ORDERS["shuffled"](rows).to_hf()))
+    ds = STEPS[step](ORDERS["shuffled"](rows).to_hf())
+    taken = iter(ds)
+    for number in range(1, 30):
+        assert id_of(next(taken)) == whole[number - 1]
+        if number == 10:
+            ds.set_epoch(0)
+        assert ids(loaded(STEPS[step](ORDERS["shuffled"](rows).to_hf()), ds.state_dict())) == whole[number:]
+
+
 def test_persistent_workers_deliver_the_epochs_that_are_set(rows: fb.Dataset) -> None:
     ordered = ORDERS["shuffled"](rows).select_columns("id")
     ds = ordered.to_hf()

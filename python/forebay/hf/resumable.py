@@ -12,7 +12,7 @@ from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
 from forebay.passes import MOST_EPOCH
 from forebay.secrets import are_pickled
-from forebay.trainers import is_dividing
+from forebay.trainers import goes_on_behind, is_dividing
 
 import_datasets("this module")
 
@@ -56,6 +56,8 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     _starting_state_dict: dict[str, Any] | None
     _set_epoch: Any = None
     """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, in memory of workers, too."""
+    _running: int = 0
+    """How many loops are being taken from, whose place is lost where another one is prepared."""
 
     to_csv = export("to_csv")
     to_dict = export("to_dict")
@@ -111,13 +113,17 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
 
     def _forgetting(self, items: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         is_rest, state = self._starting_state_dict is not None, None
-        for item in items():
-            if state is None:
-                # That of this loop, even where `set_epoch` makes one for the next meanwhile.
-                state = self._state_dict
-                self._note_set_epoch(NO_EPOCH)
-            self._state_dict, self._starting_state_dict = state, None
-            yield item
+        self._running += 1
+        try:
+            for item in items():
+                if state is None:
+                    # That of this loop, even where a state is loaded for the next meanwhile.
+                    state = self._state_dict
+                    self._note_set_epoch(NO_EPOCH)
+                self._state_dict, self._starting_state_dict = state, None
+                yield item
+        finally:
+            self._running -= 1
         self._starting_state_dict = None
         if state is not None:
             state[IS_OVER] = True
@@ -156,15 +162,17 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the cache that `datasets` has of the Hub: our rows need none, and it holds tokens."""
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if not name.endswith("__hffs_cache")}
+        return {name: value for name, value in state.items() if not name.endswith(("__hffs_cache", "_running"))}
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next loop: from its first row, or from a state of it that was loaded."""
-        if epoch != self.epoch:
+        is_other = epoch != self.epoch
+        if is_other:
             self._starting_state_dict = None
         super().set_epoch(epoch)
         self._note_set_epoch(epoch)
-        self._prepare_ex_iterable_for_iteration()
+        if is_other or not self._running:
+            self._prepare_ex_iterable_for_iteration()
 
     def state_dict(self) -> dict[str, Any]:
         """The position as a small JSON-able dict: that of the next row not yet received."""
@@ -186,6 +194,9 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             raise StateError(f"not a state of `to_hf`: expected `examples_iterable` and an `epoch`, got {state_dict!r}")
         if self._later_epoch(epoch) is not None and (state_dict.get(IS_OVER) or _is_worker()):
             self._starting_state_dict = None
+            return
+        if goes_on_behind(is_over=bool(state_dict.get(IS_OVER))):
+            self.set_epoch(epoch + 1)
             return
         super().load_state_dict(copy.deepcopy(dict(state_dict)))
         super().set_epoch(epoch)

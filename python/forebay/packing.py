@@ -8,7 +8,7 @@ state of its own.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.utils.dlpack import from_dlpack
@@ -196,6 +196,22 @@ class PackedStream(Stream[dict[str, Any]]):
         finally:
             if last is not None:
                 self._last_stats = last
+
+    @property
+    def _is_over(self) -> bool:
+        """Also where what is left fills no batch, and `drop_last` leaves that out: only reading it tells."""
+        start = self._start
+        is_last = start.position > 0 and start.epoch == self._passes.last(self._epoch)
+        if super()._is_over or not (is_last and self._share.drop_last):
+            return super()._is_over
+        # Of more documents, some in each sequence, nobody has to ask: that would read a window for nothing.
+        num_left = (self.reader.num_rows - start.position) // self._share.world_size
+        if num_left >= self._share.batch_size * self._pack.length:
+            return False
+        share = self._native_share(start) | {"holes": self._start_holes}
+        with closing(self.reader.stream(start.epoch, share, getattr(self._format, "finish", None))) as stream:
+            packer = _lib.Packer(self._settings, start.position // self._share.world_size, start.done)
+            return PackedRun(stream, packer).next() is None
 
     def _first(self, stream: Any, run: Run) -> Batches:
         assert self._format is not None, "packed batches have a format"  # noqa: S101

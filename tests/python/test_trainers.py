@@ -166,11 +166,11 @@ def test_the_demo_runs_in_a_folder_of_its_own(
     assert Path(".cache/demo-state.json").is_file()
 
 
-def quiet_trainer(max_epochs: int) -> Any:
+def quiet_trainer(max_epochs: int, **settings: Any) -> Any:
     import lightning
 
     shown = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return lightning.Trainer(max_epochs=max_epochs, accelerator="cpu", **shown)
+    return lightning.Trainer(max_epochs=max_epochs, accelerator="cpu", **shown, **settings)
 
 
 class Stopped(Exception):  # noqa: N818 - it is none of the trainer's
@@ -296,6 +296,85 @@ def test_lightning_goes_on_with_the_next_epoch_behind_the_last_batch_of_one(
         before = fit(Module(stop_at))
         assert len(before) == stop_at
         assert before + fit(Module(), tmp_path / "stopped.ckpt") == epochs(rows, 3)
+
+
+def lightning_loader(rows: fb.Dataset, kind: str) -> tuple[Any, Any]:
+    """Returns what Lightning is given, and what is told the epochs, if it does not count them itself."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    tokens = rows.sql("SELECT make_array(id, id, id) AS id FROM dataset").shuffle(3, num_lanes=6, window_rows=5)
+    packs = {"pack": fb.Pack(24, columns=["id"])}
+    if kind == "DataLoader":
+        return fb.DataLoader(rows, BATCH_SIZE), None
+    if kind == "DataLoader, packed":
+        return fb.DataLoader(tokens, 1, **packs), None
+    stream = {
+        "to_torch": lambda: rows.to_torch(BATCH_SIZE),
+        "to_torch, stateful": lambda: rows.to_torch(BATCH_SIZE),
+        "to_torch, packed": lambda: tokens.to_torch(1, **packs),
+        "to_hf, stateful": rows.to_hf,
+    }[kind]()
+    if "stateful" not in kind:
+        return stream, stream
+    return StatefulDataLoader(stream, batch_size=BATCH_SIZE if kind.startswith("to_hf") else None), stream
+
+
+# Where an epoch has more batches than are taken of it, and where nobody knows how many it has.
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("DataLoader", 3),
+        ("to_torch", 3),
+        ("to_torch, stateful", 3),
+        ("to_hf, stateful", 3),
+        ("to_torch, stateful", None),
+        ("DataLoader, packed", None),
+        ("to_torch, packed", None),
+    ],
+)
+def test_lightning_goes_on_from_a_checkpoint_of_any_batch(
+    rows: fb.Dataset, tmp_path: Path, kind: str, limit: int | None
+) -> None:
+    import lightning
+
+    rows = rows.filter("id < 40")
+
+    class Module(lightning.LightningModule):
+        def __init__(self, stop_at: int) -> None:
+            super().__init__()
+            self.model, self.stop_at = Model(), stop_at
+            self.loader, self.stream = lightning_loader(rows, kind)
+
+        def training_step(self, batch: dict[str, torch.Tensor]) -> Any:
+            return self.model(batch["id"].flatten())["loss"]
+
+        def on_train_epoch_start(self) -> None:
+            if self.stream is not None:
+                self.stream.set_epoch(self.current_epoch)
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.global_step == self.stop_at:
+                self.trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+                raise Stopped
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def fit(stop_at: int = 0, checkpoint: Path | None = None) -> list[list[int]]:
+        module = Module(stop_at)
+        with contextlib.suppress(Stopped):
+            quiet_trainer(max_epochs=3, limit_train_batches=limit).fit(
+                module, module.loader, ckpt_path=checkpoint, weights_only=False
+            )
+        return module.model.seen
+
+    whole = fit()
+    steps_per_epoch, remainder = divmod(len(whole), 3)
+    assert remainder == 0
+    for stop_at in (2, steps_per_epoch - 1, steps_per_epoch, steps_per_epoch + 2, 2 * steps_per_epoch):
+        before = fit(stop_at)
+        assert len(before) == stop_at
+        assert before + fit(checkpoint=tmp_path / "stopped.ckpt") == whole
 
 
 # Ranks on which several train, one after another, because importing them takes longest.
@@ -518,12 +597,16 @@ def epoch_without_length(rows: fb.Dataset, kind: str) -> Any:
     """Batches of which no trainer knows how many are an epoch."""
     if kind == "endless":
         return rows.repeat().to_torch(BATCH_SIZE)
+    if kind == "packed, with a rest":
+        rows = rows.filter("id < 81")
     tokens = rows.sql("SELECT make_array(id, id, id) AS id FROM dataset").shuffle(3, num_lanes=6, window_rows=5)
+    if kind == "packed, with a rest":
+        return tokens.to_torch(2, pack=fb.Pack(9, columns=["id"]), drop_last=True)
     pack = fb.Pack(24, columns=["id"])
     return tokens.to_torch(1, pack=pack) if kind == "packed" else fb.DataLoader(tokens, 1, pack=pack)
 
 
-@pytest.mark.parametrize("kind", ["packed", "packed by a loader", "endless"])
+@pytest.mark.parametrize("kind", ["packed", "packed, with a rest", "packed by a loader", "endless"])
 def test_transformers_goes_on_in_the_epoch_of_a_state_whose_length_is_not_known(
     rows: fb.Dataset, tmp_path: Path, kind: str
 ) -> None:

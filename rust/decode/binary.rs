@@ -25,7 +25,7 @@ pub(super) struct BinaryValues {
     data_type: DataType,
     /// What a chunk holds, as far as its footer tells: bytes, of so many values.
     expected: (u64, u64),
-    dictionary: Vec<u8>,
+    dictionary: Buffer,
     /// Where the dictionary's values begin, and the last ends.
     starts: Vec<usize>,
     place: Place,
@@ -168,7 +168,7 @@ impl BinaryValues {
         Self {
             data_type,
             expected,
-            dictionary: Vec::new(),
+            dictionary: Buffer::default(),
             starts: vec![0],
             place: Place::Plain(0),
             behind: None,
@@ -202,7 +202,7 @@ impl BinaryValues {
     }
 
     /// Returns values of the column's type.
-    fn array(&self, offsets: Vec<i32>, data: Vec<u8>, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+    fn array(&self, offsets: Vec<i32>, data: Buffer, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
         let wide = |offsets: Vec<i32>| offsets.into_iter().map(i64::from).collect();
         match self.data_type {
             DataType::Utf8 => array::<Utf8Type>(offsets, data, nulls),
@@ -310,19 +310,21 @@ impl Values for BinaryValues {
     }
 
     fn set_dictionary(&mut self, page: &[u8], num_values: usize) -> Fit<()> {
-        (self.dictionary, self.starts) = (Vec::new(), Vec::new());
+        let mut dictionary = Vec::new();
+        (self.dictionary, self.starts) = (Buffer::default(), Vec::new());
         let believable = num_values.min(page.len() / size_of::<u32>());
         self.starts.try_reserve_exact(believable + 1).map_err(|_| Misfit::MEMORY)?;
-        self.dictionary.try_reserve_exact(page.len() + SHORT).map_err(|_| Misfit::MEMORY)?;
+        dictionary.try_reserve_exact(page.len() + SHORT).map_err(|_| Misfit::MEMORY)?;
         self.starts.push(0);
         let mut at = 0;
         for _ in 0..num_values {
             let (start, len) = value_at(page, at)?;
             at = start + len;
-            self.dictionary.extend_from_slice(&page[start..at]);
-            self.starts.push(self.dictionary.len());
+            dictionary.extend_from_slice(&page[start..at]);
+            self.starts.push(dictionary.len());
         }
-        self.dictionary.extend_from_slice(&[0; SHORT]);
+        dictionary.extend_from_slice(&[0; SHORT]);
+        self.dictionary = dictionary.into();
         Ok(())
     }
 
@@ -397,12 +399,12 @@ impl Values for BinaryValues {
         let Bytes { offsets, mut data, most } = std::mem::take(&mut self.bytes);
         self.bytes = Bytes::new(most);
         data.shrink_to_fit();
-        self.array(offsets, data, nulls)
+        self.array(offsets, data.into(), nulls)
     }
 }
 
 /// Returns values as an array; text is checked to be UTF-8.
-fn array<T: ByteArrayType>(offsets: Vec<T::Offset>, data: Vec<u8>, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
+fn array<T: ByteArrayType>(offsets: Vec<T::Offset>, data: Buffer, nulls: Option<NullBuffer>) -> Fit<ArrayRef> {
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     let end = offsets.last().map_or(0, |end| end.as_usize());
     if end > data.len() || nulls.as_ref().is_some_and(|nulls| nulls.len() + 1 != offsets.len()) {
@@ -417,7 +419,7 @@ fn array<T: ByteArrayType>(offsets: Vec<T::Offset>, data: Vec<u8>, nulls: Option
     #[expect(unsafe_code, reason = "Arrow's own check takes ten times as long where texts are not ASCII")]
     // SAFETY: offsets ascend, which their buffer has checked, to the end of the data at most; there are as many bits as values.
     // All texts together are UTF-8, and each begins where a character does, so each of them is.
-    let array = unsafe { GenericByteArray::<T>::new_unchecked(offsets, Buffer::from_vec(data), nulls) };
+    let array = unsafe { GenericByteArray::<T>::new_unchecked(offsets, data, nulls) };
     Ok(Arc::new(array))
 }
 
@@ -427,7 +429,7 @@ mod tests {
 
     #[test]
     fn texts_are_whole_characters() {
-        let utf8 = |offsets: &[i32], data: &[u8]| array::<Utf8Type>(offsets.to_vec(), data.to_vec(), None);
+        let utf8 = |offsets: &[i32], data: &[u8]| array::<Utf8Type>(offsets.to_vec(), data.to_vec().into(), None);
         let text = "aö€\u{1f600}";
         assert!(utf8(&[0, 1, 1, 3, 6, 10], text.as_bytes()).is_ok());
         assert!(utf8(&[0, 1, 6], text.as_bytes()).is_ok());
@@ -437,8 +439,8 @@ mod tests {
         assert_eq!(utf8(&[0, 1, 2], b"a\xff").unwrap_err(), NOT_UTF8);
         assert_eq!(utf8(&[0, 2], "ö€".as_bytes().split_last().unwrap().1).unwrap_err(), NOT_UTF8);
         assert_eq!(utf8(&[0, 2], b"a").unwrap_err(), NOT_OF_ONE_LENGTH);
-        assert!(array::<BinaryType>(vec![0, 1, 2], b"a\xff".to_vec(), None).is_ok());
+        assert!(array::<BinaryType>(vec![0, 1, 2], b"a\xff".to_vec().into(), None).is_ok());
         let nulls = Some(NullBuffer::new_valid(3));
-        assert_eq!(array::<BinaryType>(vec![0, 1, 2], b"ab".to_vec(), nulls).unwrap_err(), NOT_OF_ONE_LENGTH);
+        assert_eq!(array::<BinaryType>(vec![0, 1, 2], b"ab".to_vec().into(), nulls).unwrap_err(), NOT_OF_ONE_LENGTH);
     }
 }

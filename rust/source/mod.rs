@@ -62,9 +62,7 @@ use std::time::Duration;
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 
-use self::recover::{
-    Impatient, Kind, NoCredentials, Trouble, causes, distrust, is_out_of_descriptors, is_refusal,
-};
+use self::recover::{Impatient, Kind, NoCredentials, Trouble, causes, distrust, is_out_of_descriptors, is_refusal};
 use crate::error::{ARCHIVED, Error};
 
 /// One key in object storage, as it was when the dataset was opened.

@@ -121,8 +121,8 @@ pub(super) enum Progress {
         rows: PlannedRows,
         num_missing: usize,
     },
-    /// With the bytes that were reserved for it, and the number of rows that were planned.
-    Gathering(u64, usize),
+    /// With the bytes that were reserved for it.
+    Gathering(u64),
     Ready(RecordBatch, u64),
 }
 
@@ -180,6 +180,8 @@ impl PlannedRows {
 #[derive(Debug)]
 pub(super) struct PlannedBatch {
     pub(super) slice: BatchSlice,
+    /// The number of rows that were planned, with those that cannot be read.
+    pub(super) num_rows: usize,
     pub(super) pieces: Vec<PieceKey>,
     /// Rows that it wants of each.
     pub(super) row_counts: Vec<u32>,
@@ -192,6 +194,23 @@ impl PlannedBatch {
     pub(super) fn is_missing_pieces(&self) -> bool {
         matches!(self.progress, Progress::Planned { num_missing: 1.., .. })
     }
+
+    /// Returns the memory of the plan until the batch is gathered.
+    pub(super) fn planned_bytes(&self) -> u64 {
+        planned_bytes(self.num_rows, self.pieces.len())
+    }
+}
+
+/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
+const PLANNED_ROW_BYTES: u64 = 24;
+
+/// Memory of a part of a planned batch: its name there, how many rows are wanted of it, and at the part the batch's number.
+const PLANNED_PIECE_BYTES: u64 = 32;
+
+/// Returns the memory of the plan of a batch.
+pub(super) fn planned_bytes(num_rows: usize, num_pieces: usize) -> u64 {
+    let of_rows = PLANNED_ROW_BYTES.saturating_mul(num_rows as u64);
+    of_rows.saturating_add(PLANNED_PIECE_BYTES.saturating_mul(num_pieces as u64))
 }
 
 /// Notes at each of `pieces` which of its rows are wanted.

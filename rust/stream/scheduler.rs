@@ -124,6 +124,8 @@ pub(super) struct Scheduler {
     /// Batches of a block at most.
     max_block_len: usize,
     largest_part: u64,
+    /// Of the batch that was planned last.
+    num_batch_pieces: usize,
     row_bytes: RowBytes,
     /// What a gathered row takes beyond what was decoded of it, if something is made of batches.
     finished_row_bytes: Option<u64>,
@@ -193,6 +195,7 @@ impl Scheduler {
             block: 0,
             max_block_len: usize::MAX,
             largest_part: 0,
+            num_batch_pieces: 0,
             row_bytes: RowBytes::new(row_bytes),
             finished_row_bytes: None,
             num_evicted_rows: 0,

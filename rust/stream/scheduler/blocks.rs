@@ -6,7 +6,7 @@
 //! half as long. What is read more than once is counted.
 
 use super::super::piece::{PieceKey, PlannedBatch, Progress, Resident, Stage, Task, note_wanted, wanted_rows};
-use super::planning::planned_bytes;
+use super::planning::MAX_IDLE_PLANNED_ROWS;
 use super::{Scheduler, Step, numbers_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
@@ -41,11 +41,12 @@ impl Scheduler {
 
     /// Returns how many batches the rows of one block fill, with what it takes to plan them.
     fn block_len(&self) -> usize {
-        let room = self.budget.limit().saturating_sub(self.largest_part) / BLOCK_SHARE;
+        let room = self.budget.limit().saturating_sub(self.largest_part).saturating_sub(self.walk_bytes) / BLOCK_SHARE;
         let num_rows = self.batch_rows();
-        let batch_bytes = self.row_bytes.of(num_rows).saturating_add(planned_bytes(num_rows)).max(1);
+        // Which rows to keep is noted at the parts, too.
+        let batch_bytes = self.row_bytes.of(num_rows).saturating_add(self.planned_batch_bytes().saturating_mul(2));
         let num_batches = usize::try_from(room / batch_bytes).unwrap_or(usize::MAX);
-        num_batches.min(self.max_busy_planned_rows() / num_rows).min(self.max_block_len).max(1)
+        num_batches.min(MAX_IDLE_PLANNED_ROWS / num_rows).min(self.max_block_len).max(1)
     }
 
     /// Gives up what can be given up for `bytes` of a part, or of a batch. Returns `None` if they may be taken, because nothing
@@ -93,8 +94,8 @@ impl Scheduler {
         }
         self.budget.release(self.residents.values().map(|resident| resident.charge).sum());
         for batch in &self.batches {
-            if let Progress::Planned { rows, .. } = &batch.progress {
-                self.budget.release(planned_bytes(rows.len()));
+            if let Progress::Planned { .. } = batch.progress {
+                self.budget.release(batch.planned_bytes());
             }
         }
         if let Some(first) = self.batches.front().map(|batch| batch.slice.first) {

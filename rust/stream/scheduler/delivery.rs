@@ -5,7 +5,6 @@ use arrow_array::RecordBatch;
 use super::super::Most;
 use super::super::piece::{PieceKey, PlannedBatch, Progress};
 use super::gathering::MAX_READY_BATCHES;
-use super::planning::planned_bytes;
 use super::{Scheduler, index_of};
 use crate::plan::BatchSlice;
 
@@ -69,11 +68,10 @@ impl Scheduler {
         self.is_planned_to_end = true;
         let index = index_of(number, self.num_delivered).min(self.batches.len());
         for batch in self.batches.split_off(index) {
+            let planned = batch.planned_bytes();
             match batch.progress {
-                Progress::Planned { rows, .. } => self.budget.release(planned_bytes(rows.len())),
-                Progress::Gathering(reserved, num_rows) => {
-                    self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
-                }
+                Progress::Planned { .. } => self.budget.release(planned),
+                Progress::Gathering(reserved) => self.budget.release(reserved.saturating_add(planned)),
                 Progress::Ready(_, bytes) => {
                     self.budget.release(bytes);
                     self.num_ready -= 1;

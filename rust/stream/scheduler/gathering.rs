@@ -3,7 +3,6 @@
 use arrow_array::RecordBatch;
 
 use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, Task};
-use super::planning::planned_bytes;
 use super::{Scheduler, Step, index_of};
 use crate::plan::PieceId;
 use crate::reader::TooLarge;
@@ -81,8 +80,10 @@ impl Scheduler {
     fn gather(&mut self, index: usize, bytes: u64) -> Option<Task> {
         let may_be_view = self.may_be_view(&self.batches[index]);
         let planned = &mut self.batches[index];
-        let Progress::Planned { rows, .. } = &planned.progress else { return None };
-        let gathering = Progress::Gathering(bytes, rows.len());
+        if !matches!(planned.progress, Progress::Planned { .. }) {
+            return None;
+        }
+        let gathering = Progress::Gathering(bytes);
         let Progress::Planned { rows, .. } = std::mem::replace(&mut planned.progress, gathering) else { return None };
         self.budget.reserve(bytes);
         let mut sources = Vec::with_capacity(planned.pieces.len());
@@ -114,10 +115,10 @@ impl Scheduler {
         self.num_under_way -= 1;
         let index = index_of(number, self.num_delivered);
         let Some(planned) = self.batches.get(index) else { return };
-        let Progress::Gathering(reserved, num_rows) = planned.progress else { return };
+        let Progress::Gathering(reserved) = planned.progress else { return };
         let bytes = if is_view { self.copied_bytes(planned) } else { memory_bytes(&batch) };
         let copied = if is_view { 0 } else { bytes };
-        self.budget.release(reserved.saturating_add(planned_bytes(num_rows)));
+        self.budget.release(reserved.saturating_add(planned.planned_bytes()));
         self.budget.reserve(copied);
         self.num_ready += 1;
         self.ready_bytes += bytes;

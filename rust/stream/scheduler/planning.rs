@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, note_wanted};
+use super::super::piece::{PieceKey, PlannedBatch, PlannedRows, Progress, Resident, Stage, note_wanted, planned_bytes};
 use super::Scheduler;
 use super::gathering::MIN_READY_BATCHES;
 use crate::plan::{BatchSlice, PieceId, RowRef, RowRun};
@@ -17,18 +17,15 @@ const MAX_PLANNED_ROWS: usize = 1 << 18;
 /// The part of the limit that they may take: they are planned whether there is room or not.
 const MOST_PLANNED_SHARE: u64 = 8;
 
-/// Rows planned ahead at most, while there is nothing else to do: so that where rows are small, as many requests are under
-/// way as the store likes.
-const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
+/// Rows planned ahead at most, while there is nothing else to do, so that where rows are small, as many requests are under
+/// way as the store likes; and rows of a block, so that few blocks read the same parts.
+pub(super) const MAX_IDLE_PLANNED_ROWS: usize = 1 << 22;
 
 /// The part of the limit for the rows that are planned then.
 const PLANNED_SHARE: u64 = 16;
 
 /// Parts with this part of a batch's rows are batches of their own, where these follow parts; smaller ones are copied together.
 const LARGE_SHARE: usize = 4;
-
-/// Memory of a row of a planned batch: its place and its number, and while it is planned its name.
-const PLANNED_ROW_BYTES: u64 = 24;
 
 impl Scheduler {
     /// Plans as many batches as there is a use for.
@@ -51,13 +48,19 @@ impl Scheduler {
     }
 
     /// Returns how many rows to plan ahead while there is something else to do.
-    pub(super) fn max_busy_planned_rows(&self) -> usize {
+    fn max_busy_planned_rows(&self) -> usize {
         self.planned_rows_of(MOST_PLANNED_SHARE).min(MAX_PLANNED_ROWS)
     }
 
     /// Returns how many planned rows a part of the limit holds.
     fn planned_rows_of(&self, share: u64) -> usize {
-        usize::try_from(self.budget.limit() / share / PLANNED_ROW_BYTES).unwrap_or(usize::MAX)
+        let room = u128::from(self.budget.limit() / share) * self.batch_rows() as u128;
+        usize::try_from(room / u128::from(self.planned_batch_bytes())).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the memory of the plan of a batch that has as many rows as others, of as many parts as the one before.
+    pub(super) fn planned_batch_bytes(&self) -> u64 {
+        planned_bytes(self.batch_rows(), self.num_batch_pieces)
     }
 
     pub(super) fn batch_rows(&self) -> usize {
@@ -86,7 +89,6 @@ impl Scheduler {
             }
         };
         self.note_planned(number, &wanted);
-        self.budget.reserve(planned_bytes(rows.len()));
         let num_missing = wanted.iter().filter(|(key, _)| !self.is_held(key)).count();
         let of_part = |(key, count): &(PieceKey, u32)| {
             self.residents.get(key).map_or(0, |resident| resident.part.decoded_bytes(*count))
@@ -96,8 +98,11 @@ impl Scheduler {
         if self.block > 0 {
             note_wanted(&mut self.residents, &pieces, &rows);
         }
-        let progress = Progress::Planned { rows, num_missing };
-        self.batches.push_back(PlannedBatch { slice, pieces, row_counts, expected, progress });
+        let (num_rows, progress) = (rows.len(), Progress::Planned { rows, num_missing });
+        let batch = PlannedBatch { slice, num_rows, pieces, row_counts, expected, progress };
+        self.budget.reserve(batch.planned_bytes());
+        self.num_batch_pieces = batch.pieces.len();
+        self.batches.push_back(batch);
         for piece in finished {
             let num_parts = self.parts.remove(&piece).map_or(0, |parts| parts.len());
             for part in (0..).take(num_parts) {
@@ -135,7 +140,7 @@ impl Scheduler {
 
     /// Refuses a batch that exceeds the limit, as large as rows were so far, and as its own are by the footers.
     fn check_size(&mut self, slice: &BatchSlice) -> Result<(), TooLarge> {
-        let (limit, planned) = (self.budget.limit(), planned_bytes(slice.len));
+        let (limit, planned) = (self.budget.limit(), planned_bytes(slice.len, 0));
         let mut row_bytes = self.row_bytes.of(slice.len);
         if planned <= limit && row_bytes.saturating_add(planned) > limit {
             row_bytes = row_bytes.min(self.expected_bytes(slice));
@@ -169,7 +174,7 @@ impl Scheduler {
         if part_bytes > self.budget.limit() {
             return TooLarge { piece, part_bytes, needed_bytes: self.limit_for(part_bytes), batch_rows: slice.len };
         }
-        let of_batch = row_bytes.saturating_mul(2).saturating_add(planned_bytes(slice.len));
+        let of_batch = row_bytes.saturating_mul(2).saturating_add(planned_bytes(slice.len, 0));
         let needed_bytes = self.limit_for(of_batch.saturating_add(part_bytes));
         TooLarge { piece, part_bytes: 0, needed_bytes, batch_rows: slice.len }
     }
@@ -309,9 +314,4 @@ struct Opened {
     first_place: usize,
     /// The number of the piece's first row among its span's.
     first: u32,
-}
-
-/// Returns the memory of the rows of a batch while it is planned.
-pub(super) fn planned_bytes(num_rows: usize) -> u64 {
-    PLANNED_ROW_BYTES.saturating_mul(num_rows as u64)
 }

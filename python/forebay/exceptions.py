@@ -161,4 +161,4 @@ class StoreWarning(UserWarning):
 
 
 class PerformanceWarning(UserWarning):
-    """A dataset streams, but its files or `memory_limit` make it slow or the shuffle coarse; the message says what would help."""
+    """A dataset streams, but its files or `memory_limit` make it slow or coarse to shuffle; the message says what helps."""

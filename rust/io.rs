@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::config;
 use crate::error::{Error, Result};
+use crate::process::LockOfProcess;
 
 /// Threads that receive: each copies 0.6 GB a second, or little more, out of the system's buffers.
 const MAX_IO_THREADS: usize = 8;
@@ -24,7 +25,7 @@ const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 16 << 20;
 
 /// The one runtime of this process, as long as anybody holds it.
-static CURRENT: Mutex<Option<(u32, Weak<Io>)>> = Mutex::new(None);
+static CURRENT: LockOfProcess<Weak<Io>> = LockOfProcess::new();
 
 /// A runtime for requests, shared by everything in a process and ended with its last holder.
 #[derive(Debug)]
@@ -36,23 +37,16 @@ pub struct Io {
 impl Io {
     /// Returns the process's runtime, started if nobody holds one. After a fork the child starts its own.
     ///
-    /// Takes a process-wide lock for a moment; callers that may be forked from another thread see to it that
-    /// this does not happen meanwhile (in Python, by holding the GIL).
-    ///
     /// # Errors
     ///
     /// [`Error::Thread`] when the system refuses a thread.
     pub fn current() -> Result<Arc<Self>> {
-        let process = std::process::id();
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, io)) = &*current
-            && *of == process
-            && let Some(io) = io.upgrade()
-        {
+        let mut current = CURRENT.lock();
+        if let Some(io) = current.upgrade() {
             return Ok(io);
         }
         let io = Arc::new(Self::start("forebay-io", config::num_threads().min(MAX_IO_THREADS))?);
-        *current = Some((process, Arc::downgrade(&io)));
+        *current = Arc::downgrade(&io);
         Ok(io)
     }
 

@@ -3,7 +3,11 @@
 //! A child has its parent's memory and none of its threads: a lock that one of them held stays locked, a task that one
 //! of them ran never ends. So the child neither uses nor drops what threads share, and makes its own.
 
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of the process that made it; in a forked child it is as good as gone, and never dropped.
 pub struct OfProcess<T> {
@@ -49,6 +53,70 @@ impl<T> Drop for OfProcess<T> {
     }
 }
 
+/// A lock that a forked child finds free, with what it held at the very first, whatever threads of the parent did with it.
+pub(crate) struct LockOfProcess<T> {
+    /// That of the process that used it last, or null.
+    held: AtomicPtr<Held<T>>,
+    /// Threads may share it if they may share what it holds.
+    holds: PhantomData<Box<Held<T>>>,
+}
+
+struct Held<T> {
+    process: u32,
+    value: Mutex<T>,
+}
+
+impl<T: Default> LockOfProcess<T> {
+    /// Returns a lock that holds the default.
+    pub(crate) const fn new() -> Self {
+        Self { held: AtomicPtr::new(null_mut()), holds: PhantomData }
+    }
+
+    /// Returns a lock that holds `value`, in this process.
+    pub(crate) fn holding(value: T) -> Self {
+        let this = Self::new();
+        *this.lock() = value;
+        this
+    }
+
+    /// Locks what it holds in this process.
+    #[expect(unsafe_code, reason = "what it points to is shared by all who look at it")]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        let process = std::process::id();
+        let mut held = self.held.load(Ordering::Acquire);
+        loop {
+            // SAFETY: what is not null came from `Box::into_raw` below, and is freed when `self` is dropped, or never.
+            if let Some(held) = unsafe { held.as_ref() }
+                && held.process == process
+            {
+                return held.value.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+            let ours = Box::into_raw(Box::new(Held { process, value: Mutex::new(T::default()) }));
+            match self.held.compare_exchange(held, ours, Ordering::AcqRel, Ordering::Acquire) {
+                // The parent's stays: a thread of its may have been at it.
+                Ok(_) => held = ours,
+                Err(others) => {
+                    // SAFETY: it came from `Box::into_raw` above, and nobody else has seen it.
+                    drop(unsafe { Box::from_raw(ours) });
+                    held = others;
+                }
+            }
+        }
+    }
+}
+
+impl<T> Drop for LockOfProcess<T> {
+    #[expect(unsafe_code, reason = "a forked child must not run the destructor of what its parent holds")]
+    fn drop(&mut self) {
+        let held = *self.held.get_mut();
+        // SAFETY: as in `lock`; nobody else can reach it any more.
+        if unsafe { held.as_ref() }.is_some_and(|held| held.process == std::process::id()) {
+            // SAFETY: it came from `Box::into_raw`, and is freed once, here.
+            drop(unsafe { Box::from_raw(held) });
+        }
+    }
+}
+
 impl<T: std::fmt::Debug> std::fmt::Debug for OfProcess<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("OfProcess").field(&self.get()).finish()
@@ -57,9 +125,43 @@ impl<T: std::fmt::Debug> std::fmt::Debug for OfProcess<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Barrier};
 
     use super::*;
+
+    #[test]
+    fn a_lock_is_one_for_all_threads() {
+        let (lock, barrier) = (LockOfProcess::<u32>::new(), Barrier::new(8));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    (0..1000).for_each(|_| *lock.lock() += 1);
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 8000);
+    }
+
+    #[test]
+    fn what_another_process_has_locked_is_left_to_it() {
+        let counted = Arc::new(());
+        let lock = LockOfProcess::holding(Some(Arc::clone(&counted)));
+        let parents = lock.held.load(Ordering::Acquire);
+        let held = Box::new(Held { process: 0, value: Mutex::new(Some(Arc::clone(&counted))) });
+        let held: &'static Held<_> = Box::leak(held);
+        let _guard = held.value.lock();
+        lock.held.store(std::ptr::from_ref(held).cast_mut(), Ordering::Release);
+        assert!(lock.lock().is_none());
+        *lock.lock() = Some(Arc::clone(&counted));
+        drop(lock);
+        assert_eq!(
+            Arc::strong_count(&counted),
+            3,
+            "that of the other process, that which this one had before, and ours"
+        );
+        assert!(!parents.is_null());
+    }
 
     #[test]
     fn a_value_is_used_and_dropped_in_its_own_process_only() {

@@ -161,4 +161,4 @@ class StoreWarning(UserWarning):
 
 
 class PerformanceWarning(UserWarning):
-    """A dataset streams, but slowly or coarsely shuffled, for its files or `memory_limit`: the message says what helps."""
+    """A dataset streams, but its files or `memory_limit` make that slow, or the shuffle coarse; it says what helps."""

@@ -35,6 +35,10 @@ fn begin(py: Python<'_>) {
     forebay::rest();
     ENDING.get_or_init(|| thread::current().id());
     fence(Ordering::SeqCst);
+    // At the end of an interpreter beside the main one, threads can no longer come back to it.
+    if NUM_INSIDE.load(Ordering::SeqCst) == 0 {
+        return;
+    }
     py.detach(|| {
         // In a forked child nobody is inside any more, whatever the number says.
         let end = Instant::now() + PATIENCE;

@@ -18,7 +18,7 @@ mod urls;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
@@ -35,6 +35,7 @@ use self::urls::Urls;
 use super::recover::{Client, Kind, Notes, Policy, Recovering, by_environment, said};
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
+use crate::process::LockOfProcess;
 use crate::secrets;
 
 /// A repository at a commit, or a bucket.
@@ -52,10 +53,8 @@ pub(super) struct Hub {
 /// A root with its options, and the token that these or a login name: who may read less has a store of his own.
 type Key = (String, BTreeMap<String, String>, Option<String>);
 
-/// A process, and the stores that anything in it reads.
-type Current = (u32, Vec<(Key, Weak<Hub>)>);
-
-static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+/// The stores that anything in this process reads.
+static CURRENT: LockOfProcess<Vec<(Key, Weak<Hub>)>> = LockOfProcess::new();
 
 impl Hub {
     /// Checks the options of the store `root`.
@@ -64,16 +63,9 @@ impl Hub {
     }
 
     /// Returns this process's store `root`: all that read it share what was resolved. After a fork the child makes its own.
-    ///
-    /// Takes a process-wide lock for a moment, as [`Io::current`](crate::Io::current).
     pub(super) fn current(root: &str, options: &BTreeMap<String, String>, traffic: &Arc<Traffic>) -> Result<Arc<Self>> {
         let settings = Settings::try_new(root, options)?;
-        let process = std::process::id();
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_none_or(|(of, _)| *of != process) {
-            *current = Some((process, Vec::new()));
-        }
-        let (_, known) = current.get_or_insert_default();
+        let mut known = CURRENT.lock();
         known.retain(|(_, hub)| hub.strong_count() > 0);
         let key = (root.to_owned(), options.clone(), settings.token.clone());
         if let Some(hub) = known.iter().find(|(other, _)| *other == key).and_then(|(_, hub)| hub.upgrade()) {

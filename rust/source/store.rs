@@ -1,7 +1,7 @@
 //! A store of a dataset, and its connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use object_store::ObjectStore;
 
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::io::Io;
 use crate::metrics::{Metrics, Place, Stage};
-use crate::process::OfProcess;
+use crate::process::LockOfProcess;
 use crate::secrets;
 
 /// Endings of options and environment variables that say where a store is.
@@ -30,7 +30,7 @@ const PLACE_OPTIONS: [&str; 6] =
 pub struct Store {
     key: StoreKey,
     options: BTreeMap<String, String>,
-    connection: Mutex<Option<OfProcess<Connection>>>,
+    connection: LockOfProcess<Option<Connection>>,
 }
 
 /// A client with the runtime it runs on and the counters of whoever uses it.
@@ -71,14 +71,13 @@ impl Store {
         }
         settings::round_trip_bytes(&key, &options)?;
         secrets::remember(&options);
-        Ok(Self { key, options, connection: Mutex::new(None) })
+        Ok(Self { key, options, connection: LockOfProcess::new() })
     }
 
     /// Returns the same store for another dataset; they share the client, if there is one.
     pub(crate) fn again(&self) -> Self {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let connection = connection.as_ref().and_then(OfProcess::get).cloned().map(OfProcess::new);
-        Self { key: self.key.clone(), options: self.options.clone(), connection: Mutex::new(connection) }
+        let connection = LockOfProcess::holding(self.connection.lock().clone());
+        Self { key: self.key.clone(), options: self.options.clone(), connection }
     }
 
     /// Returns a store over an existing client, for tests; its requests do not depend on how fast it is.
@@ -92,7 +91,7 @@ impl Store {
     pub(crate) fn of_client_with(client: Arc<dyn ObjectStore>, preset: Preset) -> Self {
         let connection = Connection::new(client, Io::current().unwrap(), Arc::new(Traffic::new(preset)), false);
         let key = StoreKey::S3("s3://memory".into());
-        Self { key, options: BTreeMap::new(), connection: Mutex::new(Some(OfProcess::new(connection))) }
+        Self { key, options: BTreeMap::new(), connection: LockOfProcess::holding(Some(connection)) }
     }
 
     /// Returns which store this is.
@@ -102,8 +101,7 @@ impl Store {
 
     /// Returns what is known of it, if this process has read it.
     pub(crate) fn known(&self) -> Option<Known> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(connection.as_ref()?.get()?.known())
+        self.connection.lock().as_ref().map(Connection::known)
     }
 
     /// Returns the options it was made with; they may hold secrets.
@@ -141,8 +139,8 @@ impl Store {
     ///
     /// [`Error::Setting`] when the options do not make a client, [`Error::Thread`] when no runtime can be started.
     pub fn connect(&self) -> Result<Connection> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = connection.as_ref().and_then(OfProcess::get) {
+        let mut connection = self.connection.lock();
+        if let Some(connection) = &*connection {
             return Ok(connection.clone());
         }
         let (traffic, io) = (Traffic::current(&self.key, &self.options), Io::current()?);
@@ -156,7 +154,7 @@ impl Store {
             given_round_trip_bytes: settings::round_trip_bytes(&self.key, &self.options)?,
             ..Connection::new(client, io, traffic, self.key == StoreKey::Local)
         };
-        *connection = Some(OfProcess::new(made.clone()));
+        *connection = Some(made.clone());
         Ok(made)
     }
 }

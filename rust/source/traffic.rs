@@ -22,14 +22,13 @@ use super::queue::{Queue, Ticket};
 use super::recover::{Kind, Pace, Tail};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::process::LockOfProcess;
 
 /// A store and the options it was opened with: other credentials or another endpoint make another store.
 type Key = (StoreKey, BTreeMap<String, String>);
 
-/// A process, and the stores that it reads, as long as anything does.
-type Current = (u32, Vec<(Key, Weak<Traffic>)>);
-
-static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+/// The stores that this process reads, as long as anything does.
+static CURRENT: LockOfProcess<Vec<(Key, Weak<Traffic>)>> = LockOfProcess::new();
 
 /// The requests to one store.
 #[derive(Debug)]
@@ -89,15 +88,8 @@ impl Known {
 
 impl Traffic {
     /// Returns what this process's requests to a store share, made if there are none. After a fork the child makes its own.
-    ///
-    /// Takes a process-wide lock for a moment, as [`Io::current`](crate::Io::current).
     pub(super) fn current(key: &StoreKey, options: &BTreeMap<String, String>) -> Arc<Self> {
-        let process = std::process::id();
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_none_or(|(of, _)| *of != process) {
-            *current = Some((process, Vec::new()));
-        }
-        let (_, known) = current.get_or_insert_default();
+        let mut known = CURRENT.lock();
         known.retain(|(_, traffic)| traffic.strong_count() > 0);
         let is_same = |(other, _): &&(Key, Weak<Self>)| other.0 == *key && other.1 == *options;
         if let Some(traffic) = known.iter().find(is_same).and_then(|(_, traffic)| traffic.upgrade()) {
@@ -403,12 +395,9 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &Traffic::current(&key, &options("a"))));
         assert!(!Arc::ptr_eq(&first, &Traffic::current(&key, &options("b"))));
         drop(first);
-        let count = CURRENT.lock().unwrap().as_ref().map(|(_, known)| known.len());
+        let count = CURRENT.lock().len();
         drop(Traffic::current(&key, &options("c")));
-        assert!(
-            CURRENT.lock().unwrap().as_ref().map(|(_, known)| known.len()) <= count,
-            "what nobody reads is forgotten"
-        );
+        assert!(CURRENT.lock().len() <= count, "what nobody reads is forgotten");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::trouble;
+use crate::process::LockOfProcess;
 use crate::source::recover::{Impatient, Kind, Limit, Notes, Stopwatch, Trouble, after, retry_after};
 
 /// Requests to one Hub at the same time.
@@ -28,20 +29,13 @@ pub(super) struct Pace {
     held_until: Mutex<Option<Instant>>,
 }
 
-/// A process, and the Hubs that it asks, as long as anything does.
-type Current = (u32, Vec<(String, Weak<Pace>)>);
-
-static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+/// The Hubs that this process asks, as long as anything does.
+static CURRENT: LockOfProcess<Vec<(String, Weak<Pace>)>> = LockOfProcess::new();
 
 impl Pace {
     /// Returns what this process's requests to the Hub at `origin` share. After a fork the child makes its own.
     pub(super) fn current(origin: String) -> Arc<Self> {
-        let process = std::process::id();
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_none_or(|(of, _)| *of != process) {
-            *current = Some((process, Vec::new()));
-        }
-        let (_, known) = current.get_or_insert_default();
+        let mut known = CURRENT.lock();
         known.retain(|(_, pace)| pace.strong_count() > 0);
         if let Some(pace) = known.iter().find(|(of, _)| *of == origin).and_then(|(_, pace)| pace.upgrade()) {
             return pace;

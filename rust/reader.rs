@@ -238,8 +238,8 @@ impl EpochReader {
                 )
             }
             Order::Sequential => format!(
-                "rows are read again and again: what lies between those that come one after the other is too much for \
-                 {limit}. Raise memory_limit, or take rows that are near each other"
+                "rows are read again and again: in the order that was asked for they come from all over, too many for \
+                 {limit}. Raise memory_limit"
             ),
         }));
     }

@@ -571,7 +571,7 @@ def test_a_column_that_is_encrypted_is_told_as_such_and_the_others_are_read(tmp_
         writer.write_table(table, row_group_size=1000)
     ds = fb.load_dataset(path, split="train")
     assert pa.table(ds.filter("id > 4").select_columns("id"))["id"].to_pylist() == list(range(5, 3000))
-    said = f"column `secret` in row group 0 of `{path}`: .*encrypted, which is not supported; select other columns"
+    said = f"column `secret` in row group . of `{path}`: .*encrypted, which is not supported; select other columns"
     for read in (lambda: list(ds.shuffle(1).batches(100)), lambda: ds[0], lambda: len(ds.filter("secret = '7'"))):
         with pytest.raises(fb.DataError, match=said):
             read()

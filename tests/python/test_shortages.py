@@ -96,9 +96,11 @@ def test_a_query_that_finds_no_room_for_temporary_files_says_where(tmp_path: Pat
     pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet", row_group_size=20_000, write_page_index=True)
     # A limit on the size of files fails as a full disk does: in the middle of writing.
     program = """
-        import resource, signal, sys
+        import resource, signal, sys, warnings
         import forebay as fb
 
+        # Of the little memory, which makes the query write.
+        warnings.simplefilter("ignore", fb.PerformanceWarning)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         ds = fb.load_dataset(sys.argv[1], split="train")
         sql = "SELECT text FROM dataset ORDER BY text"

@@ -147,7 +147,7 @@ mod tests {
     fn what_another_process_has_locked_is_left_to_it() {
         let counted = Arc::new(());
         let lock = LockOfProcess::holding(Some(Arc::clone(&counted)));
-        let parents = lock.held.load(Ordering::Acquire);
+        // As if it had been so from the first; what this process has made is leaked.
         let held = Box::new(Held { process: 0, value: Mutex::new(Some(Arc::clone(&counted))) });
         let held: &'static Held<_> = Box::leak(held);
         let _guard = held.value.lock();
@@ -160,7 +160,6 @@ mod tests {
             3,
             "that of the other process, that which this one had before, and ours"
         );
-        assert!(!parents.is_null());
     }
 
     #[test]

@@ -301,7 +301,7 @@ impl PyDataset {
         if let Some(selection) = self.dataset.known_selection() {
             return Ok(selection.num_rows());
         }
-        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
         let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let progress = Arc::new(Progress::default());
@@ -362,7 +362,7 @@ impl PyDataset {
         let access = self.access()?.with_memory(memory_limit);
         #[cfg(target_os = "linux")]
         crate::alloc::set_memory_limit(memory_limit);
-        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
         let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let reading = async move { access.gather(&connections, &indices).await };
@@ -511,7 +511,7 @@ impl PyDataset {
 
     /// The rows as a table of `datafusion`, of the version that this library is built with.
     fn __datafusion_table_provider__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        // Filters and connections are prepared under process-wide locks, which must not be held across a fork: keep the GIL.
+        // Filters and connections begin what all of the process shares, which must not be half done at a fork: keep the GIL.
         Dataset::prepare_filters();
         self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
         table_capsule(py, self.dataset.table_provider())

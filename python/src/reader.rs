@@ -179,7 +179,7 @@ impl PyReader {
         let options = StreamOptions { follows_parts: share.follows_parts, ..self.options };
         let share = share.share(self.reader.num_rows())?;
         py.detach(|| self.reader.plan(epoch));
-        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
         let stream = BatchStream::resume(&self.reader, epoch, share, options, holes, finish);
         let stream = stream.map_err(|error| to_py(&error))?;
         Ok(PyStream::new(stream, Arc::clone(self.reader.schema()), self.reader.brings_functions(), self.options))

@@ -99,7 +99,7 @@ impl PySelection {
     }
 
     fn save(&self, py: Python<'_>, uri: &str, storage_options: BTreeMap<String, String>) -> PyResult<()> {
-        // Connecting takes process-wide locks, which must not be held across a fork: keep the GIL.
+        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
         let object = WholeObject::connect(uri, &storage_options).map_err(|error| to_py(&error))?;
         let io = Io::current().map_err(|error| to_py(&error))?;
         let bytes = py.detach(|| self.subset.to_bytes());

@@ -33,14 +33,6 @@ pub struct Mixing {
     pub window_rows: u64,
 }
 
-impl Mixing {
-    /// Returns about how many rows are decoded at a time, over all ranks together.
-    pub fn rows_held(&self, num_rows: u64, span_rows: u64) -> u64 {
-        let lanes = u64::from(self.num_lanes);
-        num_rows.min(lanes.saturating_mul(self.window_rows.saturating_add(span_rows)))
-    }
-}
-
 /// Derives the lanes and the window from the mean span in kept rows ([`mean_span_rows`]), the decoded
 /// bytes of a row over all leaves, and the bytes to shuffle within.
 ///

@@ -18,7 +18,7 @@ mod urls;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
@@ -33,6 +33,7 @@ use self::settings::Settings;
 pub(crate) use self::settings::token_of_user;
 use self::urls::Urls;
 use super::recover::{Client, Kind, Notes, Policy, Recovering, by_environment, said};
+use super::settings::refused;
 use super::traffic::Traffic;
 use crate::error::{Error, Result};
 use crate::process::LockOfProcess;
@@ -41,6 +42,8 @@ use crate::secrets;
 /// A repository at a commit, or a bucket.
 pub(super) struct Hub {
     settings: Settings,
+    /// That it was opened with.
+    options: BTreeMap<String, String>,
     /// Reads signed URLs; follows redirects, and has no token.
     client: reqwest::Client,
     /// Asks the Hub, whose redirects are what it answers.
@@ -71,12 +74,17 @@ impl Hub {
         if let Some(hub) = known.iter().find(|(other, _)| *other == key).and_then(|(_, hub)| hub.upgrade()) {
             return Ok(hub);
         }
-        let hub = Arc::new(Self::try_new(root, settings, Arc::clone(traffic))?);
+        let hub = Arc::new(Self::try_new(root, settings, options.clone(), Arc::clone(traffic))?);
         known.push((key, Arc::downgrade(&hub)));
         Ok(hub)
     }
 
-    fn try_new(root: &str, settings: Settings, traffic: Arc<Traffic>) -> Result<Self> {
+    fn try_new(
+        root: &str,
+        settings: Settings,
+        options: BTreeMap<String, String>,
+        traffic: Arc<Traffic>,
+    ) -> Result<Self> {
         // Another crate of the process may have installed a provider; any will do.
         drop(rustls::crypto::ring::default_provider().install_default());
         // It may be of a login.
@@ -103,7 +111,23 @@ impl Hub {
         let asking = client(reqwest::redirect::Policy::none())?;
         let client = client(reqwest::redirect::Policy::limited(4))?;
         let pace = Pace::current(settings.origin());
-        Ok(Self { settings, client, asking, pace, urls: Urls::default(), traffic })
+        Ok(Self { settings, options, client, asking, pace, urls: Urls::default(), traffic })
+    }
+
+    /// Returns the store of the token that the environment or a login names by now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] if it is the same one, or this store's was of somebody else.
+    fn renewed(&self) -> Result<Arc<Self>> {
+        let Settings { root, token, is_of_user, .. } = &self.settings;
+        let renewed = token_of_user().map(|token| token.trim().to_owned()).unwrap_or_default();
+        if !is_of_user || token.as_deref().unwrap_or_default() == renewed {
+            return Err(refused("the token is the one that was refused".into()));
+        }
+        let mut options = self.options.clone();
+        options.insert("hf_token".to_owned(), renewed);
+        Self::current(root, &options, &self.traffic)
     }
 
     fn policy(&self) -> Policy {
@@ -123,10 +147,15 @@ impl Hub {
 pub(super) struct HubStore(pub(super) Arc<Hub>);
 
 impl HubStore {
-    /// Returns the store of `hub`, with reads that go on through failures.
+    /// Returns the store of `hub`, with reads that go on through failures, and with another token when one is refused.
     pub(super) fn recovering(hub: Arc<Hub>) -> Arc<dyn ObjectStore> {
-        let policy = hub.policy();
-        Arc::new(Recovering::new(Client::fixed(Arc::new(Self(hub))), policy))
+        let (policy, latest) = (hub.policy(), Mutex::new(Arc::clone(&hub)));
+        let again = move || {
+            let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+            *latest = latest.renewed()?;
+            Ok(Arc::new(Self(Arc::clone(&latest))) as Arc<dyn ObjectStore>)
+        };
+        Arc::new(Recovering::new(Client::renewed(Arc::new(Self(hub)), Box::new(again)), policy))
     }
 }
 

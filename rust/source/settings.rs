@@ -22,6 +22,11 @@ pub(super) const ROUND_TRIP_BYTES: &str = "round_trip_bytes";
 /// The option that names certificates to trust, or holds them.
 pub(super) const CA_CERTIFICATE: &str = "ca_certificate";
 
+/// Variables of others that name certificates to trust: of Amazon's tools, and of `requests`, by which most of Python's
+/// clients ask.
+const AMAZON_BUNDLE: &str = "AWS_CA_BUNDLE";
+const BUNDLES: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
+
 /// What ends the name of an option whose value is JSON: file systems know more than text.
 pub(crate) const AS_JSON: &str = " as JSON";
 
@@ -87,14 +92,19 @@ pub(super) fn round_trip_bytes(key: &StoreKey, options: &BTreeMap<String, String
 
 /// Returns the variable of an option, named as the store's own: `AWS_RETRY_FOR`.
 fn of_environment(key: &StoreKey, name: &str) -> Option<String> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
     let of_store = format!("{}{}", prefix(key)?, name.to_ascii_uppercase());
-    let of_tools = || match key {
-        // As Amazon's own tools do.
-        StoreKey::S3(_) if name == CA_CERTIFICATE => variable("AWS_CA_BUNDLE"),
-        _ => None,
-    };
+    let of_amazon = || variable(AMAZON_BUNDLE).filter(|_| matches!(key, StoreKey::S3(_)));
+    let of_tools = || (name == CA_CERTIFICATE).then(|| of_amazon().or_else(bundle_of_tools)).flatten();
     variable(&of_store).or_else(of_tools)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// Returns the certificates that Python's other clients are told to trust.
+pub(super) fn bundle_of_tools() -> Option<String> {
+    BUNDLES.into_iter().find_map(variable)
 }
 
 /// Returns what the variables of a store begin with.
@@ -174,11 +184,27 @@ pub(super) fn flag(name: &str, text: &str) -> Result<bool> {
 
 /// Reads the PEM text of certificates.
 fn pem(text: &str) -> Result<Vec<u8>> {
-    let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
     if text.trim_start().starts_with("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());
     }
-    std::fs::read(text).map_err(|error| failed(format!("cannot read `{text}`: {error}")))
+    let read = match std::fs::metadata(text) {
+        // As OpenSSL and `requests` take a folder of certificates, a file each.
+        Ok(found) if found.is_dir() => folder(text),
+        _ => std::fs::read(text),
+    };
+    read.map_err(|error| unusable(text, &format!("cannot read `{text}`: {error}")))
+}
+
+fn folder(path: &str) -> std::io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let path = entry?.path();
+        if path.is_file() {
+            whole.extend_from_slice(&std::fs::read(path)?);
+            whole.push(b'\n');
+        }
+    }
+    Ok(whole)
 }
 
 /// Returns the certificates of an option.
@@ -187,13 +213,21 @@ fn pem(text: &str) -> Result<Vec<u8>> {
 ///
 /// [`Error::Setting`] if there are none, or they cannot be read.
 pub(super) fn certificates(text: &str) -> Result<Vec<Certificate>> {
-    let failed = |said: String| refused(format!("`{CA_CERTIFICATE}`: {said}"));
-    let expected = |got: &str| failed(format!("expected certificates in PEM, or the path of a file of them; {got}"));
+    let expected =
+        |got: &str| unusable(text, &format!("expected certificates in PEM, or the path of a file of them; {got}"));
     let found = Certificate::from_pem_bundle(&pem(text)?).map_err(|_| expected("those given are damaged"))?;
     if found.is_empty() {
         return Err(expected("got none"));
     }
     Ok(found)
+}
+
+/// Returns the error for certificates that cannot be used, by the name of the option or of the variable that names
+/// them.
+fn unusable(text: &str, said: &str) -> Error {
+    let is_of = |name: &&str| std::env::var(name).is_ok_and(|value| value == text);
+    let name = [AMAZON_BUNDLE].into_iter().chain(BUNDLES).find(is_of).unwrap_or(CA_CERTIFICATE);
+    refused(format!("`{name}`: {said}"))
 }
 
 pub(super) fn refused(reason: String) -> Error {

@@ -145,6 +145,11 @@ impl Traffic {
         self.lock().limiter.throttled(now);
     }
 
+    /// Returns how many requests are under way, those that wait to be made again among them.
+    pub(super) fn num_under_way(&self) -> usize {
+        self.lock().queue.num_under_way()
+    }
+
     /// Returns when requests may go.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pickle
+import shutil
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ stores = pytest.mark.parametrize("store", ["https", "s3"])
 @pytest.fixture(autouse=True)
 def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes what the machine has of these settings away."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name == "AWS_CA_BUNDLE"]:
+    for name in [name for name in os.environ if name.lower().endswith(("_proxy", "_ca_bundle"))]:
         monkeypatch.delenv(name)
 
 
@@ -104,6 +105,9 @@ def test_a_certificate_of_an_unknown_authority_is_refused(secure_url, store):
         ("https", "HTTP_CA_CERTIFICATE"),
         ("https", "allow_invalid_certificates"),
         ("https", "HTTP_ALLOW_INVALID_CERTIFICATES"),
+        ("https", "REQUESTS_CA_BUNDLE"),
+        ("https", "CURL_CA_BUNDLE"),
+        ("s3", "REQUESTS_CA_BUNDLE"),
         ("s3", "ca_certificate"),
         ("s3", "AWS_CA_CERTIFICATE"),
         ("s3", "AWS_CA_BUNDLE"),
@@ -115,6 +119,17 @@ def test_an_option_or_a_variable_makes_a_certificate_good(secure_url, authority,
     value = "true" if "invalid" in setting.lower() else authority
     options = given(monkeypatch, **{setting: value})
     assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+
+
+def test_a_bundle_may_be_a_folder_and_one_that_is_missing_is_named(secure_url, authority, tmp_path, monkeypatch):
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    shutil.copy(authority, folder / "ours.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(folder))
+    assert ids(open_at("https", secure_url)) == list(range(NUM_ROWS))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    with pytest.raises(fb.StoreError, match=r"`REQUESTS_CA_BUNDLE`: cannot read `.*none\.pem`"):
+        open_at("https", secure_url)
 
 
 @stores
@@ -222,6 +237,29 @@ def test_a_tunnel_sees_nothing_of_what_is_excluded(
     options = given(monkeypatch, **{proxy: tunnel.url, excludes: "other.example", "ca_certificate": authority})
     assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
     assert set(tunnel.names) == {secure_url.removeprefix("https://")}
+
+
+@stores
+@pytest.mark.parametrize("settings", [("HTTPS_PROXY", "NO_PROXY"), ("proxy_url", "proxy_excludes")])
+def test_what_is_excluded_may_have_a_port(tunnel, secure_url, authority, monkeypatch, store, settings):
+    proxy, excludes = settings
+    excluded = f"other.example:443,{secure_url.removeprefix('https://')}"
+    options = given(monkeypatch, **{proxy: tunnel.url, excludes: excluded, "ca_certificate": authority})
+    assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+    assert tunnel.names == []
+    options = given(monkeypatch, **{proxy: tunnel.url, excludes: "other.example:443", "ca_certificate": authority})
+    assert ids(open_at(store, secure_url, **options)) == list(range(NUM_ROWS))
+    assert set(tunnel.names) == {secure_url.removeprefix("https://")}
+
+
+@stores
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("setting", ["proxy_url", "ALL_PROXY"])
+def test_a_proxy_that_is_down_is_named(monkeypatch, store, scheme, setting):
+    options = given(monkeypatch, **{setting: "http://somebody:s3cr3t@127.0.0.1:9"})
+    with pytest.raises(fb.StoreTimeoutError, match=rf"through the proxy `127\.0\.0\.1:9` of `{setting}`") as caught:
+        open_at(store, f"{scheme}://far.example", **options, **SHORT)
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_a_tunnel_is_told_who_asks_and_nobody_else(tunnel, authority):

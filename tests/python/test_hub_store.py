@@ -34,6 +34,7 @@ def hub(served, tmp_path, monkeypatch) -> Hub:
     served.create("org/data", files | {"README.md": b"A card.\n"})
     served.latency, served.url_lifetime = 0.0, 3600.0
     served.clock, served.has_resolve_cache = 0.0, False
+    served.revoked.clear()
     served.clear()
     return served
 
@@ -545,6 +546,24 @@ def test_a_token_that_expires_in_mid_epoch_is_an_error_and_another_goes_on_exact
     rest = open_train(token=TOKEN).shuffle(4).batches(50)
     rest.load_state_dict(state)
     assert [row for batch in first for row in batch] + rows_of(rest) == whole
+
+
+def test_a_token_of_the_environment_is_looked_up_again_when_it_is_refused(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    dataset, given = open_train().shuffle(4), open_train(token=TOKEN).shuffle(4)
+    whole = rows_of(dataset.batches(50))
+    batches = iter(dataset.batches(50))
+    first = pa.record_batch(next(batches))["id"].to_pylist()
+    # Another one of a login, as those that are good for an hour become.
+    monkeypatch.setenv("HF_TOKEN", STRANGER)
+    hub.expire_urls()
+    hub.revoked.add(TOKEN)
+    assert first + [row for batch in batches for row in pa.record_batch(batch)["id"].to_pylist()] == whole
+    assert rows_of(dataset.batches(50)) == whole
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.expire_urls()
+    with pytest.raises(fb.AccessDeniedError, match="401"):
+        rows_of(given.batches(50))
 
 
 def rows_of(stream: fb.Stream) -> list[int]:

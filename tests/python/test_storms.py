@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +22,8 @@ import forebay as fb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from upstreams import Answer, Asked
 
 NUM_ROWS = 4000
 NUM_OBJECTS, NUM_OBJECTS_OF_STORMS = 40, 400
@@ -67,6 +71,34 @@ def test_a_storm_is_waited_out_by_all_together(proxy):
     # At its onset those under way may be refused; then one goes ahead each second.
     assert proxy.count(status=503) <= under_way + STORM_SECONDS + 1
     assert proxy.count() <= under_way + (STORM_SECONDS + 1) + 1.1 * ideal
+
+
+class OneByOne(Objects):
+    """Answers one request after another, also those that nobody waits for any more."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._turns = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        self._turns.shutdown()
+
+    def ask(self, asked: Asked) -> Answer:
+        return self._turns.submit(self._answer, asked).result()
+
+    def _answer(self, asked: Asked) -> Answer:
+        time.sleep(self._seconds)
+        return super().ask(asked)
+
+
+def test_a_store_that_answers_one_by_one_is_asked_for_no_more_than_it_answers_in_time():
+    # Twenty are answered in time, and 64 are asked for at first: those that are given up keep it from all others.
+    options = OPTIONS | {"read_timeout": "600ms"}
+    with FaultProxy(OneByOne(0.03)) as proxy:
+        ds = fb.load_dataset(put(proxy, 100), split="train", storage_options=options)
+        assert sorted(ids_of(ds.shuffle(1).batches(100))) == list(range(NUM_ROWS))
+        assert proxy.count() < 2 * 200
 
 
 READ = """

@@ -1,6 +1,6 @@
 //! Where the Hub is, who asks, and how long it may take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use reqwest::tls::Certificate;
 use url::Url;
 
 use crate::error::Result;
+use crate::process::LockOfProcess;
 use crate::source::recover::Limit;
 use crate::source::settings::{
-    CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, certificates, duration, flag, refused,
+    CA_CERTIFICATE, HEDGE, RETRY_FOR, ROUND_TRIP_BYTES, bundle_of_tools, certificates, duration, flag, refused,
 };
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
@@ -49,6 +50,8 @@ pub(super) struct Settings {
     /// Of the repository or bucket: files are below it.
     base: Url,
     pub(super) token: Option<String>,
+    /// Whether it is one that the environment or a login has named, which may name another one later.
+    pub(super) is_of_user: bool,
     pub(super) limit: Limit,
     pub(super) is_hedging: bool,
     pub(super) certificates: Vec<Certificate>,
@@ -70,20 +73,20 @@ impl Settings {
         }
         let given = |name: &str| options.get(name).map(String::as_str);
         let endpoint = given("hf_endpoint").map(str::to_owned).or_else(|| variable("HF_ENDPOINT"));
-        let token = match given("hf_token") {
-            Some(token) => Some(token.to_owned()),
-            None => token_of_user(),
-        };
+        let of_user = tidy(token_of_user());
+        let token = given("hf_token").map_or_else(|| of_user.clone(), |token| tidy(Some(token.to_owned())));
+        let certificate = given(CA_CERTIFICATE).map(str::to_owned).or_else(bundle_of_tools);
         let time = |name: &str, default: Duration| given(name).map_or(Ok(default), |text| duration(name, text));
         let option = if given(PATIENCE).is_none() && given(RETRY_FOR).is_some() { RETRY_FOR } else { PATIENCE };
         let limit = Limit { time: time(option, DEFAULT_PATIENCE)?, option, is_given: true };
         Ok(Self {
             base: base(root, endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT))?,
             root: root.to_owned(),
-            token: token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()),
+            is_of_user: token.as_ref().is_some_and(|token| is_of_user(token, of_user)),
+            token,
             limit,
             is_hedging: given(HEDGE).map_or(Ok(true), |text| flag(HEDGE, text))?,
-            certificates: given(CA_CERTIFICATE).map_or(Ok(Vec::new()), certificates)?,
+            certificates: certificate.as_deref().map_or(Ok(Vec::new()), certificates)?,
             proxy_url: given("proxy_url").map(str::to_owned),
             connect_timeout: time("connect_timeout", CONNECT_TIMEOUT.min(limit.time))?,
             read_timeout: time("read_timeout", READ_TIMEOUT.min(limit.time))?,
@@ -124,6 +127,19 @@ fn base(root: &str, endpoint: &str) -> Result<Url> {
         segments.pop_if_empty().extend(id.split('/')).push("resolve").extend(revision);
     }
     Ok(url)
+}
+
+/// Notes the token that the environment or a login names now; returns whether `token` is one that they have named to
+/// this process.
+fn is_of_user(token: &str, now: Option<String>) -> bool {
+    static NAMED: LockOfProcess<BTreeSet<String>> = LockOfProcess::new();
+    let mut named = NAMED.lock();
+    named.extend(now);
+    named.contains(token)
+}
+
+fn tidy(token: Option<String>) -> Option<String> {
+    token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
 /// Returns the token that the environment names, or that was saved by a login.

@@ -34,6 +34,8 @@ struct Renewal {
     make: Make,
     /// Whether the options say who asks: what the environment says changes nothing then.
     is_given: bool,
+    /// Whether variables say who asks, and nobody else where they hold what is good for ever.
+    is_of_variables: bool,
 }
 
 impl Client {
@@ -47,7 +49,14 @@ impl Client {
     pub(in crate::source) fn try_new(options: &BTreeMap<String, String>, make: Make) -> Result<Self> {
         let current = Current { client: make()?, generation: 0, environment: environment() };
         let is_given = options.keys().any(|name| is_lasting(name));
-        Ok(Self { current: RwLock::new(current), renewal: Some(Renewal { make, is_given }) })
+        let renewal = Renewal { make, is_given, is_of_variables: true };
+        Ok(Self { current: RwLock::new(current), renewal: Some(renewal) })
+    }
+
+    /// Returns a client that `make` makes again each time that it is refused, as far as it can.
+    pub(in crate::source) fn renewed(client: Arc<dyn ObjectStore>, make: Make) -> Self {
+        let renewal = Renewal { make, is_given: false, is_of_variables: false };
+        Self { renewal: Some(renewal), ..Self::fixed(client) }
     }
 
     /// Returns the client, and its number.
@@ -65,7 +74,8 @@ impl Client {
         }
         let environment = environment();
         let is_lasting = || std::env::vars_os().any(|(name, _)| name.to_str().is_some_and(is_lasting_variable));
-        if renewal.is_given || environment == current.environment && is_lasting() {
+        let is_same = renewal.is_of_variables && environment == current.environment;
+        if renewal.is_given || is_same && is_lasting() {
             return false;
         }
         // What makes no client now made one before: the refusal says more.

@@ -12,6 +12,7 @@ use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::tls::Certificate;
 use reqwest::{ClientBuilder, NoProxy, Proxy, redirect};
+use url::Url;
 
 use super::super::settings;
 #[cfg(doc)]
@@ -60,16 +61,80 @@ fn proxied(builder: ClientBuilder, given: &Given<'_>) -> Result<ClientBuilder> {
     }
     let unusable = |key: ClientConfigKey, error| settings::refused(format!("`{}`: {}", key.as_ref(), said(&error)));
     let proxy = Proxy::all(url).map_err(|error| unusable(ClientConfigKey::ProxyUrl, error))?;
-    let builder = builder.proxy(proxy.no_proxy(excluded.as_deref().and_then(NoProxy::from_string)));
+    let builder =
+        builder.proxy(proxy.no_proxy(excluded.and_then(|hosts| NoProxy::from_string(&without_ports(&hosts)))));
     let Some(pem) = given.text(ClientConfigKey::ProxyCaCertificate) else { return Ok(builder) };
     let certificate = Certificate::from_pem(pem.as_bytes());
     Ok(builder.tls_certs_merge([certificate.map_err(|error| unusable(ClientConfigKey::ProxyCaCertificate, error))?]))
 }
 
-/// Leaves the proxies of the environment out if it says so of all hosts: the client would not of those that are addresses.
+/// Takes the proxies of the environment, as the client would, and those hosts that are not asked through them in all
+/// their forms: the client knows neither `*` for hosts that are addresses, nor hosts with a port.
 pub(in crate::source) fn by_environment(builder: ClientBuilder) -> ClientBuilder {
-    let mut excluded = ["NO_PROXY", "no_proxy"].into_iter().filter_map(|name| std::env::var(name).ok());
-    if excluded.any(|hosts| are_all(&hosts)) { builder.no_proxy() } else { builder }
+    let variable = |names: [&str; 2]| names.into_iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
+    if ["NO_PROXY", "no_proxy"].into_iter().any(|name| std::env::var(name).is_ok_and(|hosts| are_all(&hosts))) {
+        return builder.no_proxy();
+    }
+    let excluded = variable(["NO_PROXY", "no_proxy"]);
+    let hosts = without_ports(&excluded);
+    // To a program that a web server runs, `HTTP_PROXY` is a header of whoever asks.
+    if hosts == excluded || std::env::var_os("REQUEST_METHOD").is_some() {
+        return builder;
+    }
+    let all = variable(["ALL_PROXY", "all_proxy"]);
+    let or_all = |url: String| if url.is_empty() { all.clone() } else { url };
+    let proxies = [
+        Proxy::http(or_all(variable(["HTTP_PROXY", "http_proxy"]))),
+        Proxy::https(or_all(variable(["HTTPS_PROXY", "https_proxy"]))),
+    ];
+    // Those that are no URLs are none for the client, either.
+    let proxies = proxies.into_iter().flatten().map(|proxy| proxy.no_proxy(NoProxy::from_string(&hosts)));
+    proxies.fold(builder.no_proxy(), ClientBuilder::proxy)
+}
+
+/// Returns the proxy through which a server is asked by `scheme`, in words, if there is any.
+pub(super) fn proxy_of(options: &ClientOptions, scheme: &str) -> Option<String> {
+    let (given, variable) = (Given(options), |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty()));
+    let (name, url, excluding, excluded) = match given.text(ClientConfigKey::ProxyUrl) {
+        Some(url) => ("proxy_url", url, "proxy_excludes", given.text(ClientConfigKey::ProxyExcludes)),
+        None => {
+            let names = match scheme {
+                "https" => ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"],
+                _ => ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"],
+            };
+            let name = names.into_iter().find(variable)?;
+            let excluding = ["NO_PROXY", "no_proxy"].into_iter().find(variable);
+            (
+                name,
+                std::env::var(name).ok()?,
+                excluding.unwrap_or_default(),
+                excluding.and_then(|of| std::env::var(of).ok()),
+            )
+        }
+    };
+    if excluded.as_deref().is_some_and(are_all) {
+        return None;
+    }
+    // It may hold a password.
+    let parsed = Url::parse(&url).ok().filter(Url::has_host).or_else(|| Url::parse(&format!("http://{url}")).ok())?;
+    let port = parsed.port_or_known_default().map_or_else(String::new, |port| format!(":{port}"));
+    let unless = excluded.map_or_else(String::new, |_| format!(", unless `{excluding}` leaves it out"));
+    Some(format!("it is asked through the proxy `{}{port}` of `{name}`{unless}", parsed.host_str()?))
+}
+
+/// Returns a list of hosts that are not asked through a proxy without their ports.
+fn without_ports(excluded: &str) -> String {
+    let host = |entry: &str| match entry.trim().rsplit_once(':') {
+        Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+                Some(address) => address.to_owned(),
+                None if host.contains(':') => entry.to_owned(),
+                None => host.to_owned(),
+            }
+        }
+        _ => entry.to_owned(),
+    };
+    excluded.split(',').map(host).collect::<Vec<_>>().join(",")
 }
 
 /// Returns whether hosts that are not asked by a proxy are all that there are.
@@ -174,6 +239,17 @@ impl Resolve for InTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_without_a_proxy_may_have_ports() {
+        for (excluded, hosts) in [
+            ("localhost:9000, minio:9000,.corp.test:443", "localhost,minio,.corp.test"),
+            ("127.0.0.1:9000,[::1]:9000,::1,fe80::1:2", "127.0.0.1,::1,::1,fe80::1:2"),
+            ("10.0.0.0/8,fd00::/8,host,host:port,host:,", "10.0.0.0/8,fd00::/8,host,host:port,host:,"),
+        ] {
+            assert_eq!(without_ports(excluded), hosts);
+        }
+    }
 
     #[test]
     fn what_makes_no_client_is_named() {

@@ -5,9 +5,13 @@
 //! if it is answered, the others follow, two at first, and one more with each answer, until none is held back. One of those
 //! that is refused again halves their number, and waits alone: a store may refuse a part of all requests for ever, and
 //! answer the others. Several in a row, and all are held back again.
+//!
+//! A store may answer one request after another, and leave those without an answer that come last in its row until
+//! their time is up. Asked for again at once they only make the row longer. So it is held for a refusal, too, when many
+//! requests run out of time without an answer between them.
 //! How many then run beside each other is the [limiter](crate::source::limiter)'s to say.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +33,11 @@ const ALL_FOLLOWERS: usize = 32;
 /// Followers that are refused one after another, without an answer between them, before all wait.
 const MOST_REFUSED: u32 = 3;
 
+/// Requests that run out of time one after another, without an answer between them, before all wait: this part of those
+/// under way, and so many at least. A few lose their way in a network, or meet a sick machine.
+const MOST_STALLED_PART: usize = 4;
+const MOST_STALLED: usize = 3;
+
 /// So long after a refusal nothing is asked for twice.
 const CALM: Duration = Duration::from_secs(10);
 
@@ -36,6 +45,8 @@ const CALM: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(in crate::source) struct Pace {
     is_open: AtomicBool,
+    /// Requests that ran out of time since the last answer.
+    num_stalled: AtomicUsize,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -45,6 +56,7 @@ struct State {
     stage: Stage,
     /// Told to those that never were refused themselves.
     said: String,
+    kind: Kind,
     refused_at: Option<Instant>,
 }
 
@@ -71,6 +83,8 @@ enum Decision {
     Go(Role),
     /// Not before then, or before something changes.
     Wait(Option<Instant>),
+    /// After others, whose answers let it go.
+    Turn,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +108,7 @@ impl Stage {
                 *num_under_way += 1;
                 Decision::Go(Role::Follower)
             }
-            Self::Following { .. } => Decision::Wait(None),
+            Self::Following { .. } => Decision::Turn,
         }
     }
 
@@ -156,8 +170,9 @@ impl Stage {
 
 impl Default for Pace {
     fn default() -> Self {
-        let state = State { stage: Stage::Open, said: String::new(), refused_at: None };
-        Self { is_open: AtomicBool::new(true), state: Mutex::new(state), changed: Notify::new() }
+        let state = State { stage: Stage::Open, said: String::new(), kind: Kind::Throttled, refused_at: None };
+        let (is_open, num_stalled) = (AtomicBool::new(true), AtomicUsize::new(0));
+        Self { is_open, num_stalled, state: Mutex::new(state), changed: Notify::new() }
     }
 }
 
@@ -182,6 +197,11 @@ impl Pace {
                     time
                 }
                 Decision::Wait(None) => patience.left(),
+                // The store is answering, and has not been asked for this one.
+                Decision::Turn => {
+                    changed.await;
+                    continue;
+                }
             };
             if patience.wait(time, changed).await.is_none() && patience.left().is_zero() {
                 return Err(patience.end(self.refusal()));
@@ -202,7 +222,8 @@ impl Pace {
 
     /// Returns why those wait that were not refused themselves.
     fn refusal(&self) -> Error {
-        Trouble::new(Kind::Throttled, self.lock().said.clone()).of("store")
+        let state = self.lock();
+        Trouble::new(state.kind, state.said.clone()).of("store")
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -226,7 +247,20 @@ pub(super) struct Pass<'a> {
     role: Role,
 }
 
-impl Pass<'_> {
+/// What becomes of a request that ran out of time.
+#[derive(Debug)]
+pub(super) enum Stalled<'a> {
+    /// It is one of few: it is made again, as after any failure.
+    Ordinary,
+    /// There are too many under way: all are held back from now on.
+    TooMany,
+    /// All are held back already.
+    Held,
+    /// It waits alone, and until the pass is dropped nobody goes in its place.
+    Alone(Pass<'a>),
+}
+
+impl<'a> Pass<'a> {
     /// Returns whether the request goes ahead to see whether others may follow.
     pub(super) fn is_probe(&self) -> bool {
         self.role == Role::Probe
@@ -234,10 +268,34 @@ impl Pass<'_> {
 
     /// Notes that the store refused the request because there are too many. Returns the pass if the request is to wait
     /// alone: until it is dropped, nobody goes in its place.
-    pub(super) fn refused(mut self, retry_after: Option<Duration>, said: String) -> Option<Self> {
+    pub(super) fn refused(self, retry_after: Option<Duration>, said: String) -> Option<Self> {
+        self.turned_away(Kind::Throttled, retry_after, said)
+    }
+
+    /// Notes that the request ran out of time, one of `num_under_way`. Returns how to go on.
+    pub(super) fn stalled(self, num_under_way: usize, said: String) -> Stalled<'a> {
+        let num_stalled = self.pace.num_stalled.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.role == Role::Free {
+            if !self.pace.is_open.load(Ordering::Acquire) {
+                // It was under way when the others were held back.
+                return Stalled::Held;
+            }
+            if num_stalled < MOST_STALLED.max(num_under_way / MOST_STALLED_PART) {
+                return Stalled::Ordinary;
+            }
+        }
+        let is_probe = self.is_probe();
+        match self.turned_away(Kind::Stalled, None, said) {
+            Some(pass) => Stalled::Alone(pass),
+            None if is_probe => Stalled::Held,
+            None => Stalled::TooMany,
+        }
+    }
+
+    fn turned_away(mut self, kind: Kind, retry_after: Option<Duration>, said: String) -> Option<Self> {
         let is_alone = self.pace.change(|state| {
             let now = Instant::now();
-            (state.said, state.refused_at) = (said, Some(now));
+            (state.said, state.kind, state.refused_at) = (said, kind, Some(now));
             state.stage.refused(self.role, now, retry_after, random())
         });
         if is_alone {
@@ -249,6 +307,7 @@ impl Pass<'_> {
 
     /// Notes that the store answered, whatever it said.
     pub(super) fn answered(mut self) {
+        self.pace.num_stalled.store(0, Ordering::Relaxed);
         let role = std::mem::replace(&mut self.role, Role::Free);
         if role != Role::Free {
             self.pace.change(|state| state.stage.answered(role));
@@ -310,7 +369,7 @@ mod tests {
         (0..4).for_each(|_| stage.answered(Role::Follower));
         assert_eq!(stage, Stage::Following { allowed: 8, num_under_way: 4, num_refused });
         assert!((1..MOST_REFUSED).all(|_| stage.refused(Role::Follower, now, None, 0.0)));
-        assert_eq!(stage.decide(now), Decision::Wait(None), "those that were refused keep their places");
+        assert_eq!(stage.decide(now), Decision::Turn, "those that were refused keep their places");
         assert!(!stage.refused(Role::Follower, now, None, 0.0));
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
         // The end of its wait changes nothing for the others then.
@@ -410,6 +469,46 @@ mod tests {
             assert_eq!(alone, [true, true, false]);
             let refused = pace.enter(&mut patience(Duration::from_secs(1))).await.unwrap_err();
             assert!(refused.to_string().contains("503 again"), "{refused}");
+        });
+    }
+
+    #[test]
+    fn many_that_run_out_of_time_hold_all_back_and_a_few_do_not() {
+        crate::Io::current().unwrap().block_on(async {
+            let pace = Pace::default();
+            let stalled = |num_under_way| pace.gone().stalled(num_under_way, "no answer".into());
+            for _ in 0..9 {
+                assert!((0..15).all(|_| matches!(stalled(64), Stalled::Ordinary)));
+                // Others are answered.
+                pace.gone().answered();
+            }
+            assert!((0..15).all(|_| matches!(stalled(64), Stalled::Ordinary)));
+            assert!(matches!(stalled(64), Stalled::TooMany) && !pace.is_calm());
+            assert!(matches!(stalled(64), Stalled::Held), "it was under way then");
+            let ended = pace.enter(&mut patience(FIRST_PROBE / 2)).await.unwrap_err();
+            assert!(ended.to_string().contains("no answer"), "{ended}");
+            let mut patient = patience(Duration::from_secs(9));
+            assert!(matches!(pace.enter(&mut patient).await.unwrap().stalled(64, "still".into()), Stalled::Held));
+            pace.enter(&mut patient).await.unwrap().answered();
+            let follower = pace.enter(&mut patient).await.unwrap();
+            assert!(matches!(follower.stalled(64, "too many again".into()), Stalled::Alone(_)));
+        });
+    }
+
+    #[test]
+    fn who_waits_for_others_to_be_answered_loses_no_patience() {
+        crate::Io::current().unwrap().block_on(async {
+            let pace = Pace::default();
+            let mut patient = patience(Duration::from_secs(1));
+            pace.gone().refused(None, "503".into());
+            pace.enter(&mut patient).await.unwrap().answered();
+            let followers: Vec<_> = [pace.enter(&mut patient).await, pace.enter(&mut patient).await].into();
+            let mut short = patience(50 * MS);
+            let (entered, ()) = tokio::join!(pace.enter(&mut short), async {
+                tokio::time::sleep(100 * MS).await;
+                followers.into_iter().for_each(|pass| pass.unwrap().answered());
+            });
+            assert!(entered.is_ok());
         });
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Patience {
     pub(super) watch: Stopwatch,
     pause: Duration,
     num_wrong: u32,
+    /// Whether the store may be nowhere.
+    is_doubtful: bool,
     /// What was said of the request that failed last.
     pub(super) failure: Option<String>,
     /// Whether other credentials were tried.
@@ -84,7 +86,7 @@ pub(super) struct Patience {
 impl Patience {
     pub(super) fn new(limit: Limit) -> Self {
         let (watch, pause) = (Stopwatch::default(), FIRST_PAUSE);
-        Self { limit, watch, pause, num_wrong: 0, failure: None, has_refreshed: false }
+        Self { limit, watch, pause, num_wrong: 0, is_doubtful: false, failure: None, has_refreshed: false }
     }
 
     /// Returns how much of it is left.
@@ -101,8 +103,8 @@ impl Patience {
     pub(super) fn note(&mut self, kind: Kind, is_known: bool, error: Error) -> Result<Error, Error> {
         self.num_wrong += u32::from(kind == Kind::Wrong);
         let is_lost = kind == Kind::Broken || kind == Kind::Stalled;
-        let is_nowhere =
-            is_lost && !is_known && !self.limit.is_given && self.watch.shown() >= FIRST_CONTACT.min(self.limit.time);
+        self.is_doubtful = is_lost && !is_known && !self.limit.is_given;
+        let is_nowhere = self.is_doubtful && self.watch.shown() >= FIRST_CONTACT.min(self.limit.time);
         if self.num_wrong >= MAX_WRONG || is_nowhere {
             return Err(error);
         }
@@ -129,7 +131,9 @@ impl Patience {
     pub(super) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         let most = self.pause.saturating_mul(3).min(LONGEST_PAUSE);
         self.pause = FIRST_PAUSE + (most - FIRST_PAUSE).mul_f64(random());
-        self.sleep(self.pause, error).await
+        // The last request to who never answered goes at the end of that time, not when a pause beyond it is over.
+        let most = if self.is_doubtful { FIRST_CONTACT.saturating_sub(self.watch.shown()) } else { self.pause };
+        self.sleep(self.pause.min(most), error).await
     }
 
     /// Waits before the next request, after a refusal while others are answered: for a first pause, or as long as the store

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use object_store::Error;
 
 use super::notes::Notes;
-use super::pace::Pass;
+use super::pace::{Pass, Stalled};
 use super::patience::{Limit, Patience};
 use super::trouble::{Kind, Sorted, causes, is_out_of_descriptors, sort};
 use crate::notices::{self, Notice};
@@ -74,8 +74,21 @@ impl Policy {
                 let Some(_alone) = pass.refused(retry_after, said) else { return Ok(()) };
                 return patience.rest(retry_after, error).await;
             }
+            // They may be too many, too, for a store that answers one after another.
+            Kind::Stalled => match pass.stalled(self.traffic.num_under_way(), said) {
+                Stalled::Ordinary => {}
+                Stalled::Held => return Ok(()),
+                Stalled::TooMany => {
+                    self.traffic.throttled();
+                    return Ok(());
+                }
+                Stalled::Alone(_alone) => {
+                    self.traffic.throttled();
+                    return patience.rest(None, error).await;
+                }
+            },
             Kind::Failed | Kind::Wrong => pass.answered(),
-            Kind::Broken | Kind::Stalled => drop(pass),
+            Kind::Broken => drop(pass),
         }
         patience.pause(error).await
     }

@@ -7,7 +7,7 @@ use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, Ht
 use reqwest::tls::Certificate;
 use url::Url;
 
-use super::connect::{Trust, connect};
+use super::connect::{Trust, connect, proxy_of};
 use super::redirect;
 use super::trouble::{causes, is_of_certificates};
 use crate::error::Result;
@@ -16,6 +16,15 @@ use crate::source::settings::{certificates, refused};
 
 /// Redirects of one request that are followed.
 const MOST_REDIRECTS: usize = 10;
+
+/// A server was not reached, through a proxy.
+#[derive(Debug, thiserror::Error)]
+#[error("{said}")]
+struct ByProxy {
+    said: String,
+    #[source]
+    source: HttpError,
+}
 
 /// A client for servers that speak plainly, and one that knows whom the system trusts.
 ///
@@ -70,10 +79,21 @@ impl Transport {
             match self.plain.execute(request.clone()).await {
                 // It goes by a proxy.
                 Err(error) if causes(&error).any(is_of_certificates) => {}
-                answer => return answer,
+                answer => return answer.map_err(|error| self.by_proxy("http", error)),
             }
         }
-        self.secure()?.execute(request).await
+        let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
+        self.secure()?.execute(request).await.map_err(|error| self.by_proxy(&scheme, error))
+    }
+
+    /// Says of a connection that was not made through which proxy it goes: who was not reached may be the proxy.
+    fn by_proxy(&self, scheme: &str, error: HttpError) -> HttpError {
+        let is_of_connection = error.kind() == HttpErrorKind::Connect || error.kind() == HttpErrorKind::Timeout;
+        let proxy = if is_of_connection { proxy_of(&self.options, scheme) } else { None };
+        match proxy {
+            Some(said) => HttpError::new(error.kind(), ByProxy { said, source: error }),
+            None => error,
+        }
     }
 
     fn secure(&self) -> Result<&HttpClient, HttpError> {

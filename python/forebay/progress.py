@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 SHOW_PROGRESS_AFTER = 1.0
 """Seconds after which a selection or an opening shows a progress bar."""
+
+SECONDS_BETWEEN_LINES = 10.0
+"""How often a bar is drawn where there is no terminal: in a log each drawing is one more line."""
 
 UNITS = {"opening": "file", "selecting": "row group", "reading": "batch"}
 """What a progress bar counts."""
@@ -21,14 +25,17 @@ def with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) ->
     """Runs `call(tick)`; shows a progress bar when it takes longer than a moment."""
     start = time.monotonic()
     bar: Any = None
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def tick(done: int, total: int) -> None:
         nonlocal bar
         if bar is None and total > 0 and time.monotonic() - start > SHOW_PROGRESS_AFTER:
             from tqdm.auto import tqdm
 
-            bar = tqdm(desc=what, total=total, unit=UNITS[what], leave=False)
-        if bar is not None:
+            pace = {} if is_terminal else {"mininterval": SECONDS_BETWEEN_LINES}
+            bar = tqdm(desc=what, total=total, unit=UNITS[what], leave=False, **pace)
+        # On a terminal the time goes on where nothing else does.
+        if bar is not None and (is_terminal or (done, total) != (bar.n, bar.total)):
             bar.total = total
             bar.update(done - bar.n)
 

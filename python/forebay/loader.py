@@ -14,13 +14,14 @@ from forebay._lib import __version__
 from forebay.distributed import agreeing, process_group
 from forebay.exceptions import ClosedError, PerformanceWarning, SettingError, SkippedRowsWarning, StateError
 from forebay.frames import level_of_loop
+from forebay.iteration import AsyncIteration, Iteration
 from forebay.options import ReadOptions, ShareOptions, check_count
 from forebay.passes import MOST_DONE, MOST_EPOCH, Cursor, Passes, Run, check_ends
 from forebay.stages import NO_ARROW, Alone, Delivered, Pass, Read, Until
 from forebay.states import check_dict
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 
     from forebay import _lib
     from forebay.dataset import Dataset
@@ -36,30 +37,6 @@ SECONDS_BETWEEN_LOOKS = 0.001
 """How often a task of an event loop looks whether a stage has a batch."""
 
 T = TypeVar("T")
-
-
-class Iteration(Generic[T]):
-    """The batches that a loop asks for, one by one. After an error there is no next one, but that is no end."""
-
-    def __init__(self, batches: Generator[T]) -> None:
-        self._failures: list[str] = []
-        # Which does not hold on to this: an iteration that is left has to end at once, not with the next collection.
-        self._batches = _noted(batches, self._failures)
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        if self._failures:
-            raise ClosedError(
-                f"the iteration was ended by `{self._failures[0]}`; load what `state_dict` returns, and iterate again, "
-                "to go on behind the batches that were received"
-            )
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Ends the iteration and its threads."""
-        self._batches.close()
 
 
 class Stream(Generic[T]):
@@ -205,7 +182,7 @@ class Stream(Generic[T]):
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Iterates beside other tasks of a running event loop, which it does not block while it waits."""
-        return self._deliver_async(self._when_asked(self._begin))
+        return self._async_iteration(self._begin)
 
     def _iterate(self, worker: int, num_workers: int, is_wanted: Callable[[], bool] | None = None) -> Iterator[T]:
         """Yields every `num_workers`-th batch from number `worker` on, in a process that cannot ask other ranks.
@@ -221,6 +198,10 @@ class Stream(Generic[T]):
     def _iteration(self, begin: Callable[[], Iterator[Run]]) -> Iterator[T]:
         """Returns an iterator that has taken nothing before its first batch is asked for."""
         return Iteration(self._deliver(self._when_asked(begin)))
+
+    def _async_iteration(self, begin: Callable[[], Iterator[Run]]) -> AsyncIterator[T]:
+        """Returns an iterator for a task, which has taken nothing either."""
+        return AsyncIteration(self._deliver_async(self._when_asked(begin)))
 
     def _when_asked(self, begin: Callable[[], Iterator[Run]]) -> Iterator[Run]:
         """Returns the passes of an iteration that begins when the first of them is asked for.
@@ -340,7 +321,7 @@ class Stream(Generic[T]):
                     if is_alone:
                         self._pass_over(run)
 
-    async def _deliver_async(self, runs: Iterator[Run]) -> AsyncIterator[T]:
+    async def _deliver_async(self, runs: Iterator[Run]) -> AsyncGenerator[T, None]:
         """As `_deliver`; only waiting happens in another thread, so that a cancelled wait loses no batch."""
         import asyncio
 
@@ -688,17 +669,6 @@ class Stream(Generic[T]):
 
     def _repr_html_(self) -> str:
         return display.stream_html(self, repr(self))
-
-
-def _noted(batches: Generator[T], failures: list[str]) -> Generator[T]:
-    """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
-    try:
-        yield from batches
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        failures.append(type(error).__name__)
-        raise
 
 
 def _is_turn(value: object) -> bool:

@@ -63,7 +63,7 @@ class TorchStream(IterableDataset[TorchBatch]):
             return map(_refuse, [error])
 
     def __aiter__(self) -> AsyncIterator[TorchBatch]:
-        return self._stream._deliver_async(self._stream._when_asked(self._begin))
+        return self._stream._async_iteration(self._begin)
 
     def _begin(self) -> Iterator[Run]:
         """Takes the start of the next iteration of this process, of which later workers know then."""

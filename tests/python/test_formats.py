@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import importlib.util
 import pickle
+import time
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -365,6 +366,27 @@ def test_a_cancelled_wait_loses_no_batch(ds):
     assert asyncio.run(interrupted()) == list(range(NUM_ROWS))
 
 
+def slow(_: dict[str, list]) -> None:
+    time.sleep(0.05)
+
+
+def test_after_a_cancelled_wait_an_iterator_is_at_no_end(ds):
+    stream = ds.map(slow, batched=True, num_threads=1).batches(40)
+
+    async def interrupted() -> list[int]:
+        batches = aiter(stream)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await anext(batches)
+        for _ in range(2):
+            with pytest.raises(fb.ClosedError, match="the iteration was ended by `CancelledError`; load what `state_d"):
+                await anext(batches)
+        stream.load_state_dict(stream.state_dict())
+        return [row async for batch in stream for row in batch["id"]]
+
+    assert asyncio.run(interrupted()) == list(range(NUM_ROWS))
+
+
 def test_torch_streams_can_be_awaited_too(ds):
     async def count() -> int:
         return sum([len(batch["id"]) async for batch in ds.to_torch(16)])
@@ -390,8 +412,29 @@ def test_an_error_reaches_the_async_loop(tmp_path):
     data.write_fragments(tmp_path, data.ids_table(5000), num_fragments=2)
     stream = fb.load_dataset(tmp_path, split="train").batches(100)
     (tmp_path / "part-1.parquet").unlink()
-    with pytest.raises(fb.NotFoundError, match=r"part-1\.parquet"):
-        asyncio.run(collect(stream))
+
+    async def read() -> None:
+        batches = aiter(stream)
+        with pytest.raises(fb.NotFoundError, match=r"part-1\.parquet"):
+            _ = [batch async for batch in batches]
+        with pytest.raises(fb.ClosedError, match="the iteration was ended by `NotFoundError`"):
+            await anext(batches)
+
+    asyncio.run(read())
+
+
+def test_two_tasks_that_ask_one_iterator_end_nothing(ds):
+    async def both() -> list[int]:
+        batches = aiter(ds.map(slow, batched=True, num_threads=1).batches(40))
+
+        async def take() -> list[int]:
+            return (await anext(batches))["id"]
+
+        first, second = await asyncio.gather(take(), take(), return_exceptions=True)
+        assert isinstance(second, RuntimeError)
+        return first + [row async for batch in batches for row in batch["id"]]
+
+    assert asyncio.run(both()) == list(range(NUM_ROWS))
 
 
 def test_a_dataset_shows_rows_columns_and_query(ds):

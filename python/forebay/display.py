@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 MAX_COLUMNS = 20
 """Columns listed by name."""
 
+MAX_TEXT = 1000
+"""Characters of a filter: some are lists of a hundred thousand numbers."""
+
 
 def dataset_text(dataset: Dataset) -> str:
     """Returns what is kept of how much, with the columns and their types."""
@@ -56,9 +59,13 @@ def _shuffle(shuffle: ShuffleOptions) -> str:
     return f"shuffle(seed={shuffle.seed}{drawn}{number})"
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
 def _query(dataset: Dataset) -> list[str]:
-    lines = [f"filter({text!r})" for text in dataset._native.filters]
-    lines += [f"select({text})" for text in dataset._native.restrictions]
+    lines = [f"filter({_shortened(text)!r})" for text in dataset._native.filters]
+    lines += [f"select({_shortened(text)})" for text in dataset._native.restrictions]
     if dataset._shuffle is not None:
         lines.append(_shuffle(dataset._shuffle))
     if dataset._num_passes != 1:

@@ -117,7 +117,8 @@ impl State {
             found.push(format!("{found_other} (the files are others: their names, sizes or versions)"));
         }
         if self.query != expected.query {
-            found.push(format!("query: expected {:?}, got {:?}", expected.query, self.query));
+            let (ours, theirs) = (shown(&expected.query, &self.query), shown(&self.query, &expected.query));
+            found.push(format!("query: expected {ours:?}, got {theirs:?}"));
         }
         match (expected.order.settings(), self.order.settings()) {
             (Some(expected), Some(got)) => {
@@ -138,6 +139,26 @@ fn no_settings<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), 
     struct NoSettings {}
 
     NoSettings::deserialize(deserializer).map(|NoSettings {}| ())
+}
+
+/// Returns the conditions of a query as they are shown: of one that is long, as a list of a hundred thousand numbers is, what
+/// begins shortly before it differs from that in its place in `other`.
+fn shown(query: &[String], other: &[String]) -> Vec<String> {
+    const SHOWN: usize = 200;
+    const BEFORE: usize = 40;
+    let others = other.iter().map(String::as_str).chain(std::iter::repeat(""));
+    let around = |(text, other): (&String, &str)| {
+        if text.chars().nth(SHOWN).is_none() {
+            return text.clone();
+        }
+        let num_common = text.chars().zip(other.chars()).take_while(|(ours, theirs)| ours == theirs).count();
+        let start = num_common.saturating_sub(BEFORE);
+        let part: String = text.chars().skip(start).take(SHOWN).collect();
+        let before = if start > 0 { "…" } else { "" };
+        let after = if text.chars().nth(start + SHOWN).is_some() { "…" } else { "" };
+        format!("{before}{part}{after}")
+    };
+    query.iter().zip(others).map(around).collect()
 }
 
 fn difference(name: &str, expected: impl Display, got: impl Display) -> String {
@@ -262,6 +283,16 @@ mod tests {
         );
         let got = State { order: OrderState::Sequential, ..shuffled() };
         assert_eq!(got.differences(&shuffled()), ["order: expected `shuffled`, got `sequential`"]);
+    }
+
+    #[test]
+    fn of_long_conditions_is_shown_where_they_differ() {
+        let of = |number: u32| State { query: vec![format!("id IN (7{} {number})", ", 8".repeat(5000))], ..shuffled() };
+        let [found] = &of(1).differences(&of(2))[..] else { panic!("of one thing") };
+        assert!(found.len() < 200 && found.contains("8, 8 1)") && found.contains("8, 8 2)"), "{found}");
+        let none = State { query: Vec::new(), ..shuffled() };
+        let [found] = &none.differences(&of(2))[..] else { panic!("of one thing") };
+        assert!(found.len() < 300 && found.contains("[\"id IN (7, 8, 8"), "{found}");
     }
 
     #[test]

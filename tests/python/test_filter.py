@@ -865,3 +865,17 @@ def test_several_lists_of_a_column_are_what_each_of_them_says(tmp_path: Path, se
             (below, [row for row in kept if row < 5]),
         ):
             assert sorted(pa.table(dataset.query(query))["id"].to_pylist()) == expected, query
+
+
+def test_a_list_of_a_hundred_thousand_numbers_is_shown_in_part(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(7)}), tmp_path / "x.parquet")
+    dataset = fb.load_dataset(tmp_path, split="train")
+    numbers = ",".join(map(str, range(3, 100_000)))
+    kept, other = (dataset.filter(f"id IN ({numbers},{last})") for last in (-1, -2))
+    assert len(kept) == 4
+    assert all(len(shown) < 3000 for shown in (repr(kept), kept._repr_html_(), str(kept.explain())))
+    state = kept.shuffle(1).batches(2).state_dict()
+    for stream, difference in ((dataset, "got .*id IN .3,4,5,"), (other, r"99999,-2\).*99999,-1\)")):
+        with pytest.raises(fb.StateError, match=difference) as caught:
+            stream.shuffle(1).batches(2).load_state_dict(state)
+        assert len(str(caught.value)) < 1000

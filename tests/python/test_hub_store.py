@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 import socket
 import ssl
 import sys
@@ -271,12 +272,34 @@ def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates,
         assert ids(open_train(storage_options={"ca_certificate": authority.read_text()})) == [*range(50)]
         with pytest.raises(fb.SettingError, match="`ca_certificate`: expected certificates in PEM"):
             open_train(storage_options={"ca_certificate": str(tmp_path / "none.pem")})
+        monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+        monkeypatch.setenv("CURL_CA_BUNDLE", str(authority))
+        assert ids(open_train()) == [*range(50)]
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+        with pytest.raises(fb.SettingError, match="`REQUESTS_CA_BUNDLE`: expected certificates in PEM"):
+            open_train()
+        folder = tmp_path / "authorities"
+        folder.mkdir()
+        shutil.copy(authority, folder)
+        shutil.copy(key, folder)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(folder))
+        assert ids(open_train()) == [*range(50)]
         # All that leaves this machine goes through it; here, to the Hub, which has small files itself.
         hub.create("org/data", {"train.geoparquet": ids_file(0, 50)})
         with Tunnel(int(hub.url.rpartition(":")[2])) as tunnel:
             monkeypatch.setenv("HF_ENDPOINT", "https://localhost:9")
             assert ids(open_train(storage_options={**trusted, "proxy_url": tunnel.url})) == [*range(50)]
             assert tunnel.names
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_proxy_of_the_environment_that_is_down_is_named(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://somebody:s3cr3t@127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    named = r"by the proxy that the environment names, `.*@127\.0\.0\.1:9`"
+    with pytest.raises(fb.HubUnreachableError, match=named) as caught:
+        open_train(storage_options={"hf_patience": "300ms"})
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_who_sends_the_files_and_is_not_trusted_is_told_at_once(certificates, tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ class Client:
                 f"`{what}` is not among the downloaded datasets in `{self.settings.cache}`, and the Hub is not asked: "
                 "`HF_HUB_OFFLINE` is set"
             )
-        from forebay.hub.transport import Failure, Refusal
+        from forebay.hub.transport import Failure, Refusal, proxy_of
 
         started = time.monotonic()
         num_failed = 0
@@ -131,8 +131,7 @@ class Client:
                 self.was_reached |= failure.has_connected
                 silence = self._most_silence
                 if failure.is_unreachable or time.monotonic() + pause > started + silence:
-                    proxy = self.route.proxy_url
-                    where = f"`{self.settings.endpoint}`{f' by `proxy_url`, `{proxy}`' if proxy else ''}"
+                    where = f"`{self.settings.endpoint}`{proxy_of(self.route, url)}"
                     hint = "" if failure.is_unreachable or self.silence <= silence else _ASK_LONGER
                     raise HubUnreachableError(
                         f"`{what}`: cannot reach the Hub at {where}: {said}{hint}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import http.client
+import os
 import socket
 import ssl
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from forebay.exceptions import ForebayError, SettingError, StoreError
 
@@ -131,22 +134,40 @@ def _opener(route: Route) -> urllib.request.OpenerDirector:
     handlers: list[Any] = [_NoRedirect]
     if route.proxy_url is not None:
         handlers.append(urllib.request.ProxyHandler(dict.fromkeys(("http", "https"), route.proxy_url)))
-    if route.ca_certificate is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=_trusting(route.ca_certificate)))
+    name, certificates = "ca_certificate", route.ca_certificate
+    if certificates is None:
+        # As `requests` does, by which most of Python's clients ask.
+        bundles = ((name, os.environ.get(name)) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+        name, certificates = next((bundle for bundle in bundles if bundle[1]), (name, None))
+    if certificates is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=_trusting(name, certificates)))
     return urllib.request.build_opener(*handlers)
 
 
-def _trusting(certificates: str) -> ssl.SSLContext:
+def proxy_of(route: Route, url: str) -> str:
+    """Returns through which proxy a server is asked, in words that follow its name; nothing where there is none."""
+    if route.proxy_url is not None:
+        return f" by `proxy_url`, `{route.proxy_url}`"
+    parts = urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    is_excluded = proxy is None or bool(urllib.request.proxy_bypass(parts.netloc))
+    return "" if is_excluded else f" by the proxy that the environment names, `{proxy}`"
+
+
+def _trusting(name: str, certificates: str) -> ssl.SSLContext:
     """Returns what trusts these certificates, besides those of the system."""
     context = ssl.create_default_context()
     try:
         if certificates.lstrip().startswith("-----BEGIN"):
             context.load_verify_locations(cadata=certificates)
+        elif Path(certificates).is_dir():
+            texts = (path.read_text(errors="replace") for path in Path(certificates).iterdir() if path.is_file())
+            context.load_verify_locations(cadata="\n".join(text for text in texts if "BEGIN CERTIFICATE" in text))
         else:
             context.load_verify_locations(cafile=certificates)
     except (OSError, ValueError) as error:
         raise SettingError(
-            "storage_options: `ca_certificate`: expected certificates in PEM, or the path of a file of them; "
+            f"storage_options: `{name}`: expected certificates in PEM, or the path of a file of them; "
             f"they cannot be read: {error}"
         ) from error
     return context

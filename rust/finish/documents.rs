@@ -120,8 +120,8 @@ impl Labels {
         let Some(items) = columns.get(of) else { return Ok(None) };
         if !matches!(items.data_type, DataType::Int32 | DataType::Int64) {
             let (name, got) = (&items.name, &items.data_type);
-            let reason =
-                format!("labels are made of `Int64` or `Int32`, and column `{name}` is `{got}`; leave `labels` out");
+            let instead = if got.is_integer() { "pass `dtype=\"int64\"`" } else { "leave `labels` out" };
+            let reason = format!("labels are made of `Int64` or `Int32`, and column `{name}` is `{got}`; {instead}");
             return Err(Error::Setting { name: "labels", reason });
         }
         Ok(Some(Self { of, ignored: pad_of(&items.named(LABELS), values)? }))

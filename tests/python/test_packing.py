@@ -365,6 +365,9 @@ def test_what_cannot_be_packed_is_refused(documents: fb.Dataset, tmp_path: Path)
         stream_of(documents, fb.Pack(length=64, columns=["input_ids"], values={"input_id": 2}))
     with pytest.raises(fb.SettingError, match="labels are made of .*, and column `weight` is `Float32`"):
         stream_of(documents, fb.Pack(length=8, columns=["weight"], labels=True))
+    unsigned = documents.sql("SELECT arrow_cast(make_array(id), 'List(UInt16)') AS input_ids FROM dataset")
+    with pytest.raises(fb.SettingError, match='column `input_ids` is `UInt16`; pass `dtype="int64"`'):
+        stream_of(unsigned, fb.Pack(length=8, labels=True, dtype=None))
     for columns in (["input_ids"], ["input_ids", "labels"]):
         pack = fb.Pack(length=8, columns=columns, labels=True, values={"labels": 1 << 40}, dtype="int32")
         with pytest.raises(fb.SettingError, match="column `labels` of `Int32` cannot be padded with 1099511627776"):

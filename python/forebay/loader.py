@@ -354,9 +354,14 @@ class Stream(Generic[T]):
         self._at, self._epoch_at, self._is_set = after, epoch, False
 
     def _pass_over(self, run: Run) -> None:
-        """Goes to the end of the last pass, though nothing was left of its last batches, which were passed over."""
-        if run.start.epoch == run.last and self._passes.steps is None and self.holes:
-            end = self._after(run.start, self._num_batches(run.start), run.last)
+        """Goes to the end of the last pass where others had batches that this rank had not, or batches were skipped."""
+        is_last = run.start.epoch == run.last and self._passes.steps is None
+        is_uneven = self.has_rows and self._share.remainder == "keep" and self._share.world_size > 1
+        # Not where it was set to another place meanwhile.
+        if is_last and (self.holes or is_uneven) and not self._is_set and self._at.epoch == run.start.epoch:
+            # Rank 0 has the most batches.
+            length = self.reader.num_batches(self._native_share(run.start) | {"rank": 0})
+            end = self._after(run.start, length, run.last)
             self._at = self._at._replace(position=max(self._at.position, end.position))
 
     @contextmanager

@@ -476,3 +476,28 @@ def test_a_state_without_an_end_is_refused(dataset: fb.Dataset) -> None:
 def test_the_cursor_of_a_plain_state_is_that_state(dataset: fb.Dataset) -> None:
     state = after(dataset.batches(10), 3)
     assert fb.cursor(state) == state
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 83, 167])
+def test_ranks_without_a_batch_in_the_last_step_end_where_the_others_do(dataset: fb.Dataset, batch_size: int) -> None:
+    """With 'keep' some ranks are done before others; what all of them say at the end leaves nothing to do twice."""
+    world_size = 3
+    streams = [
+        dataset.batches(batch_size, rank=rank, world_size=world_size, remainder="keep") for rank in range(world_size)
+    ]
+    for stream in streams:
+        list(stream)
+    states = [stream.state_dict() for stream in streams]
+    assert [state["position"] for state in states] == [NUM_ROWS] * world_size
+    for stream in streams:
+        assert ids_of(resumed(stream, fb.cursor(states))) == []
+
+
+def test_the_end_of_a_loop_leaves_a_stream_where_it_was_set_to_meanwhile(dataset: fb.Dataset) -> None:
+    stream = dataset.shuffle(1).batches(100, rank=1, world_size=3, remainder="keep")
+    batches = list(stream)
+    stream.set_epoch(0)
+    for number, _ in enumerate(stream, 1):
+        if number == len(batches):
+            stream.set_epoch(1)
+    assert (stream.state_dict()["epoch"], stream.state_dict()["position"]) == (1, 0)

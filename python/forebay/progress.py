@@ -32,7 +32,7 @@ def with_progress(what: str, call: Callable[[Callable[[int, int], None]], T]) ->
         if bar is None and total > 0 and time.monotonic() - start > SHOW_PROGRESS_AFTER:
             from tqdm.auto import tqdm
 
-            pace = {} if is_terminal else {"mininterval": SECONDS_BETWEEN_LINES}
+            pace: dict[str, Any] = {} if is_terminal else {"mininterval": SECONDS_BETWEEN_LINES}
             bar = tqdm(desc=what, total=total, unit=UNITS[what], leave=False, **pace)
         # On a terminal the time goes on where nothing else does.
         if bar is not None and (is_terminal or (done, total) != (bar.n, bar.total)):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forebay.loader import Stream
     from forebay.mapped import MappedDataset, Workers
     from forebay.options import Remainder, StartMethod
-    from forebay.passes import Run
+    from forebay.passes import Cursor, Run
     from forebay.states import Hole
 
 REASONS = {
@@ -166,6 +166,8 @@ class DataLoader:
             settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
+        # Where the running loop, or the last one, began.
+        self._began: tuple[Cursor, int] | None = None
 
     def _make_stream(self, **settings: Any) -> Stream[Any]:
         """Returns the stream of the rank, behind its functions."""
@@ -191,6 +193,10 @@ class DataLoader:
         return len(self._stream)
 
     def __iter__(self) -> Iterator[Any]:
+        if is_a_batch_ahead(self) and self._stream._before == self._began:
+            # Lightning begins an epoch twice where it resumes behind another one, and has seen no batch of the first.
+            self._stream.load_state_dict(self._stream._state_before_last())
+            self._is_next_epoch_due = False
         return self._stream._iteration(self._begin)
 
     def _begin(self) -> Iterator[Run]:
@@ -199,6 +205,7 @@ class DataLoader:
             self._stream.set_epoch(self._stream.epoch + 1)
         runs = self._stream._begin()
         self._is_next_epoch_due = True
+        self._began = self._stream._at, self._stream._epoch_at
         return runs
 
     @property

@@ -39,10 +39,15 @@ def goes_on_behind(*, is_over: bool = False) -> bool:
     return loop is not None and (is_over or bool(loop.epoch_loop.batch_progress.is_last_batch))
 
 
-def is_a_batch_ahead() -> bool:
-    """Whether Lightning calls, and has a batch that no step has seen: it takes one ahead where it knows no length."""
+def is_a_batch_ahead(loader: object = None) -> bool:
+    """Whether Lightning calls, and has a batch that no step has seen: it takes one ahead where it knows no length.
+
+    With `loader` the batch has to be of that one, not of the one that is trained on while this one validates.
+    """
     fetcher = getattr(_loop_of_lightning(), "_data_fetcher", None)
-    return bool(getattr(fetcher, "batches", ()))
+    loaders = getattr(getattr(fetcher, "_combined_loader", None), "flattened", ())
+    is_asked_for = loader is None or any(loader is found for found in loaders)
+    return is_asked_for and bool(getattr(fetcher, "batches", ()))
 
 
 def _loop_of_lightning() -> Any:

@@ -254,7 +254,7 @@ def test_lightning_trains_every_epoch_once_from_where_a_loader_stands(rows: fb.D
 
 
 @pytest.mark.parametrize("moment", ["on_train_batch_end", "on_validation_end"])
-@pytest.mark.parametrize("kind", ["DataLoader", "to_torch"])
+@pytest.mark.parametrize("kind", ["DataLoader", "DataLoader, packed", "to_torch"])
 def test_lightning_goes_on_with_the_next_epoch_behind_the_last_batch_of_one(
     rows: fb.Dataset, tmp_path: Path, kind: str, moment: str
 ) -> None:
@@ -264,17 +264,17 @@ def test_lightning_goes_on_with_the_next_epoch_behind_the_last_batch_of_one(
         def __init__(self, stop_at: int = 0) -> None:
             super().__init__()
             self.model, self.stop_at = Model(), stop_at
-            self.loader: Any = fb.DataLoader(rows, BATCH_SIZE) if kind == "DataLoader" else rows.to_torch(BATCH_SIZE)
+            self.loader, self.stream = lightning_loader(rows, kind)
 
         def training_step(self, batch: dict[str, torch.Tensor]) -> Any:
-            return self.model(batch["id"])["loss"]
+            return self.model(batch["id"].flatten())["loss"]
 
         def validation_step(self, batch: Any) -> None:
             pass
 
         def on_train_epoch_start(self) -> None:
-            if kind == "to_torch":
-                self.loader.set_epoch(self.current_epoch)
+            if self.stream is not None:
+                self.stream.set_epoch(self.current_epoch)
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -292,10 +292,13 @@ def test_lightning_goes_on_with_the_next_epoch_behind_the_last_batch_of_one(
             trainer.fit(module, module.loader, fb.DataLoader(rows, 50), ckpt_path=checkpoint, weights_only=False)
         return module.model.seen
 
+    whole = fit(Module())
+    assert "packed" in kind or whole == epochs(rows, 3)
+    assert len(whole) == 3 * STEPS_PER_EPOCH
     for stop_at in (STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH):
         before = fit(Module(stop_at))
         assert len(before) == stop_at
-        assert before + fit(Module(), tmp_path / "stopped.ckpt") == epochs(rows, 3)
+        assert before + fit(Module(), tmp_path / "stopped.ckpt") == whole
 
 
 def lightning_loader(rows: fb.Dataset, kind: str) -> tuple[Any, Any]:

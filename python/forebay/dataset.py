@@ -20,6 +20,7 @@ from forebay.explain import Explanation
 from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
 from forebay.formats import format_of, make_format
+from forebay.iteration import ANEW, Iteration
 from forebay.loader import Stream
 from forebay.manifests import save_manifest
 from forebay.options import (
@@ -936,13 +937,14 @@ class Dataset:
             else plain.batches(batch_size, drop_last=drop_last_batch, rank=0, world_size=1)
         )
         if chosen is not None:
-            return chain.from_iterable(map(chosen.rows, batches)) if batch_size is None else map(chosen, batches)
+            by_rows = batch_size is None
+            return Iteration(chain.from_iterable(map(chosen.rows, batches)) if by_rows else map(chosen, batches), ANEW)
         import pyarrow as pa
 
         records = map(pa.record_batch, batches)
         if batch_size is None:
-            return chain.from_iterable(to_python(record, "to_pylist") for record in records)
-        return (to_python(record, "to_pydict") for record in records)
+            return Iteration(chain.from_iterable(to_python(record, "to_pylist") for record in records), ANEW)
+        return Iteration((to_python(record, "to_pydict") for record in records), ANEW)
 
     def _fitting_batches(self) -> Iterator[_lib.Batch]:
         """Yields all rows in batches for somebody who does not mind how many are in one."""

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from forebay.exceptions import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 
 T = TypeVar("T")
+
+FROM_STATE = "load what `state_dict` returns, and iterate again, to go on behind the batches that were received"
+ANEW = "iterate again, from the first row on"
+"""How to go on where an iteration has ended in an error: of what has a position, and of what has none."""
 
 
 class Iteration(Generic[T]):
     """The batches that a loop asks for, one by one."""
 
-    def __init__(self, batches: Generator[T]) -> None:
+    def __init__(self, batches: Iterable[T], advice: str = FROM_STATE) -> None:
         self._failures: list[str] = []
+        self._advice = advice
         # Which does not hold on to this: an iteration that is left has to end at once, not with the next collection.
         self._batches = _noted(batches, self._failures)
 
@@ -25,7 +30,7 @@ class Iteration(Generic[T]):
 
     def __next__(self) -> T:
         if self._failures:
-            raise _ended_by(self._failures[0])
+            raise _ended_by(self._failures[0], self._advice)
         return next(self._batches)
 
     def close(self) -> None:
@@ -62,14 +67,11 @@ class AsyncIteration(Generic[T]):
         await self._batches.aclose()
 
 
-def _ended_by(failure: str) -> ClosedError:
-    return ClosedError(
-        f"the iteration was ended by `{failure}`; load what `state_dict` returns, and iterate again, to go on behind "
-        "the batches that were received"
-    )
+def _ended_by(failure: str, advice: str = FROM_STATE) -> ClosedError:
+    return ClosedError(f"the iteration was ended by `{failure}`; {advice}")
 
 
-def _noted(batches: Generator[T], failures: list[str]) -> Generator[T]:
+def _noted(batches: Iterable[T], failures: list[str]) -> Generator[T]:
     """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
     try:
         yield from batches

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from forebay import _lib, familiar
 from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
+from forebay.iteration import Iteration
 from forebay.options import check_named, check_text
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class QueryResult:
         return "QueryResult(rows to be read once, by `pyarrow.table(result)`, `polars.DataFrame(result)`, ...)"
 
     def __iter__(self) -> Iterator[_lib.Batch]:
+        return Iteration(self._batches(), "query again")
+
+    def _batches(self) -> Iterator[_lib.Batch]:
         while (batch := self._rows.next()) is not None:
             yield batch
 

@@ -468,6 +468,31 @@ def test_an_error_in_a_stream_is_raised_again_never_a_hang(corpus):
         list(ds.batches(100))
 
 
+AGAIN = {
+    "rows": (lambda ds: iter(ds), "iterate again, from the first row on"),
+    "rows in a format": (lambda ds: ds.with_format("numpy").iter(), "iterate again, from the first row on"),
+    "batches of rows": (lambda ds: ds.iter(10), "iterate again, from the first row on"),
+    "batches in a format": (lambda ds: ds.with_format("arrow").iter(10), "iterate again, from the first row on"),
+    "a query": (lambda ds: iter(ds.query("SELECT id FROM dataset")), "query again"),
+    "to_hf": (lambda ds: iter(ds.to_hf()), "load what `state_dict` returns"),
+    "to_hf, in batches": (lambda ds: ds.to_hf().iter(10), "load what `state_dict` returns"),
+    "to_hf, mapped": (lambda ds: iter(ds.to_hf().map(lambda row: row)), "load what `state_dict` returns"),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_who_asks_again_after_an_error_is_not_told_that_this_was_all(corpus, name):
+    """As in a loop that tries to take the next row in spite of errors, which would take the epoch for over."""
+    iterate, advice = AGAIN[name]
+    iterator = iterate(fb.load_dataset(corpus, split="train"))
+    (corpus / "part-1.parquet").unlink()
+    with pytest.raises(fb.NotFoundError):
+        list(iterator)
+    for _ in range(2):
+        with pytest.raises(fb.ClosedError, match=f"the iteration was ended by `NotFoundError`; {advice}"):
+            next(iterator)
+
+
 def test_rows_before_the_error_are_right(corpus):
     ds = fb.load_dataset(corpus, split="train")
     (corpus / "part-1.parquet").unlink()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import StateError
 from forebay.hf.versions import import_datasets
+from forebay.iteration import Iteration
 from forebay.passes import MOST_EPOCH
 from forebay.secrets import are_pickled
 from forebay.trainers import goes_on_behind, is_dividing
@@ -109,7 +110,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if state is None:
             # Until the first item, the state is not any more that of the loop before.
             self._prepare_ex_iterable_for_iteration(batch_size)
-        return self._forgetting(items)
+        return Iteration(self._forgetting(items))
 
     def _forgetting(self, items: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         is_rest, state = self._starting_state_dict is not None, None

@@ -50,6 +50,27 @@ DIFFERENCES = {
         ["dataset differs between {others} and rank 1", f"number of rows is {NUM_ROWS} on {{others}}, 333 on rank 1"],
     ),
     "version of an object": ("version", {}, {}, ["dataset differs between {others} and rank 1"]),
+    "passes": ("same", {"passes": 2}, {"passes": 3}, ["number of passes is 2 on {others}, 3 on rank 1"]),
+    "an end": ("same", {"passes": 1}, {"passes": None}, ["number of passes is 1 on {others}, 0 on rank 1"]),
+    "steps": (
+        "same",
+        {"steps_per_epoch": 5},
+        {"steps_per_epoch": 6},
+        ["steps_per_epoch is 5 on {others}, 6 on rank 1"],
+    ),
+    "step": (
+        "same",
+        {"steps_per_epoch": 5},
+        {"steps_per_epoch": 5, "done": 2},
+        ["step of the epoch is 0 on {others}, 2 on rank 1"],
+    ),
+    "who reads": (
+        "same",
+        {"replicate": 3},
+        {"replicate": 3, "read_once": True},
+        ["read_once is False on {others}, True on rank 1"],
+    ),
+    "packing": ("same", {"length": 16}, {"length": 32}, ["packing differs between {others} and rank 1"]),
 }
 
 COMPARE = """
@@ -57,14 +78,33 @@ import json, os, sys
 import forebay as fb
 from rows import batches_of, ids_of
 
-def make(folder, query=None, seed=1, num_lanes=6, epoch=0, position=0, batch_size=32, **settings):
+def make(
+    folder,
+    query=None,
+    seed=1,
+    num_lanes=6,
+    epoch=0,
+    position=0,
+    done=0,
+    passes=1,
+    length=None,
+    batch_size=32,
+    **settings,
+):
     dataset = fb.load_dataset(f"{sys.argv[1]}/{folder}", split="train")
     if query is not None:
         dataset = dataset.filter(query)
+    if length is not None:
+        dataset = dataset.sql("SELECT [id, id] AS ids FROM dataset")
     if seed is not None:
         dataset = dataset.shuffle(seed, num_lanes=num_lanes, window_rows=20)
-    stream = dataset.batches(batch_size, **settings)
-    stream.load_state_dict(stream.state_dict() | {"epoch": epoch, "position": position})
+    if length is not None:
+        return dataset.to_torch(batch_size, pack=fb.Pack(length), **settings)._stream
+    stream = dataset.repeat(passes).batches(batch_size, **settings)
+    state = stream.state_dict() | {"epoch": epoch, "position": position}
+    if done:
+        state["steps"]["done"] = done
+    stream.load_state_dict(state)
     return stream
 
 join()

@@ -127,11 +127,24 @@ class Stream(Generic[T]):
             self._start_holes, self._holes, self._is_set = [], [], True
             self._worker = self._worker_mark = self._turn = None
 
-    def _go_on_to(self, epoch: int) -> None:
-        """Has a worker that is at the end of an epoch begin another one, in its turn: the loader asks where it was."""
-        turn = None if self._worker is None else self._worker.get("turn")
+    def _go_on_to(self, epoch: int, num_taken: int | None = None) -> None:
+        """Has a worker that is done with an epoch begin another one, in its turn: the loader asks where it was.
+
+        With `num_taken` that is behind so many batches of the epoch, of which there may be more.
+        """
+        turn = None if self._worker is None else self._turn_behind(self._worker, num_taken)
         self.set_epoch(epoch)
         self._turn = turn
+
+    def _turn_behind(self, worker: dict[str, Any], num_taken: int | None) -> int | None:
+        """Returns how many workers a loader asks before this one, behind `num_taken` batches of an epoch or all."""
+        turn, start = worker.get("turn"), self._start
+        if turn is None or num_taken is None or self._passes != Passes():
+            return turn
+        has_more = self._num_batches(start) > 0
+        length = self._num_batches(self._beginning(self._epoch))
+        following = start.position // self._step if has_more else length + int(turn)
+        return (following - num_taken) % int(worker["num_workers"])
 
     def _beginning(self, epoch: int) -> Cursor:
         """Returns where an epoch begins."""

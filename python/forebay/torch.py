@@ -11,7 +11,7 @@ from forebay.exceptions import ForebayError
 from forebay.loader import Stream
 from forebay.packing import PackedStream
 from forebay.shaping import Pack
-from forebay.trainers import check_undivided, epoch_meant, goes_on_behind, is_a_batch_ahead
+from forebay.trainers import batches_taken, check_undivided, epoch_meant, goes_on_behind, is_a_batch_ahead
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class TorchStream(IterableDataset[TorchBatch]):
         """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
         if goes_on_behind(is_over=self._stream._is_over):
-            self._stream._go_on_to(self.epoch + 1)
+            self._stream._go_on_to(self.epoch + 1, batches_taken())
         self._place.choose(self._stream, get_worker_info())
 
     @property

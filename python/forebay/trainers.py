@@ -39,6 +39,12 @@ def goes_on_behind(*, is_over: bool = False) -> bool:
     return loop is not None and (is_over or bool(loop.epoch_loop.batch_progress.is_last_batch))
 
 
+def batches_taken() -> int | None:
+    """Returns how many batches of the epoch of the state that it loads Lightning has taken; None where others call."""
+    loop = _loop_of_lightning()
+    return None if loop is None else int(loop.epoch_loop.batch_progress.current.ready)
+
+
 def is_a_batch_ahead(loader: object = None) -> bool:
     """Whether Lightning calls, and has a batch that no step has seen: it takes one ahead where it knows no length.
 

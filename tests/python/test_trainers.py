@@ -314,12 +314,14 @@ def lightning_loader(rows: fb.Dataset, kind: str) -> tuple[Any, Any]:
     stream = {
         "to_torch": lambda: rows.to_torch(BATCH_SIZE),
         "to_torch, stateful": lambda: rows.to_torch(BATCH_SIZE),
+        "to_torch, stateful, with workers": lambda: rows.to_torch(BATCH_SIZE),
         "to_torch, packed": lambda: tokens.to_torch(1, **packs),
         "to_hf, stateful": rows.to_hf,
     }[kind]()
     if "stateful" not in kind:
         return stream, stream
-    return StatefulDataLoader(stream, batch_size=BATCH_SIZE if kind.startswith("to_hf") else None), stream
+    size, num_workers = BATCH_SIZE if kind.startswith("to_hf") else None, 2 if "workers" in kind else 0
+    return StatefulDataLoader(stream, batch_size=size, num_workers=num_workers), stream
 
 
 # Where an epoch has more batches than are taken of it, and where nobody knows how many it has.
@@ -329,6 +331,7 @@ def lightning_loader(rows: fb.Dataset, kind: str) -> tuple[Any, Any]:
         ("DataLoader", 3),
         ("to_torch", 3),
         ("to_torch, stateful", 3),
+        ("to_torch, stateful, with workers", 2),
         ("to_hf, stateful", 3),
         ("to_torch, stateful", None),
         ("DataLoader, packed", None),
@@ -374,7 +377,7 @@ def test_lightning_goes_on_from_a_checkpoint_of_any_batch(
     whole = fit()
     steps_per_epoch, remainder = divmod(len(whole), 3)
     assert remainder == 0
-    for stop_at in (2, steps_per_epoch - 1, steps_per_epoch, steps_per_epoch + 2, 2 * steps_per_epoch):
+    for stop_at in {2, steps_per_epoch - 1, steps_per_epoch, steps_per_epoch + 2, 2 * steps_per_epoch}:
         before = fit(stop_at)
         assert len(before) == stop_at
         assert before + fit(checkpoint=tmp_path / "stopped.ckpt") == whole

@@ -612,3 +612,30 @@ def test_a_resume_reads_no_more_than_the_rest(tmp_path: Path) -> None:
     later = ds.to_hf()
     later.load_state_dict(first.state_dict())
     assert bytes_read(later) < row_group * 1.1
+
+
+MEANWHILE: dict[str, Callable[[Any], Any]] = {
+    "another loop looks at the first row": lambda ds: next(iter(ds)),
+    "another loop goes over all rows": list,
+    "another epoch is set": lambda ds: ds.set_epoch(1),
+    "another epoch is set, and this one again": lambda ds: (ds.set_epoch(1), ds.set_epoch(0)),
+}
+
+
+@pytest.mark.parametrize("happens", MEANWHILE)
+@pytest.mark.parametrize("step", [step for step in STEPS if "node" not in step])
+def test_the_state_of_a_loop_is_its_own_whatever_happens_meanwhile(rows: fb.Dataset, step: str, happens: str) -> None:
+    """As where a program looks at a row of what it trains on, and saves later."""
+
+    def make() -> Any:
+        return STEPS[step](ORDERS["shuffled"](rows).to_hf())
+
+    whole = ids(make())
+    ds = make()
+    taken = iter(ds)
+    before = [id_of(next(taken)) for _ in range(4)]
+    MEANWHILE[happens](ds)
+    before += [id_of(next(taken)) for _ in range(5)]
+    state = json.loads(json.dumps(ds.state_dict()))
+    assert before + ids(taken) == whole
+    assert before + ids(loaded(make(), state)) == whole

@@ -53,6 +53,7 @@ def _step(name: str) -> Callable[..., Any]:
 class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it has no types
     """A `datasets.IterableDataset` of Forebay's rows, whatever was done to them since."""
 
+    _ex_iterable: Any
     _state_dict: dict[str, Any]
     _starting_state_dict: dict[str, Any] | None
     _set_epoch: Any = None
@@ -205,14 +206,18 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     def _prepare_ex_iterable_for_iteration(
         self, batch_size: int | None = BY_ROWS, drop_last_batch: bool = False
     ) -> Any:
-        state = self._starting_state_dict
+        state, steps = self._starting_state_dict, self._ex_iterable
         size = 1 if batch_size == BY_ROWS else batch_size
+        # Which note where a loop stands: one that is running keeps its own.
+        self._ex_iterable = _copied(steps)
         try:
             prepared = super()._prepare_ex_iterable_for_iteration(size, drop_last_batch)
         except (KeyError, IndexError, TypeError) as error:
             if state is None:
                 raise
             raise StateError(f"this state is not of the steps that were taken here: no {error} in them") from error
+        finally:
+            self._ex_iterable = steps
         if state is not None:
             _check_parts(state["examples_iterable"], prepared._state_dict)
             _check_batch_size(state, prepared._state_dict, size)
@@ -220,6 +225,16 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         self._state_dict["examples_iterable"] = prepared._state_dict
         self._state_dict["batch_size"] = size
         return prepared
+
+
+def _copied(steps: Any) -> Any:
+    """Returns an examples iterable, with those that it is made on, that shares no state with this one."""
+    copied = copy.copy(steps)
+    if hasattr(steps, "ex_iterable"):
+        copied.ex_iterable = _copied(steps.ex_iterable)
+    if hasattr(steps, "ex_iterables"):
+        copied.ex_iterables = [_copied(part) for part in steps.ex_iterables]
+    return copied
 
 
 def _is_worker() -> bool:

@@ -193,7 +193,10 @@ pub(super) fn parse(
             _ => Err(not_parquet(object, "its footer is corrupt".into())),
         }
     };
-    let metadata = match with_indexes(object, tail, of_footer()?) {
+    let metadata = of_footer()?;
+    thrift::check_chunks(&footer, metadata.file_metadata().schema_descr())
+        .map_err(|reason| not_parquet(object, reason))?;
+    let metadata = match with_indexes(object, tail, metadata) {
         // An index that cannot be parsed is none: the pages are found without it.
         Err(Error::NotParquet { .. }) => of_footer()?,
         Ok(DecodeResult::NeedsData(ranges)) => return Ok(Parsed::Needs(ranges)),

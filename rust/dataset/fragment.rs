@@ -293,7 +293,7 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
             let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             let end = start.checked_add(column.compressed_size());
             let is_inside = start >= 0
-                && column.data_page_offset() >= 0
+                && u64::try_from(column.data_page_offset()).is_ok_and(|at| at <= size)
                 && column.compressed_size() >= 0
                 && column.num_values() >= 0
                 && end.is_some_and(|end| unsigned(end) <= size);
@@ -303,7 +303,8 @@ fn check(metadata: &ParquetMetaData, size: u64) -> Result<(), String> {
                     "column `{name}` of row group {index} claims bytes outside of the object's {size}"
                 ));
             }
-            if column.num_values() < num_rows {
+            let is_flat = column.column_descr().max_rep_level() == 0;
+            if column.num_values() < num_rows || is_flat && column.num_values() > num_rows {
                 let (name, values) = (column.column_path().string(), column.num_values());
                 return Err(format!("column `{name}` of row group {index} claims {values} values for {num_rows} rows"));
             }

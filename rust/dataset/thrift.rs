@@ -6,15 +6,35 @@
 //! kind all the same and so would find another schema in the same bytes. A schema is a flattened tree: elements in
 //! pre-order, each with its number of children.
 
+use std::collections::HashSet;
 use std::ops::Range;
+
+use parquet::basic::Type as PhysicalType;
+use parquet::schema::types::SchemaDescriptor;
 
 /// Levels of structs and lists within one another; Arrow's consumers import 64.
 const MAX_SCHEMA_DEPTH: usize = 128;
 
 const SCHEMA_FIELD: i16 = 2;
 const ROW_GROUPS_FIELD: i16 = 4;
+const COLUMNS_FIELD: i16 = 1;
+const METADATA_FIELD: i16 = 3;
+const TYPE_FIELD: i16 = 1;
+const PATH_FIELD: i16 = 3;
 const PAGES_FIELD: i16 = 1;
 const NUM_CHILDREN_FIELD: i16 = 5;
+
+/// By their numbers.
+const PHYSICAL_TYPES: [PhysicalType; 8] = [
+    PhysicalType::BOOLEAN,
+    PhysicalType::INT32,
+    PhysicalType::INT64,
+    PhysicalType::INT96,
+    PhysicalType::FLOAT,
+    PhysicalType::DOUBLE,
+    PhysicalType::BYTE_ARRAY,
+    PhysicalType::FIXED_LEN_BYTE_ARRAY,
+];
 
 /// Levels of thrift's own structs; footers have six.
 const MAX_STRUCTS: usize = 32;
@@ -131,6 +151,64 @@ pub(super) fn check_footer(footer: &[u8]) -> Result<Option<Range<usize>>, String
     Ok(if schemas.len() == 1 { schemas.pop() } else { None })
 }
 
+/// Refuses a footer that [was checked](check_footer) whose row groups have chunks in the places of columns whose chunks they are
+/// not: of another type, or with the path of another column. The parser goes by places alone, and would take the numbers of
+/// one column for those of another.
+pub(super) fn check_chunks(footer: &[u8], schema: &SchemaDescriptor) -> Result<(), String> {
+    let (mut reader, mut field) = (Reader { bytes: footer }, 0);
+    let mut paths = None;
+    while let Some((number, kind)) = reader.next_field(&mut field).ok_or(MALFORMED)? {
+        if (number, kind) != (ROW_GROUPS_FIELD, kind::LIST) {
+            reader.skip(kind, 0).ok_or(MALFORMED)?;
+            continue;
+        }
+        let (_, num_row_groups) = reader.list().ok_or(MALFORMED)?;
+        for row_group in 0..num_row_groups {
+            reader.row_group(&mut |leaf, chunk| {
+                let column = schema.columns().get(leaf)?;
+                let name = || format!("column `{}` of row group {row_group}", column.path().string());
+                if let Some(of_chunk) = chunk.physical_type.filter(|of_chunk| *of_chunk != column.physical_type()) {
+                    return Some(format!(
+                        "the chunk of {} is of {of_chunk} instead of {}",
+                        name(),
+                        column.physical_type()
+                    ));
+                }
+                let path = chunk.path.filter(|path| !path.is(column.path().parts()))?.parts()?;
+                let paths: &mut HashSet<&[String]> =
+                    paths.get_or_insert_with(|| schema.columns().iter().map(|column| column.path().parts()).collect());
+                paths.contains(&path[..]).then(|| format!("the chunk of {} is that of `{}`", name(), path.join(".")))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// What the metadata of a column chunk say of its column.
+#[derive(Default)]
+struct Chunk<'a> {
+    physical_type: Option<PhysicalType>,
+    path: Option<ChunkPath<'a>>,
+}
+
+/// The names of a column and of what is around it, as they are written.
+#[derive(Clone, Copy)]
+struct ChunkPath<'a>(&'a [u8]);
+
+impl ChunkPath<'_> {
+    fn is(self, parts: &[String]) -> bool {
+        let mut reader = Reader { bytes: self.0 };
+        reader.list().is_some_and(|(_, len)| len == parts.len() as u64)
+            && parts.iter().all(|part| reader.binary() == Some(part.as_bytes()))
+    }
+
+    fn parts(self) -> Option<Vec<String>> {
+        let mut reader = Reader { bytes: self.0 };
+        let (_, len) = reader.list()?;
+        (0..len).map(|_| Some(str::from_utf8(reader.binary()?).ok()?.to_owned())).collect()
+    }
+}
+
 fn known_as(fields: &'static [Known], number: i16) -> &'static Known {
     let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     place.and_then(|place| fields.get(place)).unwrap_or(&Known::Any)
@@ -200,6 +278,52 @@ impl<'a> Reader<'a> {
             }
         }
         Some(num_children)
+    }
+
+    /// Reads a row group, and returns what `wrong` says of the chunk of a leaf.
+    fn row_group(&mut self, wrong: &mut impl FnMut(usize, &Chunk<'a>) -> Option<String>) -> Result<(), String> {
+        let mut field = 0;
+        while let Some((number, kind)) = self.next_field(&mut field).ok_or(MALFORMED)? {
+            if (number, kind) != (COLUMNS_FIELD, kind::LIST) {
+                self.skip(kind, 0).ok_or(MALFORMED)?;
+                continue;
+            }
+            let (_, num_columns) = self.list().ok_or(MALFORMED)?;
+            for leaf in 0..usize::try_from(num_columns).unwrap_or(usize::MAX) {
+                let chunk = self.chunk().ok_or(MALFORMED)?;
+                wrong(leaf, &chunk).map_or(Ok(()), Err)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a column chunk.
+    fn chunk(&mut self) -> Option<Chunk<'a>> {
+        let (mut chunk, mut field) = (Chunk::default(), 0);
+        while let Some((number, kind)) = self.next_field(&mut field)? {
+            match (number, kind) {
+                (METADATA_FIELD, kind::STRUCT) => self.chunk_metadata(&mut chunk)?,
+                _ => self.skip(kind, 0)?,
+            }
+        }
+        Some(chunk)
+    }
+
+    fn chunk_metadata(&mut self, chunk: &mut Chunk<'a>) -> Option<()> {
+        let mut field = 0;
+        while let Some((number, kind)) = self.next_field(&mut field)? {
+            let before = self.bytes;
+            self.skip(kind, 0)?;
+            match number {
+                TYPE_FIELD => {
+                    let number = usize::try_from(zigzag(Reader { bytes: before }.varint()?)).ok()?;
+                    chunk.physical_type = PHYSICAL_TYPES.get(number).copied();
+                }
+                PATH_FIELD => chunk.path = Some(ChunkPath(before)),
+                _ => {}
+            }
+        }
+        Some(())
     }
 
     /// Reads what is known to be something, and whose header says that it is of `kind`.

@@ -255,10 +255,11 @@ impl<'a> Claims<'a> {
                 }
                 continue;
             };
-            let (first, rest) = delta::longest(values, num_values)?;
-            if lengths == Lengths::OfPrefixesAndTexts {
-                let (second, _) = delta::longest(rest, num_values)?;
-                longest_repeated = longest_repeated.max(u64::from(first) + u64::from(second));
+            match lengths {
+                Lengths::OfTexts => drop(delta::longest(values, num_values)?),
+                Lengths::OfPrefixesAndTexts => {
+                    longest_repeated = longest_repeated.max(delta::longest_repeated(values, num_values)?);
+                }
             }
         }
         self.longest_repeated = longest_repeated;

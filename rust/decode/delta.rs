@@ -155,6 +155,29 @@ pub(super) fn longest(bytes: &[u8], most: usize) -> Result<(u32, &[u8]), String>
     Ok((longest, rest))
 }
 
+/// Returns the bytes of the longest text of a page whose texts repeat the beginning of the one before: `bytes` begin with how
+/// much each repeats, and how much it has beside that. No more than `most` of them may be claimed.
+///
+/// The crate takes all of the text before where more is to be repeated than it has.
+///
+/// # Errors
+///
+/// Says what cannot be.
+pub(super) fn longest_repeated(bytes: &[u8], most: usize) -> Result<u64, String> {
+    let mut prefixes = Vec::new();
+    let rest = read(bytes, most, |lengths| prefixes.extend_from_slice(lengths))?;
+    let (mut place, mut last, mut longest, mut are_there) = (0, 0, 0, true);
+    read(rest, most, |suffixes| {
+        for (prefix, suffix) in prefixes[place..].iter().zip(suffixes) {
+            are_there &= u64::from(*prefix) <= last && i32::try_from(*suffix).is_ok();
+            last = u64::from(*prefix) + u64::from(*suffix);
+            longest = longest.max(last);
+        }
+        place = (place + suffixes.len()).min(prefixes.len());
+    })?;
+    if are_there { Ok(longest) } else { Err("a text repeats more of the one before than that has".to_owned()) }
+}
+
 /// Returns the lengths that `bytes` begin with, and what follows them. No more than `most` may be claimed.
 ///
 /// # Errors

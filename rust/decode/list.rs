@@ -21,6 +21,8 @@ use super::tier::{self, Depth, GOES_ON, TOO_LONG, Tier};
 use super::values::{Items, Leaf};
 use super::{Column, Fit, Misfit, levels};
 
+const MORE_ROWS: Misfit = Misfit("it has more rows than its row group");
+
 /// Reads a column of lists, or of lists within lists.
 #[derive(Debug)]
 pub(super) struct List {
@@ -98,6 +100,9 @@ impl List {
             || self.pages.is_indexed() && lead > 0
         {
             return Err(Misfit("a page has another number of rows than it claims"));
+        }
+        if self.end_row() > self.wanted.num_rows() {
+            return Err(MORE_ROWS);
         }
         if self.first_row == 0 && lead > 0 {
             return Err(Misfit("the first page begins within a row"));
@@ -195,11 +200,16 @@ impl List {
         self.tiers.iter_mut().rev().try_fold(values, |values, tier| tier.finish(values))
     }
 
-    /// Refuses more rows than there are, where all are wanted and the last was taken: others would be in the place of some.
+    /// Refuses more rows than there are, where all are wanted and the last was taken: others would be in the place of some. Where
+    /// an index says that no row goes on in the next page, that is not opened.
     fn check_end(&mut self) -> Fit<()> {
-        let is_over = self.num_levels.is_some_and(|(_, rows)| u64::from(self.end_row()) > rows);
-        if is_over && self.wanted.first().is_none() {
-            return Err(Misfit("it has more rows than its row group"));
+        if self.num_levels.is_none() || self.wanted.first().is_some() {
+            return Ok(());
+        }
+        while let Some(page) = self.pages.next()? {
+            if page.header.kind != Kind::Dictionary && page.header.num_values > 0 {
+                return Err(MORE_ROWS);
+            }
         }
         Ok(())
     }

@@ -24,6 +24,11 @@ impl Rows {
         Self { set, num_rows, next: 0, run: 0..0 }
     }
 
+    /// Returns the rows of the row group.
+    pub(super) fn num_rows(&self) -> u32 {
+        self.num_rows
+    }
+
     /// Returns the first row that is wanted.
     pub(super) fn first(&mut self) -> Option<u32> {
         while self.run.is_empty() {

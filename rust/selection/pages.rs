@@ -12,7 +12,7 @@ use arrow_schema::SchemaRef;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, ScalarValue};
 
-use super::prune::{Pruner, Verdict, without_float_maxes, without_nan};
+use super::prune::{Pruner, Verdict, usable};
 use crate::cast;
 use crate::dataset::PageBounds;
 
@@ -62,7 +62,7 @@ impl<'a> Pages<'a> {
                 };
                 intervals.iter().zip(&pages).map(count).collect::<UInt64Array>()
             });
-            let (mins, maxes) = (without_nan(lay(&bounds.mins)?), without_float_maxes(lay(&bounds.maxes)?));
+            let (mins, maxes) = usable(lay(&bounds.mins)?, lay(&bounds.maxes)?);
             Some(ColumnPages { column: *column, mins, maxes, null_counts })
         });
         let columns = columns.collect();

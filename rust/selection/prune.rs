@@ -5,7 +5,7 @@
 //! since a negation says nothing about NULLs, it also needs the columns free of them.
 //!
 //! Statistics of floats know no `NaN`, which is above every number here: their maximum is never used. Nor is a minimum that
-//! is `NaN`, as writers left it that compared the others with it.
+//! is `NaN`, as writers left it that compared the others with it, and of bounds of which the lower is above the upper neither.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, BooleanArray, UInt64Array, new_null_array};
 use arrow_schema::{DataType, SchemaRef};
+use datafusion::arrow::compute::kernels::cmp;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result as PlanResult, ScalarValue};
@@ -115,8 +116,18 @@ impl Pruner {
     }
 }
 
+/// Returns the lower and the upper bounds that can be used.
+pub(super) fn usable(mins: ArrayRef, maxes: ArrayRef) -> (ArrayRef, ArrayRef) {
+    let known = |bounds: &ArrayRef, contradict: &BooleanArray| arrow_select::nullif::nullif(bounds, contradict).ok();
+    // A writer that was wrong about one may have been about the other.
+    let contradict = cmp::gt(&mins, &maxes).ok().filter(|contradict| contradict.true_count() > 0);
+    let known = contradict.and_then(|contradict| known(&mins, &contradict).zip(known(&maxes, &contradict)));
+    let (mins, maxes) = known.unwrap_or((mins, maxes));
+    (without_nan(mins), without_float_maxes(maxes))
+}
+
 /// Returns upper bounds that can be used: those of floats know no `NaN`.
-pub(super) fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
+fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
     let is_floating = match maxes.data_type() {
         DataType::Dictionary(_, values) => values.is_floating(),
         other => other.is_floating(),
@@ -125,7 +136,7 @@ pub(super) fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
 }
 
 /// Returns lower bounds that can be used: `NaN` is none.
-pub(super) fn without_nan(mins: ArrayRef) -> ArrayRef {
+fn without_nan(mins: ArrayRef) -> ArrayRef {
     fn numbers<T: ArrowPrimitiveType>(mins: &ArrayRef, is_nan: fn(T::Native) -> bool) -> ArrayRef {
         let mins = mins.as_primitive::<T>();
         Arc::new(mins.unary_opt::<_, T>(|min| (!is_nan(min)).then_some(min)))
@@ -191,15 +202,21 @@ impl Statistics<'_> {
         }
         cast::widen_bounds(&read(&converter, self.row_groups())?, self.schema.field(index).data_type()).ok()
     }
+
+    /// Returns the lower and the upper bounds of a column that can be used.
+    fn usable_bounds(&self, column: &Column) -> Option<(ArrayRef, ArrayRef)> {
+        let mins = self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok())?;
+        Some(usable(mins, self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok())?))
+    }
 }
 
 impl PruningStatistics for Statistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.bounds(column, |converter, row_groups| converter.row_group_mins(row_groups).ok()).map(without_nan)
+        self.usable_bounds(column).map(|(mins, _)| mins)
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.bounds(column, |converter, row_groups| converter.row_group_maxes(row_groups).ok()).map(without_float_maxes)
+        self.usable_bounds(column).map(|(_, maxes)| maxes)
     }
 
     fn num_containers(&self) -> usize {

@@ -305,6 +305,10 @@ impl Shelves {
         if left.is_none() {
             return Ok(Filled::TooLarge);
         }
+        // More than all rows are found behind the last: who reads them once more says so.
+        if column.read(0).is_err() {
+            return Ok(Filled::Uneven);
+        }
         let data_type = with_item_width(lists.data_type(), size_of::<N>());
         let of_shelf = |(rows, mut values): (&[u32], Vec<N>)| {
             #[expect(unsafe_code, reason = "filling the memory before it is written would cost as much as the rows")]

@@ -127,6 +127,11 @@ def encode(kind: int, value: Any) -> bytes:
     return bytes(value)
 
 
+def decode(body: bytes) -> Struct:
+    """Returns a struct that was written in the compact protocol."""
+    return _read(io.BytesIO(body), STRUCT)
+
+
 def parquet(table: pa.Table, **options: Any) -> bytes:
     """Returns a table as pyarrow writes it."""
     sink = pa.BufferOutputStream()
@@ -137,7 +142,7 @@ def parquet(table: pa.Table, **options: Any) -> bytes:
 def split(body: bytes) -> tuple[bytes, Struct]:
     """Returns what lies before the footer, and the footer."""
     start = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
-    return body[:start], _read(io.BytesIO(body[start:]), STRUCT)
+    return body[:start], decode(body[start:])
 
 
 def join(pages: bytes, footer: Struct | bytes) -> bytes:

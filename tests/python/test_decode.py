@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 import hostile
@@ -15,6 +16,7 @@ from equality import check_reads
 import forebay as fb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NUM_ROWS = 300
@@ -148,6 +150,31 @@ def test_levels_that_end_early_are_an_error_whichever_rows_are_read(tmp_path, se
     path.write_bytes(body)
     with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
         READS[read](fb.load_dataset(path, split="train"))
+
+
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize("length", [2, 512])
+@pytest.mark.parametrize("read", ["all", "shuffled", "the last", "another"])
+def test_a_list_that_became_two_is_never_another_row(tmp_path, length, index, read):
+    path = tmp_path / "x.parquet"
+    page_rows = {2: 100, 512: 4}[length]
+    settings = {"write_page_index": index, "data_page_size": 1, "write_batch_size": page_rows * length}
+    body = write_lists(path, length, use_dictionary=False, **settings)
+    written = pq.read_table(path)
+    # Levels of the first page, eight of them packed into a byte: of one more it is said that a row begins.
+    levels = {2: b"\xaa\xaa\xaa\xaa\xaa", 512: b"\x03\xfe\xf0\x07\x01"}[length]
+    start = body.index(levels, pq.read_metadata(path).row_group(0).column(1).data_page_offset)
+    body[start + (length == 512)] ^= 2
+    path.write_bytes(body)
+    ds = fb.load_dataset(path, split="train")
+    if not index or read in ("all", "shuffled"):
+        with pytest.raises(fb.DataError, match="column `tokens` in row group 0 of"):
+            READS[read](ds)
+        return
+    batches = READS[read](ds)
+    for batch in batches if isinstance(batches, list) else [batches]:
+        found = pa.table(batch)
+        assert found.equals(written.take(found["id"]))
 
 
 @pytest.mark.parametrize("index", [False, True])
@@ -311,3 +338,52 @@ def test_levels_higher_than_their_column_are_refused(tmp_path, values, column, v
     path.write_bytes(body)
     with pytest.raises(fb.DataError, match=f"{REFUSED}.*a level is higher than its column's"):
         READS[read](fb.load_dataset(path, split="train"))
+
+
+COUNTED = pa.table({"id": range(100), "n": range(100, 200), "x": [row / 4 for row in range(100)]})
+
+
+def exchange(footer: hostile.Struct, other: int) -> None:
+    """The second row group has the chunks of two columns in each other's place."""
+    chunks = footer[hostile.ROW_GROUPS][1][hostile.COLUMNS]
+    chunks[0], chunks[other] = chunks[other], chunks[0]
+
+
+def of_first_chunk(field: int, value: int) -> Callable[[hostile.Struct], None]:
+    """A field of the first chunk of the second row group."""
+
+    def change(footer: hostile.Struct) -> None:
+        footer[hostile.ROW_GROUPS][1][hostile.COLUMNS][0][hostile.METADATA][field] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda footer: exchange(footer, 1), "the chunk of column `id` of row group 1 is that of `n`"),
+        (lambda footer: exchange(footer, 2), "the chunk of column `id` of row group 1 is of DOUBLE instead of INT64"),
+        (of_first_chunk(hostile.PHYSICAL_TYPE, 5), "the chunk of column `id` of row group 1 is of DOUBLE"),
+        (of_first_chunk(hostile.NUM_VALUES, 2**32), "column `id` of row group 1 claims 4294967296 values for 50 rows"),
+        (of_first_chunk(hostile.DATA_OFFSET, 2**31), "column `id` of row group 1 claims bytes outside of the object"),
+    ],
+    ids=["another column", "a column of another type", "another type", "more values than rows", "outside"],
+)
+@pytest.mark.parametrize("index", [True, False])
+def test_a_chunk_that_is_not_its_columns_is_refused(tmp_path, change, says, index):
+    body = hostile.parquet(COUNTED, row_group_size=50, write_page_index=index)
+    (tmp_path / "a.parquet").write_bytes(hostile.with_footer(body, change))
+    with pytest.raises(fb.DataError, match=re.escape(says)):
+        fb.load_dataset(tmp_path, split="train")
+
+
+def test_a_chunk_whose_path_is_no_columns_is_that_of_its_place(tmp_path):
+    """Some writers have other names in paths than in the schema, and readers go by places."""
+
+    def change(footer: hostile.Struct) -> None:
+        for group in footer[hostile.ROW_GROUPS]:
+            group[hostile.COLUMNS][1][hostile.METADATA][hostile.PATH][:] = [b"list", b"array"]
+
+    body = hostile.with_footer(hostile.parquet(COUNTED, row_group_size=50), change)
+    (tmp_path / "a.parquet").write_bytes(body)
+    assert pa.table(fb.load_dataset(tmp_path, split="train")).equals(COUNTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,10 @@ MOST_SECONDS = 30
 """For reads that take a second where their cost grows with the pages, and minutes where with their square."""
 
 COLUMN_ORDERS = 7
+COLUMN_INDEX_OFFSET, COLUMN_INDEX_LENGTH = 6, 7
 STATISTICS, MAX_VALUE, MIN_VALUE = 12, 5, 6
-"""Fields of a footer, of a column in it, and of its statistics."""
+INDEX_MINS, INDEX_MAXES = 2, 3
+"""Fields of a footer, of a column chunk in it and its metadata, of its statistics, and of a column index."""
 
 CUTS = list(itertools.product(["1.0", "2.0"], [True, False]))
 """Version of pages, and whether they have an index."""
@@ -181,3 +184,39 @@ def test_signed_numbers_have_one_order_whether_it_is_named_or_not(tmp_path: Path
     dataset = fb.load_dataset(tmp_path, split="train")
     assert dataset.filter("x > 7").explain()["row_groups_pruned"] == 1
     assert pa.table(dataset.filter("x < 0"))["x"].to_pylist() == [-5]
+
+
+def swapped_in_footer(body: bytes) -> bytes:
+    """Returns a file whose footer has the lower bound of the last column as the upper one, and the other way round."""
+
+    def change(footer: hostile.Struct) -> None:
+        statistics = footer[hostile.ROW_GROUPS][0][hostile.COLUMNS][-1][hostile.METADATA][STATISTICS]
+        statistics[MIN_VALUE], statistics[MAX_VALUE] = statistics[MAX_VALUE], statistics[MIN_VALUE]
+
+    return hostile.with_footer(body, change)
+
+
+def swapped_in_index(body: bytes) -> bytes:
+    """Does so with the bounds of pages, in the column index."""
+    chunk = hostile.split(body)[1][hostile.ROW_GROUPS][0][hostile.COLUMNS][-1]
+    start, end = chunk[COLUMN_INDEX_OFFSET], chunk[COLUMN_INDEX_OFFSET] + chunk[COLUMN_INDEX_LENGTH]
+    index = hostile.decode(body[start:end])
+    index[INDEX_MINS], index[INDEX_MAXES] = index[INDEX_MAXES], index[INDEX_MINS]
+    return body[:start] + hostile.encode(hostile.STRUCT, index) + body[end:]
+
+
+@pytest.mark.parametrize("condition", ["x = 150", "x < 120", "x > 120", "x BETWEEN 130 AND 180", "NOT x = 150"])
+@pytest.mark.parametrize("change", [swapped_in_footer, swapped_in_index])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.float64(), pa.decimal128(12, 2)], ids=str)
+def test_bounds_that_contradict_each_other_decide_nothing(
+    tmp_path: Path, kind: pa.DataType, change: Callable[[bytes], bytes], condition: str
+) -> None:
+    numbers = pa.array(range(100, 200), pa.int64())
+    table = pa.table({"n": numbers, "x": numbers.cast(pa.int32()).cast(kind)})
+    body = hostile.parquet(table, use_dictionary=False, write_page_index=True, data_page_size=100, write_batch_size=10)
+    (tmp_path / "x.parquet").write_bytes(change(body))
+    if pa.types.is_string(kind):
+        condition = re.sub(r"\d+", lambda number: f"'{number[0]}'", condition)
+    dataset = fb.load_dataset(tmp_path, split="train")
+    expected = dataset.filter(re.sub(r"\bx\b", "n", condition.replace("'", "")))
+    assert pa.table(dataset.filter(condition)).equals(pa.table(expected))

@@ -90,14 +90,18 @@ pub(crate) fn restore(
     restored.map_err(|error| wrong(&error))
 }
 
-/// Returns the memory of an object. What nobody may write to is copied: tensors may be written to.
+/// What the address of a number of any type is a multiple of.
+const ALIGNMENT: usize = 16;
+
+/// Returns the memory of an object. What nobody may write to is copied, since tensors may be written to, and so is what does not
+/// begin where numbers may, as in what a network has brought in one piece.
 fn memory_of(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
     let memory = PyBuffer::<u8>::get(object)?;
     let Some(start) = NonNull::new(memory.buf_ptr().cast::<u8>()).filter(|_| memory.is_c_contiguous()) else {
         return Ok(Buffer::default());
     };
     let len = memory.len_bytes();
-    if memory.readonly() {
+    if memory.readonly() || !start.addr().get().is_multiple_of(ALIGNMENT) {
         // SAFETY: the view holds the memory as long as it lives.
         return Ok(Buffer::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }));
     }

@@ -74,6 +74,17 @@ def test_buffers_beside_a_pickle_are_used_where_they_are_unless_nobody_may_write
     memory.clear()
 
 
+@pytest.mark.parametrize("offset", [1, 4, 8])
+def test_buffers_may_begin_anywhere(tmp_path: Path, offset: int) -> None:
+    """As slices of what a network has brought in one piece do, which may be written to."""
+    table = table_of(arrow_types.nested(), 0.2)
+    [batch] = batches_of(table, tmp_path / "x.parquet", NUM_ROWS, is_shuffled=True)
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(batch, 5, buffer_callback=buffers.append)
+    beside = [memoryview(bytearray(bytes(offset) + bytes(buffer.raw())))[offset:] for buffer in buffers]
+    check_equal(pa.table(pickle.loads(pickled, buffers=beside)), pa.table(batch))
+
+
 def test_what_is_not_the_parts_of_a_batch_is_refused(tmp_path: Path) -> None:
     [batch] = batches_of(
         pa.table({"number": np.arange(10), "text": ["é"] * 10}), tmp_path / "x.parquet", 10, is_shuffled=True

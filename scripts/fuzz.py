@@ -36,7 +36,7 @@ MAX_CORPUS_INPUTS = 300
 MAX_MEMORY_MB = 2048
 # Tests of what holds foreign bytes and raw memory.
 ASAN_TESTS = ["alloc::", "decode::", "dataset::", "selection::", "stream::", "forms::", "fuzz::", "plan::"]
-ASAN_TESTS += ["source::uri"]
+ASAN_TESTS += ["source::uri", "source::cached", "past_caches::", "process::", "io::", "parts::"]
 
 
 def targets() -> list[str]:

@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+#[cfg(any(test, fuzzing))]
+use arrow_select::take::take_record_batch;
 use bytes::Bytes;
 
 use super::parquet_columns::WantedRows;
 #[cfg(any(test, fuzzing))]
-use super::row_group::Storing;
+use super::row_group::{Coded, Storing};
 use super::row_group::{Decoders, RowGroupRead};
 use super::{RowGroupRef, Snapshot};
 #[cfg(any(test, fuzzing))]
@@ -88,6 +90,22 @@ impl Trial {
     pub fn batches(&self, decoders: Decoders) -> Result<Vec<RecordBatch>> {
         let (read, bytes) = self.read(decoders)?;
         read.decode(bytes)?.collect()
+    }
+
+    /// Decodes the rows of one column by the numbers of its dictionary, batch by batch, as filters of texts do; `None` where
+    /// that cannot be done.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn coded(&self) -> Option<Vec<RecordBatch>> {
+        let (read, bytes) = self.read(Decoders::Own).ok()?;
+        let mut rows = read.decode_coded(&bytes, usize::MAX)?;
+        let mut batches = Vec::new();
+        while rows.has_more() {
+            batches.push(match rows.read_next()? {
+                Coded::Values(values) => values,
+                Coded::Numbers(numbers) => take_record_batch(&rows.dictionary()?, &numbers).ok()?,
+            });
+        }
+        Some(batches)
     }
 
     /// Returns why our own decoders would leave a root column of the object to the `parquet` crate after they began with

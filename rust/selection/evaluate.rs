@@ -53,6 +53,13 @@ impl Evaluator {
         Ok(this)
     }
 
+    /// Returns the same without what compares floats by itself.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn without_compared(mut self) -> Self {
+        self.compared = None;
+        self
+    }
+
     /// Returns the dataset columns that it reads.
     pub(super) fn columns(&self) -> &Arc<[usize]> {
         &self.columns

@@ -70,7 +70,7 @@ static ROWS: LazyLock<Option<(RecordBatch, Arc<Snapshot>)>> = LazyLock::new(|| {
 /// tenth of that, and the fuzzer writes hundreds.
 const MAX_PERIODS: usize = 12;
 
-/// Parses a filter and evaluates it: on all rows at once, and on some and the others.
+/// Parses a filter and evaluates it: on all rows at once, and on some and the others, and by DataFusion alone.
 pub fn sql(data: &[u8]) {
     let (Ok(text), Some((batch, snapshot))) = (str::from_utf8(data), &*ROWS) else { return };
     if text.matches('.').count() > MAX_PERIODS {
@@ -79,6 +79,7 @@ pub fn sql(data: &[u8]) {
     let Ok(filter) = Filter::parse(text, snapshot) else { return };
     let Ok(evaluator) = Evaluator::try_new(snapshot, &filter.expr, &filter.columns, text) else { return };
     let Ok(batch) = batch.project(&filter.columns) else { return };
+    assert_eq!(evaluator.mask(&batch), evaluator.clone().without_compared().mask(&batch), "{text}");
     let masks = [batch.clone(), batch.slice(0, 2), batch.slice(2, 4)].map(|batch| evaluator.mask(&batch));
     if let [Ok(all), Ok(first), Ok(second)] = &masks {
         assert!(all.iter().eq(first.iter().chain(second.iter())), "{text}: {masks:?}");

@@ -15,6 +15,7 @@ from pathlib import Path
 import data
 import pytest
 from programs import is_raised_in_a_fork, our_threads, python_command, python_environment, run_python
+from rows import write_paged
 
 import forebay as fb
 
@@ -114,6 +115,42 @@ def test_an_iterator_that_is_never_begun_starts_nothing(corpus):
     assert len(stream) == 400
     del ds, stream, iterator
     wait_for_no_threads()
+
+
+def threads_that_decode(num_threads: int) -> list[str]:
+    """The names of those threads, as soon as there are so many."""
+    end = time.monotonic() + SECONDS_TO_END
+    while True:
+        found = sorted(name for name in our_threads().values() if name.startswith("forebay-cpu"))
+        # One that was just started has no name of its own yet.
+        if len(found) == num_threads or time.monotonic() > end:
+            return found
+        time.sleep(0.01)
+
+
+OF_THREADS = {
+    "batches": lambda ds, **settings: ds.batches(64, **settings),
+    "to_torch": lambda ds, **settings: ds.to_torch(64, **settings),
+    "pack": lambda ds, **settings: ds.to_torch(2, pack=fb.Pack(64, columns=["payload"]), **settings),
+    "DataLoader": lambda ds, **settings: fb.DataLoader(ds, 64, **settings),
+    "collate_fn": lambda ds, **settings: fb.DataLoader(ds, 64, collate_fn=len, **settings),
+    "map": lambda ds, **settings: ds.map(dict, batched=True).batches(64, **settings),
+    "to_hf": lambda ds, **settings: ds.to_hf(**settings),
+}
+
+
+@pytest.mark.parametrize("how", OF_THREADS)
+def test_as_many_threads_decode_as_was_said(tmp_path, how):
+    # More than the memory holds, so that they have something to do as long as the loop takes nothing.
+    ds = write_paged(tmp_path)
+    if how == "pack":
+        ds = ds.sql("SELECT [id, id, id, id] AS payload FROM dataset")
+    for num_threads in (1, 3):
+        batches = iter(OF_THREADS[how](ds, num_threads=num_threads, memory_limit=4 << 20))
+        next(batches)
+        assert threads_that_decode(num_threads) == [f"forebay-cpu-{number}" for number in range(num_threads)]
+        del batches
+        assert threads_that_decode(0) == []
 
 
 def may_choose_how_it_is_scheduled() -> bool:

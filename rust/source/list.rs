@@ -122,6 +122,13 @@ async fn list_glob(connection: &Connection, location: &Location, pattern: &str) 
     // A glob character in the name of something that exists is no glob, unless that fits something else.
     let is_name = |meta: &ObjectMeta| meta.location.as_ref() == pattern;
     let is_named = metas.iter().any(is_name) && !metas.iter().any(is_match);
+    let is_below =
+        |meta: &ObjectMeta| meta.location.as_ref().strip_prefix(pattern).is_some_and(|rest| rest.starts_with('/'));
+    if !is_named && metas.iter().any(is_below) && !metas.iter().any(is_match) {
+        let path = Path::parse(pattern).map_err(|source| error(&location.text, source.into()))?;
+        let folder = Location { path, glob: None, is_folder: true, ..location.clone() };
+        return list_folder(connection, &folder).await;
+    }
     let is_wanted = |meta: &ObjectMeta, relative: &str| match is_named {
         true => is_name(meta),
         false => is_match(meta) && !is_hidden(relative),
@@ -330,6 +337,18 @@ mod tests {
         assert_eq!(found("{x}"), ["{x}.parquet"]);
         assert_eq!(found("b[1]"), ["b1.parquet"]);
         assert_eq!(found("b?"), ["b1.parquet", "b?.parquet"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_called_as_a_pattern_is_found_by_its_name() {
+        let keys = ["d/run [1]/x.parquet", "d/run [1]/k=a?b/y.parquet", "d/run [2]/x.parquet", "d/run 2/x.parquet"];
+        let found = |name: &str| listed(&keys, &format!("s3://b/d/{name}"));
+        for name in ["run [1]/", "run [1]"] {
+            assert_eq!(found(name).unwrap(), ["k=a?b/y.parquet", "x.parquet"]);
+        }
+        assert_eq!(found("run [1]/k=a?b").unwrap(), ["y.parquet"]);
+        assert_eq!(found("run [2]/x.parquet").unwrap(), ["run 2/x.parquet"], "patterns go first");
+        assert!(found("run [3]/").is_err());
     }
 
     #[test]

@@ -378,3 +378,14 @@ def test_threads_end_with_their_store(told):
         redacted("")
         time.sleep(0.05)
     assert num_threads() <= before
+
+
+def test_a_folder_that_is_called_as_a_pattern_is_found_by_its_name():
+    folder = f"memory://{uuid.uuid4().hex}"
+    for number, name in enumerate(["run [1]/a", "run [1]/k=a?b/b", "run 2/c", "run [2]/d"]):
+        with fsspec.open(f"{folder}/{name}.parquet", "wb") as file:
+            file.write(ids_file(number, number + 1))
+    for name, ids in (("run [1]/", [0, 1]), ("run [1]", [0, 1]), ("run [1]/k=a?b/", [1]), ("run [2]/*", [2])):
+        assert sorted(ids_of(fb.load_dataset(f"{folder}/{name}", split="train").batches(9))) == ids, name
+    with pytest.raises(fb.NotFoundError, match="none of which fits"):
+        fb.load_dataset(f"{folder}/run [3]/", split="train")

@@ -30,6 +30,9 @@ const LATER_PROBE: Duration = Duration::from_secs(1);
 const FIRST_FOLLOWERS: usize = 2;
 const ALL_FOLLOWERS: usize = 32;
 
+/// Beyond what was too many once, it takes so many answers of all followers until there is one more of them.
+const SLOW_ROUNDS: usize = 4;
+
 /// Followers that are refused one after another, without an answer between them, before all wait.
 const MOST_REFUSED: u32 = 3;
 
@@ -68,12 +71,17 @@ enum Stage {
         until: Instant,
         pause: Duration,
         is_probed: bool,
+        ceiling: Option<usize>,
     },
     /// Those that were refused and wait alone are under way.
     Following {
         allowed: usize,
         num_under_way: usize,
         num_refused: u32,
+        /// So many were too many for a store that leaves requests without an answer, halved: beyond it they grow slowly.
+        ceiling: Option<usize>,
+        /// Answers since one more was allowed beyond it.
+        num_answered: usize,
     },
 }
 
@@ -113,26 +121,31 @@ impl Stage {
     }
 
     /// Takes in that a request of `role` was refused; returns whether it waits alone, and nobody goes in its place.
-    fn refused(&mut self, role: Role, now: Instant, retry_after: Option<Duration>, random: f64) -> bool {
-        let hold = |pause: Duration| {
+    fn refused(&mut self, role: Role, kind: Kind, now: Instant, retry_after: Option<Duration>, random: f64) -> bool {
+        let hold = |pause: Duration, ceiling: Option<usize>| {
             let wait = retry_after.unwrap_or(pause).max(pause.mul_f64(1.0 + random / 4.0));
-            Self::Held { until: now + wait.min(LONGEST), pause, is_probed: false }
+            Self::Held { until: now + wait.min(LONGEST), pause, is_probed: false, ceiling }
         };
         match *self {
-            Self::Held { pause, .. } if role == Role::Probe => *self = hold((pause * 2).min(LATER_PROBE)),
-            // It was under way when the others were refused.
-            Self::Held { until, pause, is_probed } => {
-                let asked = retry_after.map_or(until, |wait| until.max(now + wait.min(LONGEST)));
-                *self = Self::Held { until: asked, pause, is_probed };
+            Self::Held { pause, ceiling, .. } if role == Role::Probe => {
+                *self = hold((pause * 2).min(LATER_PROBE), ceiling);
             }
-            Self::Following { allowed, num_under_way, num_refused }
+            // It was under way when the others were refused.
+            Self::Held { until, pause, is_probed, ceiling } => {
+                let asked = retry_after.map_or(until, |wait| until.max(now + wait.min(LONGEST)));
+                *self = Self::Held { until: asked, pause, is_probed, ceiling };
+            }
+            Self::Following { allowed, .. } if kind == Kind::Stalled => {
+                *self = hold(FIRST_PROBE, Some((allowed / 2).max(1)));
+            }
+            Self::Following { allowed, num_under_way, num_refused, ceiling, num_answered }
                 if role == Role::Follower && num_refused + 1 < MOST_REFUSED =>
             {
-                let allowed = (allowed / 2).max(1);
-                *self = Self::Following { allowed, num_under_way, num_refused: num_refused + 1 };
+                let (allowed, num_refused) = ((allowed / 2).max(1), num_refused + 1);
+                *self = Self::Following { allowed, num_under_way, num_refused, ceiling, num_answered };
                 return true;
             }
-            Self::Open | Self::Following { .. } => *self = hold(FIRST_PROBE),
+            Self::Open | Self::Following { .. } => *self = hold(FIRST_PROBE, None),
         }
         false
     }
@@ -140,12 +153,19 @@ impl Stage {
     /// Takes in that the store answered a request of `role`.
     fn answered(&mut self, role: Role) {
         match self {
-            Self::Held { .. } if role == Role::Probe => {
-                *self = Self::Following { allowed: FIRST_FOLLOWERS, num_under_way: 0, num_refused: 0 };
+            Self::Held { ceiling, .. } if role == Role::Probe => {
+                let allowed = ceiling.map_or(FIRST_FOLLOWERS, |ceiling| ceiling.min(FIRST_FOLLOWERS));
+                let (num_refused, num_answered, ceiling) = (0, 0, *ceiling);
+                *self = Self::Following { allowed, num_under_way: 0, num_refused, ceiling, num_answered };
             }
-            Self::Following { allowed, num_under_way, num_refused } if role == Role::Follower => {
-                (*allowed, *num_under_way) = (*allowed + 1, num_under_way.saturating_sub(1));
-                *num_refused = 0;
+            Self::Following { allowed, num_under_way, num_refused, ceiling, num_answered }
+                if role == Role::Follower =>
+            {
+                (*num_under_way, *num_refused) = (num_under_way.saturating_sub(1), 0);
+                *num_answered += 1;
+                if ceiling.is_none_or(|ceiling| *allowed < ceiling) || *num_answered >= *allowed * SLOW_ROUNDS {
+                    (*allowed, *num_answered) = (*allowed + 1, 0);
+                }
                 if *allowed >= ALL_FOLLOWERS {
                     *self = Self::Open;
                 }
@@ -157,7 +177,7 @@ impl Stage {
     /// Takes in that a request of `role` ended without an answer.
     fn given_up(&mut self, role: Role, now: Instant) {
         match self {
-            Self::Held { until, pause, is_probed } if role == Role::Probe => {
+            Self::Held { until, pause, is_probed, .. } if role == Role::Probe => {
                 (*until, *is_probed) = (now + *pause, false);
             }
             Self::Following { num_under_way, .. } if role == Role::Follower => {
@@ -249,15 +269,13 @@ pub(super) struct Pass<'a> {
 
 /// What becomes of a request that ran out of time.
 #[derive(Debug)]
-pub(super) enum Stalled<'a> {
+pub(super) enum Stalled {
     /// It is one of few: it is made again, as after any failure.
     Ordinary,
     /// There are too many under way: all are held back from now on.
     TooMany,
     /// All are held back already.
     Held,
-    /// It waits alone, and until the pass is dropped nobody goes in its place.
-    Alone(Pass<'a>),
 }
 
 impl<'a> Pass<'a> {
@@ -273,30 +291,28 @@ impl<'a> Pass<'a> {
     }
 
     /// Notes that the request ran out of time, one of `num_under_way`. Returns how to go on.
-    pub(super) fn stalled(self, num_under_way: usize, said: String) -> Stalled<'a> {
+    pub(super) fn stalled(self, num_under_way: usize, said: String) -> Stalled {
         let num_stalled = self.pace.num_stalled.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.role == Role::Free {
-            if !self.pace.is_open.load(Ordering::Acquire) {
-                // It was under way when the others were held back.
-                return Stalled::Held;
-            }
-            if num_stalled < MOST_STALLED.max(num_under_way / MOST_STALLED_PART) {
-                return Stalled::Ordinary;
-            }
+        let most = match self.role {
+            // It was under way when the others were held back.
+            Role::Free if !self.pace.is_open.load(Ordering::Acquire) => return Stalled::Held,
+            Role::Free => MOST_STALLED.max(num_under_way / MOST_STALLED_PART),
+            Role::Follower => MOST_STALLED,
+            Role::Probe => 0,
+        };
+        if num_stalled < most {
+            return Stalled::Ordinary;
         }
         let is_probe = self.is_probe();
-        match self.turned_away(Kind::Stalled, None, said) {
-            Some(pass) => Stalled::Alone(pass),
-            None if is_probe => Stalled::Held,
-            None => Stalled::TooMany,
-        }
+        self.turned_away(Kind::Stalled, None, said);
+        if is_probe { Stalled::Held } else { Stalled::TooMany }
     }
 
     fn turned_away(mut self, kind: Kind, retry_after: Option<Duration>, said: String) -> Option<Self> {
         let is_alone = self.pace.change(|state| {
             let now = Instant::now();
             (state.said, state.kind, state.refused_at) = (said, kind, Some(now));
-            state.stage.refused(self.role, now, retry_after, random())
+            state.stage.refused(self.role, kind, now, retry_after, random())
         });
         if is_alone {
             return Some(self);
@@ -340,9 +356,9 @@ mod tests {
     fn one_goes_ahead_and_the_others_follow_its_answer() {
         let (now, mut stage) = (Instant::now(), Stage::Open);
         assert_eq!(stage.decide(now), Decision::Go(Role::Free));
-        stage.refused(Role::Free, now, None, 0.0);
+        stage.refused(Role::Free, Kind::Throttled, now, None, 0.0);
         // Those that were under way are refused, too, or answered: neither changes anything.
-        stage.refused(Role::Free, now + 10 * MS, None, 0.0);
+        stage.refused(Role::Free, Kind::Throttled, now + 10 * MS, None, 0.0);
         stage.answered(Role::Free);
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
         assert_eq!(stage.decide(now + FIRST_PROBE), Decision::Go(Role::Probe));
@@ -362,15 +378,22 @@ mod tests {
 
     #[test]
     fn a_follower_that_is_refused_waits_alone_and_several_in_a_row_hold_all_back() {
-        let (now, num_refused) = (Instant::now(), 0);
-        let mut stage = Stage::Following { allowed: 8, num_under_way: 8, num_refused };
-        assert!(stage.refused(Role::Follower, now, None, 0.0));
-        assert_eq!(stage, Stage::Following { allowed: 4, num_under_way: 8, num_refused: 1 });
+        let (now, num_refused, ceiling) = (Instant::now(), 0, None);
+        let following = |allowed, num_under_way, num_refused, num_answered| Stage::Following {
+            allowed,
+            num_under_way,
+            num_refused,
+            ceiling,
+            num_answered,
+        };
+        let mut stage = following(8, 8, num_refused, 0);
+        assert!(stage.refused(Role::Follower, Kind::Throttled, now, None, 0.0));
+        assert_eq!(stage, following(4, 8, 1, 0));
         (0..4).for_each(|_| stage.answered(Role::Follower));
-        assert_eq!(stage, Stage::Following { allowed: 8, num_under_way: 4, num_refused });
-        assert!((1..MOST_REFUSED).all(|_| stage.refused(Role::Follower, now, None, 0.0)));
+        assert_eq!(stage, following(8, 4, num_refused, 0));
+        assert!((1..MOST_REFUSED).all(|_| stage.refused(Role::Follower, Kind::Throttled, now, None, 0.0)));
         assert_eq!(stage.decide(now), Decision::Turn, "those that were refused keep their places");
-        assert!(!stage.refused(Role::Follower, now, None, 0.0));
+        assert!(!stage.refused(Role::Follower, Kind::Throttled, now, None, 0.0));
         assert_eq!(stage.decide(now), Decision::Wait(Some(now + FIRST_PROBE)));
         // The end of its wait changes nothing for the others then.
         stage.given_up(Role::Follower, now);
@@ -380,7 +403,7 @@ mod tests {
     #[test]
     fn a_probe_that_ends_without_an_answer_leaves_its_place_to_another() {
         let (now, mut stage) = (Instant::now(), Stage::Open);
-        stage.refused(Role::Free, now, Some(3000 * MS), 0.0);
+        stage.refused(Role::Free, Kind::Throttled, now, Some(3000 * MS), 0.0);
         assert_eq!(stage.decide(now + 2999 * MS), Decision::Wait(Some(now + 3000 * MS)), "as long as it asks");
         let then = now + 3000 * MS;
         assert_eq!(stage.decide(then), Decision::Go(Role::Probe));
@@ -394,18 +417,44 @@ mod tests {
             num_waiting in 1usize..500, random in 0.0..1.0f64,
         ) {
             let (start, mut stage, mut num_probes) = (Instant::now(), Stage::Open, 0u32);
-            (0..num_waiting).for_each(|_| assert!(!stage.refused(Role::Free, start, None, random)));
+            (0..num_waiting).for_each(|_| assert!(!stage.refused(Role::Free, Kind::Throttled, start, None, random)));
             for step in 0..60_000 {
                 let now = start + MS * step;
                 for _ in 0..num_waiting.min(5) {
                     if stage.decide(now) == Decision::Go(Role::Probe) {
                         num_probes += 1;
-                        assert!(!stage.refused(Role::Probe, now + 5 * MS, None, random));
+                        assert!(!stage.refused(Role::Probe, Kind::Throttled, now + 5 * MS, None, random));
                     }
                 }
             }
             prop_assert!((45..=62).contains(&num_probes), "{num_probes}");
         }
+    }
+
+    #[test]
+    fn what_was_too_many_is_come_back_to_by_halves_and_then_slowly() {
+        let (now, mut stage) = (Instant::now(), Stage::Open);
+        let allowed = |stage: &Stage| if let Stage::Following { allowed, .. } = stage { *allowed } else { 0 };
+        stage.refused(Role::Free, Kind::Stalled, now, None, 0.0);
+        let probe = |stage: &mut Stage| {
+            assert_eq!(stage.decide(now + 2 * LATER_PROBE), Decision::Go(Role::Probe));
+            stage.answered(Role::Probe);
+        };
+        probe(&mut stage);
+        (0..6).for_each(|_| stage.answered(Role::Follower));
+        assert_eq!(allowed(&stage), 8, "nothing is known");
+        assert!(!stage.refused(Role::Follower, Kind::Stalled, now, None, 0.0));
+        // A probe that is not answered forgets nothing.
+        assert_eq!(stage.decide(now + LATER_PROBE), Decision::Go(Role::Probe));
+        stage.refused(Role::Probe, Kind::Stalled, now, None, 0.0);
+        probe(&mut stage);
+        let after: Vec<_> = (0..19)
+            .map(|_| {
+                stage.answered(Role::Follower);
+                allowed(&stage)
+            })
+            .collect();
+        assert_eq!(after, [[3, 4].as_slice(), &[4; 15], &[5; 2]].concat());
     }
 
     /// Returns how many of 64 requests at once, of 20 ms each, are answered in ten seconds by a store that refuses every
@@ -428,7 +477,7 @@ mod tests {
                 if num_asked % refused > 0 {
                     num_answered += 1;
                     stage.answered(role);
-                } else if stage.refused(role, now, None, 0.0) {
+                } else if stage.refused(role, Kind::Throttled, now, None, 0.0) {
                     num_waiting -= 1;
                     ends.push((step + 200, role, true));
                 }
@@ -490,8 +539,10 @@ mod tests {
             let mut patient = patience(Duration::from_secs(9));
             assert!(matches!(pace.enter(&mut patient).await.unwrap().stalled(64, "still".into()), Stalled::Held));
             pace.enter(&mut patient).await.unwrap().answered();
-            let follower = pace.enter(&mut patient).await.unwrap();
-            assert!(matches!(follower.stalled(64, "too many again".into()), Stalled::Alone(_)));
+            for expected in [false, false, true] {
+                let follower = pace.enter(&mut patient).await.unwrap();
+                assert_eq!(matches!(follower.stalled(64, "too many again".into()), Stalled::TooMany), expected);
+            }
         });
     }
 

@@ -82,10 +82,6 @@ impl Policy {
                     self.traffic.throttled();
                     return Ok(());
                 }
-                Stalled::Alone(_alone) => {
-                    self.traffic.throttled();
-                    return patience.rest(None, error).await;
-                }
             },
             Kind::Failed | Kind::Wrong => pass.answered(),
             Kind::Broken => drop(pass),

@@ -147,8 +147,18 @@ pub(super) fn is_ordered(plan: &LogicalPlan) -> bool {
         LogicalPlan::Distinct(Distinct::On(distinct)) => distinct.sort_expr.is_some(),
         LogicalPlan::Projection(projection) => is_ordered(&projection.input),
         LogicalPlan::Limit(limit) => is_ordered(&limit.input),
+        LogicalPlan::SubqueryAlias(alias) => is_ordered(&alias.input),
+        // One that asks a subquery becomes a join, which is in no order.
+        LogicalPlan::Filter(filter) => !asks_subquery(&filter.predicate) && is_ordered(&filter.input),
         _ => false,
     }
+}
+
+fn asks_subquery(expr: &Expr) -> bool {
+    let asks = expr.exists(|node| {
+        Ok(matches!(node, Expr::InSubquery(_) | Expr::Exists(_) | Expr::ScalarSubquery(_) | Expr::SetComparison(_)))
+    });
+    asks.unwrap_or(true)
 }
 
 fn by(row: &Column) -> SortExpr {

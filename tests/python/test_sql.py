@@ -166,6 +166,34 @@ def test_what_is_left_open_goes_by_the_order_of_the_dataset(ds: fb.Dataset) -> N
     assert ids_of(ds.sql("SELECT DISTINCT ON (cluster) id FROM dataset")) == first
 
 
+@pytest.mark.parametrize(
+    "outer",
+    [
+        "SELECT id FROM {}",
+        "SELECT id FROM {} LIMIT 10 OFFSET 5",
+        "SELECT id, score * 2 AS twice FROM {} WHERE lang = 'de'",
+        "SELECT id FROM (SELECT id, lang FROM {} WHERE score > 1) AS some WHERE lang <> 'fr' LIMIT 7",
+    ],
+)
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "SELECT * FROM dataset ORDER BY score DESC LIMIT 400",
+        "SELECT * FROM dataset ORDER BY cluster LIMIT 90 OFFSET 3",
+        "SELECT DISTINCT ON (cluster, lang) * FROM dataset ORDER BY cluster DESC, lang, score",
+    ],
+)
+def test_the_first_rows_of_a_subquery_stay_in_its_order(ds: fb.Dataset, inner: str, outer: str) -> None:
+    step_by_step = [row["id"] for row in ds.sql(inner).sql(outer.format("dataset"))]
+    for whole in (
+        outer.format(f"({inner})"),
+        outer.format(f"({inner}) AS ordered"),
+        f"WITH ordered AS ({inner}) {outer.format('ordered')}",
+    ):
+        assert [row["id"] for row in ds.sql(whole)] == step_by_step
+        assert pa.table(ds.query(whole))["id"].to_pylist() == step_by_step
+
+
 def _in_order_of_score(ds: fb.Dataset) -> fb.Dataset:
     return ds.sql("SELECT * FROM dataset ORDER BY score DESC")
 

@@ -172,7 +172,7 @@ impl<T: Word, const STORED: usize> Values for FixedValues<T, STORED> {
         self.place = Place::of_page(encoding, bytes)?;
         // Also where the last ones are not wanted: the others may begin elsewhere then.
         let is_whole = num_values.checked_mul(STORED).is_some_and(|len| len <= bytes.len());
-        if encoding == Encoding::Plain && !is_whole { Err(TOO_FEW) } else { Ok(()) }
+        if encoding == Encoding::Plain && !is_whole { Err(Misfit::TOO_SHORT) } else { Ok(()) }
     }
 
     fn skip(&mut self, bytes: &[u8], num_values: usize) -> Fit<()> {

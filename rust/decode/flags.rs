@@ -82,7 +82,7 @@ impl Values for FlagValues {
         const LENGTH_BYTES: usize = size_of::<u32>();
         self.place = match encoding {
             Encoding::Plain => {
-                end_of(0, num_values, bytes)?;
+                end_of(0, num_values, bytes).map_err(|_| Misfit::TOO_SHORT)?;
                 Place::Plain(0)
             }
             Encoding::Runs => {

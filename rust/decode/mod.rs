@@ -72,6 +72,8 @@ impl Misfit {
     pub(crate) const TOO_LARGE: Self = Self("values take more memory than there is");
     /// Nor is this: no writer means anything by it, and what comes out would be other rows' values.
     pub(crate) const TOO_HIGH: Self = Self("a level is higher than its column's");
+    /// Nor is this: of the values that are there nobody knows which are whose.
+    pub(crate) const TOO_SHORT: Self = Self("a page has fewer values than its levels");
     const MISSING: Self = Self("rows are missing from the pages");
 }
 

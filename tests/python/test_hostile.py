@@ -531,6 +531,41 @@ def test_a_text_that_claims_to_end_behind_its_page_is_an_error_for_who_passes_ov
             list(ds.filter(f"id >= 30 AND id < {30 + num_rows}").batches(10))
 
 
+@pytest.mark.parametrize(
+    "read",
+    [lambda ds: ds[5], lambda ds: list(ds.batches(9)), lambda ds: list(ds.shuffle(1).batches(9))],
+    ids=["one", "all", "shuffled"],
+)
+@pytest.mark.parametrize("codec", [UNCOMPRESSED, ZSTD])
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.bool_(), pa.float32()], ids=str)
+def test_a_page_without_some_of_its_values_has_none(
+    kind: pa.DataType, codec: int, read: Callable[[fb.Dataset], object], tmp_path: Path
+):
+    """Those that are there may be those of other rows."""
+    table = pa.table({"n": pa.array([0], pa.int32()).cast(kind)}, pa.schema([pa.field("n", kind, nullable=False)]))
+    values = bytes(100 * kind.bit_width // 8 - 1)
+    stored = values if codec == UNCOMPRESSED else pa.compress(values, codec="zstd", asbytes=True)
+    body = of_pages(table, page(100, len(values), stored), 100, 100, codec=codec)
+    (tmp_path / "short.parquet").write_bytes(body)
+    with pytest.raises(fb.DataError, match=r"column `n`.*short\.parquet.*fewer values"):
+        read(fb.load_dataset(tmp_path / "short.parquet", split="train"))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("prefixes", [[0, 4, 0], [0, -1, 0], [1, 0, 0], [0, 3, 5]], ids=str)
+def test_a_text_that_repeats_more_of_the_one_before_than_that_has_is_an_error(
+    prefixes: list[int], is_nested: bool, tmp_path: Path
+):
+    """Else the whole of the text before would be its beginning."""
+    values = differences(prefixes) + differences([3, 1, 1]) + b"abcde"
+    pages = page(3, len(values), values, encoding=DELTA_BYTE_ARRAY)
+    body = of_pages(required(pa.string(), is_nested=is_nested), pages, 3, 3, codec=UNCOMPRESSED)
+    (tmp_path / "texts.parquet").write_bytes(body)
+    ds = fb.load_dataset(tmp_path / "texts.parquet", split="train")
+    with pytest.raises(fb.DataError, match=r"column `n`.*texts\.parquet.*repeats more of the one before than that has"):
+        list(ds.batches(2))
+
+
 ROWS_OF_LISTS = {
     "numbers": pa.array([[n] * (n % 4) for n in range(50)], pa.list_(pa.int32())),
     "lists of one length": pa.array([[n, n] for n in range(50)], pa.list_(pa.int32())),

@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{DataType, FieldRef};
+use arrow_select::take::take;
 use pyo3::exceptions::{PyException, PyImportError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -92,6 +93,11 @@ fn own<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Option<Bound<'py, PyL
         }
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
+            if dictionary.values().len() > array.len() {
+                // More of them may be those of other batches than of this one.
+                let decoded = take(dictionary.values(), dictionary.keys(), None);
+                return own(py, &decoded.map_err(|error| PyValueError::new_err(error.to_string()))?);
+            }
             let Some(values) = own(py, dictionary.values())? else { return Ok(None) };
             // Where there are no values, all rows are NULL, and keys have nothing to be within.
             let has_values = !dictionary.values().is_empty();

@@ -1,16 +1,24 @@
-//! Makes the value tables of dictionaries unique, which consumers such as pandas take for granted.
+//! Gathers rows of dictionaries: the numbers of their values, and these.
 //!
-//! A batch has rows of many row groups, each with a table of its own; arrow appends these, with what they share twice.
+//! A batch has rows of many parts, each with a table of values of its own. Where all have the same one and it is not much
+//! longer than the batch, the batch has it, too. Otherwise it has the values of its rows alone, none twice, which
+//! consumers such as pandas take for granted; in the order of their tables, which means something where they are ordered.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
-use arrow_array::cast::AsArray;
-use arrow_array::types::ArrowDictionaryKeyType;
-use arrow_array::{Array, ArrayRef, DictionaryArray, UInt64Array, downcast_dictionary_array, make_array};
-use arrow_buffer::ArrowNativeType;
+use arrow_buffer::{ArrowNativeType, Buffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use super::gather::{Rows, SourceRow, gather_array};
+
+/// A table that all rows share is kept if it has at most so many values for each row: it may have to be sent elsewhere.
+const KEPT_VALUES_PER_ROW: usize = 16;
+
+/// All values of the tables are looked at if there are at most so many for each row.
+const VALUES_PER_ROW: usize = 4;
+
+/// In the table of places: none yet.
+const NO_PLACE: u32 = u32::MAX;
 
 /// Returns whether a type holds a dictionary at any depth.
 pub(super) fn has_dictionary(data_type: &DataType) -> bool {
@@ -25,105 +33,232 @@ pub(super) fn has_dictionary(data_type: &DataType) -> bool {
     }
 }
 
-/// Returns `data` with no value twice in any of its dictionaries.
+/// Returns the table of values that all `sources` have, if it is not much longer than a batch of so many rows, and comparing
+/// them is little work beside gathering these.
+pub(super) fn common_values<'a>(sources: &[&'a ArrayData], num_rows: usize) -> Option<&'a ArrayData> {
+    let (first, others) = sources.split_first()?;
+    let values = &first.child_data()[0];
+    let is_short = values.len() <= num_rows.saturating_mul(KEPT_VALUES_PER_ROW);
+    let is_little = others.is_empty() || are_few(values.len().saturating_mul(sources.len()), num_rows);
+    let is_same = |other: &&ArrayData| {
+        let other = &other.child_data()[0];
+        values.ptr_eq(other) || values.len() == other.len() && values == other
+    };
+    (is_short && is_little && others.iter().all(is_same)).then_some(values)
+}
+
+/// Returns whether all values of the tables may be looked at for a batch of so many rows.
+fn are_few(num_values: usize, num_rows: usize) -> bool {
+    num_values <= num_rows.saturating_mul(VALUES_PER_ROW)
+}
+
+/// Returns the numbers of `rows`, and the values of these alone.
 ///
 /// # Errors
 ///
-/// None that arrow does not find in sound arrays.
-pub(super) fn with_unique_values(data: ArrayData) -> Result<ArrayData, ArrowError> {
-    if !has_dictionary(data.data_type()) {
-        return Ok(data);
+/// More values than numbers of this type can tell apart, or than offsets can address.
+pub(super) fn gather_merged(
+    key_type: &DataType,
+    sources: &[&ArrayData],
+    rows: &[SourceRow],
+) -> Result<(Buffer, ArrayData), ArrowError> {
+    match key_type {
+        DataType::Int8 => merged::<i8>(sources, rows),
+        DataType::Int16 => merged::<i16>(sources, rows),
+        DataType::Int32 => merged::<i32>(sources, rows),
+        DataType::Int64 => merged::<i64>(sources, rows),
+        DataType::UInt8 => merged::<u8>(sources, rows),
+        DataType::UInt16 => merged::<u16>(sources, rows),
+        DataType::UInt32 => merged::<u32>(sources, rows),
+        DataType::UInt64 => merged::<u64>(sources, rows),
+        other => Err(ArrowError::InvalidArgumentError(format!("no keys of a dictionary: {other}"))),
     }
-    if let DataType::Dictionary(..) = data.data_type() {
-        let array = make_array(data);
-        let array: &dyn Array = array.as_ref();
-        return downcast_dictionary_array! {
-            array => Ok(unique(array)?.to_data()),
-            _ => Ok(array.to_data())
-        };
-    }
-    let children = data.child_data().iter().cloned().map(with_unique_values).collect::<Result<Vec<_>, _>>()?;
-    data.into_builder().child_data(children).build()
 }
 
-fn unique<K: ArrowDictionaryKeyType>(array: &DictionaryArray<K>) -> Result<DictionaryArray<K>, ArrowError> {
-    let Some((places, firsts)) = repeated(array.values()) else { return Ok(array.clone()) };
-    let keys = array.keys().unary_opt(|key| K::Native::from_usize(places[key.as_usize()]));
-    DictionaryArray::try_new(keys, arrow_select::take::take(array.values(), &firsts, None)?)
+fn merged<K: ArrowNativeType>(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<(Buffer, ArrayData), ArrowError> {
+    let keys: Vec<&[K]> = sources.iter().map(|source| source.buffer::<K>(0)).collect();
+    let tables: Vec<&ArrayData> = sources.iter().map(|source| &source.child_data()[0]).collect();
+    let mut merge = Merge::new(&tables, rows.len());
+    let places = rows.iter().map(|&(source, row)| {
+        let (index, row) = (source as usize, row as usize);
+        if sources[index].is_null(row) { NO_PLACE } else { merge.place(source, keys[index][row].as_usize()) }
+    });
+    let places: Vec<u32> = places.collect();
+    let (firsts, ranks) = merge.ordered();
+    if firsts.len().checked_sub(1).is_some_and(|last| K::from_usize(last).is_none()) {
+        return Err(ArrowError::DictionaryKeyOverflowError);
+    }
+    let key =
+        |&place: &u32| ranks.get(place as usize).and_then(|rank| K::from_usize(*rank as usize)).unwrap_or_default();
+    let keys: Vec<K> = places.iter().map(key).collect();
+    Ok((Buffer::from_vec(keys), gather_array(&tables, Rows::new(&firsts))?))
 }
 
-/// Returns each value's place among the different ones, and where each of these stands first; `None` if all differ.
-fn repeated(values: &ArrayRef) -> Option<(Vec<usize>, UInt64Array)> {
-    let data = values.to_data();
-    match values.data_type() {
-        DataType::Utf8 => different(&data, |index| values.as_string::<i32>().value(index).as_bytes()),
-        DataType::LargeUtf8 => different(&data, |index| values.as_string::<i64>().value(index).as_bytes()),
-        DataType::Binary => different(&data, |index| values.as_binary::<i32>().value(index)),
-        DataType::LargeBinary => different(&data, |index| values.as_binary::<i64>().value(index)),
-        number => {
-            let width = number.primitive_width()?;
-            let bytes = data.buffers()[0].as_slice().get(data.offset() * width..)?;
-            different(&data, |index| &bytes[index * width..(index + 1) * width])
+/// What makes a value another one.
+#[derive(PartialEq, Eq, Hash)]
+enum Value<'a> {
+    Null,
+    Bytes(&'a [u8]),
+    /// Of a type that is not compared, in its table.
+    At(u32, usize),
+}
+
+/// The values of some rows.
+struct Merge<'a> {
+    tables: &'a [&'a ArrayData],
+    /// Where the table of each source begins in `places`, if there are few enough values.
+    starts: Option<Vec<usize>>,
+    places: Vec<u32>,
+    known: FxHashMap<Value<'a>, u32>,
+    /// Where each of the values is that there are.
+    firsts: Vec<SourceRow>,
+}
+
+impl<'a> Merge<'a> {
+    fn new(tables: &'a [&'a ArrayData], num_rows: usize) -> Self {
+        let num_values: usize = tables.iter().map(|table| table.len()).sum();
+        let is_small = are_few(num_values, num_rows);
+        let starts = is_small.then(|| {
+            let start = |end: &mut usize, table: &&ArrayData| Some(std::mem::replace(end, *end + table.len()));
+            tables.iter().scan(0, start).collect()
+        });
+        let places = vec![NO_PLACE; if is_small { num_values } else { 0 }];
+        Self {
+            tables,
+            starts,
+            places,
+            known: FxHashMap::with_capacity_and_hasher(num_values.min(num_rows), FxBuildHasher),
+            firsts: Vec::new(),
         }
     }
+
+    /// Returns the place of a value, a new one if it is the first of its kind.
+    fn place(&mut self, source: u32, key: usize) -> u32 {
+        let Some(index) = self.starts.as_ref().map(|starts| starts[source as usize] + key) else {
+            return self.find(source, key);
+        };
+        if self.places[index] == NO_PLACE {
+            self.places[index] = self.find(source, key);
+        }
+        self.places[index]
+    }
+
+    fn find(&mut self, source: u32, key: usize) -> u32 {
+        let value = value_at(self.tables[source as usize], key).unwrap_or(Value::At(source, key));
+        let next = u32::try_from(self.firsts.len()).unwrap_or(NO_PLACE);
+        let place = *self.known.entry(value).or_insert(next);
+        if place == next {
+            self.firsts.push((source, u32::try_from(key).unwrap_or(u32::MAX)));
+        }
+        place
+    }
+
+    /// Returns where the values are in the order of their tables, and the rank of each place.
+    fn ordered(self) -> (Vec<SourceRow>, Vec<u32>) {
+        let mut order: Vec<u32> = (0..).take(self.firsts.len()).collect();
+        order.sort_unstable_by_key(|&place| {
+            let (source, key) = self.firsts[place as usize];
+            (key, source)
+        });
+        let mut ranks = vec![0; order.len()];
+        for (rank, &place) in (0..).zip(&order) {
+            ranks[place as usize] = rank;
+        }
+        (order.iter().map(|&place| self.firsts[place as usize]).collect(), ranks)
+    }
 }
 
-fn different<'a>(values: &ArrayData, bytes: impl Fn(usize) -> &'a [u8]) -> Option<(Vec<usize>, UInt64Array)> {
-    let mut known: HashMap<Option<&[u8]>, usize> = HashMap::with_capacity(values.len());
-    let mut firsts = Vec::with_capacity(values.len());
-    let mut places = Vec::with_capacity(values.len());
-    for index in 0..values.len() {
-        let value = values.is_valid(index).then(|| bytes(index));
-        places.push(match known.entry(value) {
-            Entry::Occupied(place) => *place.get(),
-            Entry::Vacant(vacant) => {
-                firsts.push(index as u64);
-                *vacant.insert(firsts.len() - 1)
-            }
-        });
+/// Returns a value as what it is compared by; `None` if its type is not.
+fn value_at(values: &ArrayData, index: usize) -> Option<Value<'_>> {
+    if values.is_null(index) {
+        return Some(Value::Null);
     }
-    (firsts.len() < values.len()).then(|| (places, firsts.into()))
+    let width = match values.data_type() {
+        DataType::Utf8 | DataType::Binary => return Some(Value::Bytes(text_at::<i32>(values, index))),
+        DataType::LargeUtf8 | DataType::LargeBinary => return Some(Value::Bytes(text_at::<i64>(values, index))),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok()?,
+        number => number.primitive_width()?,
+    };
+    let start = (values.offset() + index) * width;
+    Some(Value::Bytes(&values.buffers()[0].as_slice()[start..start + width]))
+}
+
+fn text_at<O: ArrowNativeType>(values: &ArrayData, index: usize) -> &[u8] {
+    let offsets = values.buffer::<O>(0);
+    &values.buffers()[1].as_slice()[offsets[index].as_usize()..offsets[index + 1].as_usize()]
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::types::Int32Type;
-    use arrow_array::{Int32Array, StringArray, StructArray};
-    use arrow_schema::Field;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Int8Type, Int32Type};
+    use arrow_array::{Array, ArrayRef, DictionaryArray, Int8Array, Int32Array, StringArray, make_array};
 
     use super::*;
 
-    fn dictionary(keys: Vec<Option<i32>>, values: Vec<&str>) -> DictionaryArray<Int32Type> {
-        DictionaryArray::new(Int32Array::from(keys), Arc::new(StringArray::from(values)))
+    fn dictionary(keys: Vec<Option<i32>>, values: Vec<Option<&str>>) -> ArrayData {
+        DictionaryArray::<Int32Type>::new(Int32Array::from(keys), Arc::new(StringArray::from(values))).to_data()
+    }
+
+    fn gathered(sources: &[&ArrayData], rows: &[SourceRow]) -> (Vec<Option<i32>>, Vec<Option<String>>) {
+        let data = gather_array(sources, Rows::new(rows)).unwrap();
+        data.validate_full().unwrap();
+        let array = make_array(data).as_dictionary::<Int32Type>().clone();
+        let values = array.values().as_string::<i32>().iter().map(|value| value.map(str::to_owned)).collect();
+        (array.keys().iter().collect(), values)
+    }
+
+    fn texts(values: &[&str]) -> Vec<Option<String>> {
+        values.iter().map(|value| Some((*value).to_owned())).collect()
     }
 
     #[test]
-    fn values_that_repeat_are_merged_at_any_depth() {
-        let column = dictionary(vec![Some(0), None, Some(2), Some(3)], vec!["a", "b", "a", "c"]);
-        let field = Arc::new(Field::new("x", column.data_type().clone(), true));
-        let nested = StructArray::from(vec![(field, Arc::new(column.clone()) as ArrayRef)]);
-        let merged = make_array(with_unique_values(nested.to_data()).unwrap());
-        let merged = merged.as_struct().column(0).as_dictionary::<Int32Type>().clone();
-        assert_eq!(merged.values().len(), 3);
-        assert_eq!(merged.keys(), &Int32Array::from(vec![Some(0), None, Some(0), Some(2)]));
-        assert_eq!(merged.to_data(), column.to_data());
+    fn values_that_tables_share_are_there_once_and_others_not_at_all() {
+        let one = dictionary(vec![Some(2), None, Some(1)], ["d", "c", "b"].map(Some).to_vec());
+        let other = dictionary(vec![Some(0), Some(1)], ["b", "a"].map(Some).to_vec());
+        let found = gathered(&[&one, &other], &[(1, 1), (0, 0), (0, 1), (1, 0)]);
+        assert_eq!(found, (vec![Some(0), Some(1), None, Some(1)], texts(&["a", "b"])));
     }
 
     #[test]
-    fn numbers_that_repeat_are_merged() {
-        let values = Arc::new(Int32Array::from(vec![7, 8, 7]));
-        let column = DictionaryArray::<Int32Type>::new(Int32Array::from(vec![2, 1, 0]), values);
-        let merged = make_array(with_unique_values(column.to_data()).unwrap());
-        assert_eq!(merged.as_dictionary::<Int32Type>().values().len(), 2);
-        assert_eq!(merged.to_data(), column.to_data());
+    fn values_keep_the_order_of_their_table() {
+        let sizes = ["smallest", "small", "medium", "large", "largest"].map(Some).to_vec();
+        let sources = [vec![Some(4)], vec![Some(1)]].map(|keys| dictionary(keys, sizes.clone()));
+        let found = gathered(&sources.each_ref(), &[(0, 0), (1, 0)]);
+        assert_eq!(found, (vec![Some(1), Some(0)], texts(&["small", "largest"])));
     }
 
     #[test]
-    fn values_that_all_differ_are_not_copied() {
-        let column = dictionary(vec![Some(1)], vec!["a", "b"]);
-        let same = make_array(with_unique_values(column.to_data()).unwrap());
-        assert!(same.as_dictionary::<Int32Type>().values().to_data().ptr_eq(&column.values().to_data()));
+    fn a_short_table_that_all_have_is_that_of_the_batch() {
+        let sources = [vec![Some(1)], vec![None]].map(|keys| dictionary(keys, ["b", "a"].map(Some).to_vec()));
+        let found = gathered(&sources.each_ref(), &[(0, 0), (1, 0), (0, 0)]);
+        assert_eq!(found, (vec![Some(1), None, Some(1)], texts(&["b", "a"])));
+    }
+
+    #[test]
+    fn a_value_that_is_null_is_there_once() {
+        let values = vec![Some("a"), None, Some("b"), Some("c"), Some("d")];
+        let sources = [(); 2].map(|()| dictionary(vec![Some(1)], values.clone()));
+        assert_eq!(gathered(&sources.each_ref(), &[(0, 0), (1, 0)]), (vec![Some(0), Some(0)], vec![None]));
+    }
+
+    #[test]
+    fn rows_that_are_null_need_no_values() {
+        let sources = [(); 2].map(|()| dictionary(vec![None], Vec::new()));
+        assert_eq!(gathered(&sources.each_ref(), &[(0, 0), (1, 0)]), (vec![None, None], Vec::new()));
+    }
+
+    #[test]
+    fn more_values_than_numbers_tell_apart_are_an_error() {
+        let source = |from: i32| {
+            let values: ArrayRef = Arc::new(Int32Array::from_iter_values(from..from + 100));
+            DictionaryArray::<Int8Type>::new(Int8Array::from_iter_values(0..100), values).to_data()
+        };
+        let (one, other) = (source(0), source(100));
+        let rows: Vec<SourceRow> = (0..100).flat_map(|row| [(0, row), (1, row)]).collect();
+        assert!(gather_array(&[&one, &other], Rows::new(&rows[..128])).is_ok());
+        assert!(gather_array(&[&one, &other], Rows::new(&rows[..129])).is_err());
     }
 }

@@ -2,18 +2,19 @@
 //!
 //! Numbers, Booleans, strings, binary, lists, maps and structs of them are copied by the kernels of [`copies`](super::copies),
 //! which size the destination exactly, into fresh buffers aligned to 64 bytes. Whether a value is NULL is copied beside
-//! it, as one bit. Everything else goes through arrow's [`MutableArrayData`].
+//! it, as one bit. Of [dictionaries](super::dictionary) the numbers are copied. Everything else goes through arrow's
+//! [`MutableArrayData`].
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
+use arrow_array::{Array, RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer};
 use arrow_data::transform::{Capacities, MutableArrayData};
 use arrow_data::{ArrayData, ArrayDataBuilder};
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
 use super::copies::{Bits, Integers, SourceRange, copy_bits, copy_fixed, copy_ranges, offsets_of, widen_ranges};
-use super::dictionary::{has_dictionary, with_unique_values};
+use super::dictionary::{common_values, gather_merged};
 use super::narrow::{has_nulls, item_of, item_width, narrow_ranges, stands_for, with_item_width};
 use super::runs::Runs;
 use super::slabs::Room;
@@ -88,9 +89,6 @@ pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Arr
         return Err(ArrowError::InvalidArgumentError("no sources to gather from".into()));
     };
     let data_type = first.data_type();
-    if has_dictionary(data_type) {
-        return interleaved(sources, rows.each);
-    }
     let values = match data_type {
         DataType::Boolean => {
             let bits: Vec<_> = sources.iter().map(|source| bits_of(source)).collect();
@@ -103,6 +101,7 @@ pub(super) fn gather_array(sources: &[&ArrayData], rows: Rows<'_>) -> Result<Arr
         DataType::List(_) | DataType::Map(..) => lists::<i32>(sources, rows)?,
         DataType::LargeList(_) => lists::<i64>(sources, rows)?,
         DataType::Struct(fields) => Some(structs(sources, rows, fields.len())?),
+        DataType::Dictionary(key_type, _) => Some(dictionaries(sources, rows, key_type)?),
         other => other.primitive_width().map(|width| fixed_width(sources, rows, width)),
     };
     let Some(values) = values else { return generic(sources, rows.each) };
@@ -312,11 +311,22 @@ fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<
     Ok(builder)
 }
 
+/// Gathers the numbers of dictionaries; the values are those of all sources, or of these rows.
+fn dictionaries(sources: &[&ArrayData], rows: Rows<'_>, key_type: &DataType) -> Result<ArrayDataBuilder, ArrowError> {
+    if let Some(values) = common_values(sources, rows.each.len()) {
+        let width = key_type.primitive_width().unwrap_or(0);
+        return Ok(fixed_width(sources, rows, width).add_child_data(values.clone()));
+    }
+    let (keys, values) = gather_merged(key_type, sources, rows.each)?;
+    Ok(ArrayData::builder(sources[0].data_type().clone()).add_buffer(keys).add_child_data(values))
+}
+
 #[expect(unsafe_code, reason = "validating UTF-8 and offsets again would cost more than the copy")]
 fn trusted(builder: ArrayDataBuilder) -> ArrayData {
     // SAFETY: buffers hold as many values as the length says, children as many as offsets or widths say, and there is a
     // bit of validity for each row. Offsets ascend from 0 to the length of the values, which is their sum; strings are
-    // whole strings of valid sources, so every boundary is a character boundary.
+    // whole strings of valid sources, so every boundary is a character boundary. Numbers of dictionaries are within
+    // their values: these are those of all sources, or each row's number was given to one of them.
     unsafe { builder.build_unchecked() }
 }
 
@@ -334,23 +344,12 @@ fn generic(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayData, Arro
     Ok(out.freeze())
 }
 
-/// Gathers types whose sources have value tables of their own, which `interleave` merges.
-///
-/// [`MutableArrayData`] would append the tables of all sources, until the index overflows.
-fn interleaved(sources: &[&ArrayData], rows: &[SourceRow]) -> Result<ArrayData, ArrowError> {
-    let arrays: Vec<ArrayRef> = sources.iter().map(|source| make_array((*source).clone())).collect();
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    let indices: Vec<(usize, usize)> = rows.iter().map(|&(source, row)| (source as usize, row as usize)).collect();
-    let gathered = arrow_select::interleave::interleave(&arrays, &indices)?.to_data();
-    if sources.len() == 1 { Ok(gathered) } else { with_unique_values(gathered) }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow_array::types::{Int32Type, Int64Type};
     use arrow_array::{
-        BooleanArray, FixedSizeListArray, Float64Array, Int32Array, LargeListArray, LargeStringArray, ListArray,
-        StringArray, StructArray,
+        ArrayRef, BooleanArray, DictionaryArray, FixedSizeListArray, Float64Array, Int32Array, Int64Array,
+        LargeListArray, LargeStringArray, ListArray, StringArray, StructArray, UInt16Array,
     };
     use arrow_buffer::OffsetBuffer;
     use arrow_schema::{Field, Fields, Schema};
@@ -424,14 +423,25 @@ mod tests {
                 let text: ArrayRef = Arc::new(StringArray::from_iter(texts(seeds)));
                 Arc::new(StructArray::new(names, vec![numbers(), text], Some(nulls())))
             }
-            _ => list_of(seeds, |items| array(11, items)),
+            12 => list_of(seeds, |items| array(11, items)),
+            13 => Arc::new(DictionaryArray::<Int32Type>::from_iter(texts(seeds).iter().map(Option::as_deref))),
+            14 => {
+                let values: ArrayRef = Arc::new(Int64Array::from_iter((0..8).map(|n| (n != 5).then_some(n % 6))));
+                let keys = UInt16Array::from_iter(seeds.iter().map(|seed| seed.map(|n| n.unsigned_abs() as u16 % 8)));
+                Arc::new(DictionaryArray::new(keys, values))
+            }
+            15 => list_of(seeds, |items| array(13, items)),
+            _ => {
+                let name = Fields::from(vec![Field::new("kind", array(14, seeds).data_type().clone(), true)]);
+                Arc::new(StructArray::new(name, vec![array(14, seeds)], Some(nulls())))
+            }
         }
     }
 
     proptest! {
         #[test]
         fn rows_are_those_that_arrow_interleaves(
-            kind in 0_usize..13,
+            kind in 0_usize..17,
             seeds in prop::collection::vec(prop::collection::vec(prop::option::weighted(0.8, -50_i32..50), 1..40), 1..4),
             has_nulls in any::<bool>(),
             cut in 0_usize..3,

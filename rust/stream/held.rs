@@ -90,7 +90,7 @@ impl Held {
 
     /// Returns whether consecutive rows can be a [`view`]: they are stored as they were decoded.
     ///
-    /// Dictionaries are left to [`gather`], which drops the values that no row has.
+    /// Dictionaries are left to [`gather`], which drops the values that no row has where there are many.
     pub(super) fn can_be_seen(&self) -> bool {
         let columns = self.0.shelves.first().filter(|_| self.0.places.is_none()).and_then(Shelf::columns);
         columns.is_some_and(|columns| !columns.iter().any(|column| has_dictionary(column.data_type())))

@@ -94,6 +94,21 @@ def test_pandas_takes_every_form(ds, form):
     assert str(got.to_dict("records")) == str(expected.to_dict("records"))
 
 
+@pytest.mark.parametrize("batch_size", [8, 64])
+def test_ordered_categories_keep_their_order_in_every_batch(tmp_path, batch_size):
+    sizes = list("ihgfedcba")
+    codes = np.random.default_rng(0).integers(0, len(sizes), 2000)
+    column = pd.Categorical.from_codes(codes, sizes, ordered=True)
+    for part in range(4):
+        frame = pd.DataFrame({"size": column[part * 500 : (part + 1) * 500]})
+        frame.to_parquet(tmp_path / f"{part}.parquet", row_group_size=100)
+    ds = fb.load_dataset(tmp_path, split="train").shuffle(seed=1).with_format("pandas")
+    for frame in ds.batches(batch_size):
+        categories = frame["size"].cat.categories.tolist()
+        assert frame["size"].cat.ordered
+        assert categories == [size for size in sizes if size in categories]
+
+
 def test_every_value_is_in_a_dictionary_once(tmp_path):
     # Of each row group its own words, and some that all share.
     words = [[f"word {i}", "shared", None, f"{i // 50}"] for i in range(400)]
@@ -110,6 +125,24 @@ def test_every_value_is_in_a_dictionary_once(tmp_path):
             expected = table.take(taken["id"])
             assert taken["x"].to_pylist() == expected["x"].to_pylist()
             assert taken["y"].to_pylist() == expected["y"].to_pylist()
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_batches_have_no_more_of_a_large_dictionary_than_they_need(tmp_path, is_shuffled):
+    words = pa.array([f"word {i}" for i in range(5000)])
+    indices = np.random.default_rng(0).integers(0, len(words), 4000)
+    keys = pa.array(indices.astype(np.int32), mask=indices % 7 == 0)
+    table = pa.table({"id": range(4000), "x": pa.DictionaryArray.from_arrays(keys, words)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    ds = fb.load_dataset(tmp_path, split="train")
+    ds = ds.shuffle(seed=1) if is_shuffled else ds
+    expected = table["x"].to_pylist()
+    for batch in ds.batches(100):
+        taken = pa.record_batch(batch)
+        assert taken["x"].to_pylist() == [expected[row] for row in taken["id"].to_pylist()]
+        assert len(taken["x"].dictionary) <= 16 * 100
+    for tensors in ds.to_torch(100):
+        assert tensors["x"] == [expected[row] for row in tensors["id"].tolist()]
 
 
 # What is stored, what is asked for; the values are the same.

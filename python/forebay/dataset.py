@@ -930,11 +930,10 @@ class Dataset:
             {'path': 'src/0.rs', 'size': 0}
         """
         chosen = None if self._format is None else self._format.prepare(self._make_reader(ReadOptions()))
-        plain = Dataset(self._native, self._shuffle, None, self._num_passes)
         batches: Iterable[_lib.Batch] = (
-            plain._fitting_batches()
+            self._fitting_batches()
             if batch_size is None
-            else plain.batches(batch_size, drop_last=drop_last_batch, rank=0, world_size=1)
+            else self._arrow_batches(batch_size, drop_last=drop_last_batch)
         )
         if chosen is not None:
             by_rows = batch_size is None
@@ -949,7 +948,12 @@ class Dataset:
     def _fitting_batches(self) -> Iterator[_lib.Batch]:
         """Yields all rows in batches for somebody who does not mind how many are in one."""
         batch_rows = min(ROWS_PER_READ, self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows)
-        yield from self.batches(batch_rows, rank=0, world_size=1)
+        yield from self._arrow_batches(batch_rows)
+
+    def _arrow_batches(self, batch_size: int, *, drop_last: bool = False) -> Stream[_lib.Batch]:
+        """Streams all rows as Arrow batches, whatever the format is; their weights are computed once for all loops."""
+        share = ShareOptions(batch_size=batch_size, rank=0, world_size=1, drop_last=drop_last)
+        return Stream(self, share, ReadOptions())
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()

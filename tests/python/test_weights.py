@@ -16,6 +16,7 @@ import torch
 from harness import resume_failures
 from rows import batches_of, ids, ids_of, uneven_groups, write_paged, write_uneven
 
+import forebay
 import forebay as fb
 
 if TYPE_CHECKING:
@@ -52,6 +53,34 @@ CONFIGURATIONS: dict[str, Callable[[fb.Dataset], fb.Dataset]] = {
         4, num_lanes=4, window_rows=11, weights="CASE WHEN id < 4 THEN 1 ELSE 0 END", num_samples=999
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "loop",
+    {
+        "rows": list,
+        "batches of rows": lambda weighed: list(weighed.iter(7)),
+        "a stream": lambda weighed: list(weighed.batches(7)),
+        "a table": pa.table,
+    }.items(),
+    ids=lambda loop: loop[0],
+)
+@pytest.mark.parametrize("format", [None, "numpy"])
+def test_weights_are_computed_once_for_all_loops(
+    dataset: fb.Dataset, loop: tuple[str, Callable[[fb.Dataset], Any]], format: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weighed = dataset.shuffle(1, weights=BY_ID, num_samples=40).with_format(format)
+    computed = []
+    make_weights = forebay.dataset.make_weights
+
+    def noting(*arguments: Any) -> Any:
+        computed.append(arguments)
+        return make_weights(*arguments)
+
+    monkeypatch.setattr(forebay.dataset, "make_weights", noting)
+    for _ in range(2):
+        loop[1](weighed)
+    assert len(computed) == 1
 
 
 @pytest.fixture(params=CONFIGURATIONS)

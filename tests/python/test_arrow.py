@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import data
 import duckdb
 import numpy as np
@@ -10,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from programs import our_threads
 
 import forebay as fb
 
@@ -226,10 +229,16 @@ def test_a_dataset_of_a_rank_is_still_whole_as_arrow(ds, monkeypatch):
 
 
 def test_a_consumer_that_stops_early_leaves_nothing_behind(ds):
+    before = our_threads().keys()
     for _ in range(20):
         reader = pa.RecordBatchReader.from_stream(ds.shuffle(1))
         reader.read_next_batch()
         reader.close()
+    del reader
+    end = time.monotonic() + 30
+    while (left := our_threads().keys() - before) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not left
 
 
 def test_an_error_on_the_way_reaches_the_arrow_consumer(tmp_path):

@@ -427,7 +427,8 @@ mod tests {
             13 => Arc::new(DictionaryArray::<Int32Type>::from_iter(texts(seeds).iter().map(Option::as_deref))),
             14 => {
                 let values: ArrayRef = Arc::new(Int64Array::from_iter((0..8).map(|n| (n != 5).then_some(n % 6))));
-                let keys = UInt16Array::from_iter(seeds.iter().map(|seed| seed.map(|n| n.unsigned_abs() as u16 % 8)));
+                let keys =
+                    UInt16Array::from_iter(seeds.iter().map(|seed| seed.map(|n| u16::from(n.to_le_bytes()[0] % 8))));
                 Arc::new(DictionaryArray::new(keys, values))
             }
             15 => list_of(seeds, |items| array(13, items)),

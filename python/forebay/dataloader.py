@@ -163,6 +163,8 @@ class DataLoader:
             settings["pin_memory"] = pin_memory
         device: object = pin_memory_device
         if not isinstance(device, str) or device:
+            if settings.get("device") is not None:
+                raise SettingError("pin_memory_device: the device of the batches is `device` already; pass one of them")
             settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False

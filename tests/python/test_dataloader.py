@@ -258,6 +258,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"multiprocessing_context": 3}, "multiprocessing_context: expected 'spawn', 'forkserver' or a context"),
     ({"pin_memory": True, "device": "nowhere"}, "device: expected a device of torch"),
     ({"pin_memory_device": "nowhere"}, "device: expected a device of torch"),
+    ({"pin_memory_device": "cpu", "device": "cpu"}, "the device of the batches is `device` already; pass one of them"),
     ({"collate_fn": 5}, "collate_fn: expected a function, got 5"),
     ({"collate_fn": list, "forms": {"id": "list"}}, "forms: `collate_fn` is given rows of the dataset's format"),
     ({"collate_fn": list, "compat": "datasets"}, "`ds.with_format('torch', compat='datasets')` chooses theirs"),

@@ -17,8 +17,6 @@ import forebay as fb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Epochs = "Callable[[int], list[list[int]]]"
-
 KINDS = {
     "batches": lambda rows, **share: rows.batches(8, **share),
     "to_torch": lambda rows, **share: rows.to_torch(8, **share),
@@ -54,7 +52,7 @@ class Loop:
 class Model:
     """What a stream is told, in batches of an epoch."""
 
-    epochs: Epochs
+    epochs: Callable[[int], list[list[int]]]
     is_loader: bool
     epoch: int = 0
     start: int = 0

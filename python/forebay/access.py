@@ -50,7 +50,9 @@ def row_numbers(key: Any, num_rows: int) -> list[int]:
 
 def _values(key: Any) -> list[Any]:
     """Returns the elements of a list or of an array of any library."""
-    if isinstance(key, str | bytes | dict):
+    if isinstance(key, str):
+        return [key]
+    if isinstance(key, bytes | dict):
         raise SettingError(f"row: {KEYS}, got {key!r}")
     elements = getattr(key, "tolist", None)
     try:
@@ -77,7 +79,8 @@ def _checked(value: Any, num_rows: int) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise SettingError(f"row: {KEYS}, got {value!r}")
+        columns = "; columns are chosen by `select_columns`" if isinstance(value, str) else ""
+        raise SettingError(f"row: {KEYS}, got {value!r}{columns}")
     if not -(1 << 63) <= number < 1 << 63:
         raise RowIndexError(f"no row {number}: the dataset has {num_rows} rows")
     return number

@@ -40,6 +40,8 @@ OF_DATASET = {
     "num_shards": _SHARDS,
     "push_to_hub": "`ds.to_hf()` has one",
     "random_split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part",
+    "iterrows": "`ds.iter()`",
+    "itertuples": "`ds.iter()`",
     "rename": "`ds.rename_columns({'score': 'value'})`",
     "sample": "`ds.select(ds.selection().sample(n, seed))`",
     "save_to_disk": _FRAME,
@@ -48,7 +50,10 @@ OF_DATASET = {
     "set_transform": "`ds.map(function, batched=True)`",
     "shape": "`len(ds)` and `len(ds.column_names)`",
     "sort": "`ds.sql('SELECT * FROM dataset ORDER BY score DESC')`",
+    "sort_values": "`ds.sql('SELECT * FROM dataset ORDER BY score DESC')`",
+    "split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part",
     "state_dict": _STREAM,
+    "tail": "`ds.skip(len(ds) - 5).head(5)`",
     "to_arrow": _FRAME,
     "to_csv": _FRAME,
     "to_dict": _FRAME,
@@ -96,6 +101,22 @@ BEHIND_FUNCTIONS = {
     for name, instead in OF_DATASET.items()
 }
 """What `datasets` and data frames have, and a dataset with functions has not."""
+
+_DOWNLOADED = "nothing is downloaded: leave it out"
+
+OF_LOAD = {
+    "batch_size": "`to_torch(batch_size)` and `batches(batch_size)` take it",
+    "cache_dir": "nothing but footers and selections is kept, in the folder that `FOREBAY_CACHE` names: leave it out",
+    "download_config": _DOWNLOADED,
+    "download_mode": _DOWNLOADED,
+    "keep_in_memory": _DOWNLOADED,
+    "num_proc": "threads read: leave it out",
+    "on_bad_files": "`to_torch` and `batches` take `on_error='skip'`, for rows that cannot be read",
+    "save_infos": _DOWNLOADED,
+    "trust_remote_code": "nothing but Parquet is read: leave it out",
+    "verification_mode": _DOWNLOADED,
+}
+"""Arguments that `load_dataset` has in `datasets`, and not here."""
 
 _BATCH = "functions get the batches of the loop, whose size `to_torch` and `batches` take"
 _KEPT = "nothing is computed before the loop asks, nor kept: leave it out"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Never, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 
 from forebay import familiar
 from forebay.dataset import Dataset, Filters
 from forebay.exceptions import ColumnNotFoundError, PerformanceWarning, SettingError
 from forebay.features import features_from_card
+from forebay.frames import level_of_loop
 from forebay.hub.resolve import Wanted
 from forebay.manifests import save_manifest
 from forebay.options import check_names, check_text
@@ -75,6 +76,7 @@ def load_dataset(
 ) -> DatasetDict: ...
 
 
+@familiar.explained(familiar.OF_LOAD)
 def load_dataset(
     path: Source | Any,
     name: str | None = None,
@@ -163,7 +165,7 @@ def load_dataset(
     found = with_progress("opening", open_all)
     opened = {of: Dataset(native) for of, native in found.splits.items()}
     for note in next(iter(opened.values()))._native.notes:
-        warnings.warn(note, PerformanceWarning, stacklevel=2)
+        warnings.warn(note, PerformanceWarning, stacklevel=level_of_loop())
     if _is_cut(split) and (filters is not None or found.kept.filters is not None):
         whose = "the card's filters" if filters is None else "`filters`"
         raise SettingError(
@@ -195,7 +197,7 @@ def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
         warnings.warn(
             f"the dataset's card has features that are not those of its files: {named}; these columns are as the files "
             "have them",
-            stacklevel=4,
+            stacklevel=level_of_loop(),
         )
     return fitting
 
@@ -236,12 +238,17 @@ class DatasetDict(dict[str, "Dataset"]):
     def __missing__(self, name: object) -> Never:
         raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if not hasattr(Dataset, name):
-            raise familiar.missing(self, "a dict of splits", name, familiar.OF_DATASET)
-        raise AttributeError(f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}")
+    # Not for type checkers, to which it would say that a dict has all names.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            if not hasattr(Dataset, name):
+                raise familiar.missing(self, "a dict of splits", name, familiar.OF_DATASET)
+            raise AttributeError(
+                f"these are several splits; choose one first: ds['{next(iter(self), 'train')}'].{name}"
+            )
 
     def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Tick = Callable[[int, int], None]
 
+EXPECTED = "source: expected a path, a URI, a list of them or a store"
+
 
 @dataclass
 class Request:
@@ -72,14 +74,30 @@ def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tup
         return [uri], found | options
     if isinstance(source, str | PathLike):
         return [check_text("source", fspath(source))], options
+    _refuse_rows(source)
     try:
         # The names of a mapping would be taken for paths.
         sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
     except TypeError:
         sources = []
     if not sources:
-        raise SettingError(f"source: expected a path, a URI, a list of them or a store, got {source!r}")
+        raise SettingError(f"{EXPECTED}, got {source!r}")
     return sources, options
+
+
+def _refuse_rows(source: Any) -> None:
+    """Refuses what holds rows: a loop over it gives names of columns, or lines, which would be taken for paths."""
+    kind = type(source)
+    if hasattr(source, "read"):
+        raise SettingError(f"{EXPECTED}, got an open file ({kind.__name__}); pass its path")
+    if kind.__module__.partition(".")[0] == "datasets" and not isinstance(source, Mapping):
+        raise SettingError(
+            f"{EXPECTED}, got a `{kind.__name__}` of `datasets`; `from_hf(dataset)` takes over one of "
+            "`streaming=True`, and `dataset.to_parquet(file)` writes another"
+        )
+    # Series and arrays of paths have one dimension.
+    if len(getattr(source, "shape", ()) or ()) > 1:
+        raise SettingError(f"{EXPECTED}, got a {kind.__name__} in memory; write it to Parquet, and pass its path")
 
 
 def open_sources(request: Request) -> Opened:

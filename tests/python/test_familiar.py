@@ -137,6 +137,47 @@ def test_arguments_of_formats_of_datasets_are_told_apart_from_misspelt_ones(name
         ds.with_format("torch", no_such_name=1)
 
 
+def test_arguments_of_load_dataset_of_datasets_are_told_apart_from_misspelt_ones(path):
+    theirs = {*inspect.signature(datasets.load_dataset).parameters}
+    theirs |= {"batch_size", "on_bad_files"}  # of its Parquet reader
+    theirs.add("trust_remote_code")  # which it had
+    assert theirs >= set(familiar.OF_LOAD)
+    assert not set(familiar.OF_LOAD) & set(inspect.signature(fb.load_dataset).parameters)
+    for name, instead in familiar.OF_LOAD.items():
+        with pytest.raises(TypeError, match=re.escape(f"load_dataset() has no argument `{name}`; {instead}")):
+            fb.load_dataset(path, split="train", **{name: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_name'"):
+        fb.load_dataset(path, split="train", no_such_name=1)
+
+
+def test_what_is_in_memory_is_no_list_of_paths(tmp_path, monkeypatch):
+    """A loop over a frame gives the names of its columns, and over a file its lines."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lang").mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "lang" / "x.parquet")
+    table = pa.table({"lang": ["de"]})
+    for rows in (table.to_pandas(), pl.DataFrame(table), table):
+        with pytest.raises(fb.SettingError, match="^source: expected a path, .*, got a (Data)?[FT].* in memory; write"):
+            fb.load_dataset(rows, split="train")
+    rows = datasets.Dataset.from_dict({"lang": ["de"]})
+    for theirs in (rows, rows.to_iterable_dataset()):
+        with pytest.raises(fb.SettingError, match=r"got a `.*Dataset` of `datasets`; `from_hf\(dataset\)` takes over"):
+            fb.load_dataset(theirs, split="train")
+    (tmp_path / "paths.txt").write_text("lang")
+    with (tmp_path / "paths.txt").open() as file, pytest.raises(fb.SettingError, match="got an open file .*its path"):
+        fb.load_dataset(file, split="train")
+    for paths in (pd.Series(["lang"]), pl.Series(["lang"]), iter(["lang"])):
+        assert fb.load_dataset(paths, split="train")[:] == {"x": [1, 2]}
+
+
+def test_names_of_columns_for_rows_say_how_columns_are_chosen(ds):
+    for names in ("lang", ["lang", "x"], ("lang", 0)):
+        with pytest.raises(fb.SettingError, match="got 'lang'; columns are chosen by `select_columns`$"):
+            ds.select(names)
+    with pytest.raises(fb.SettingError, match="got 'lang'; columns are chosen by `select_columns`$"):
+        ds[["lang", "x"]]
+
+
 def test_several_splits_are_listed_and_one_of_them_is_to_be_chosen(path):
     splits = fb.load_dataset(path)
     assert repr(splits).startswith("DatasetDict(1 split)\n  train: Dataset(100 rows, 5 columns, 1 object)\n    lang ")

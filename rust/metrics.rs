@@ -248,7 +248,12 @@ impl Progress {
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Counts `steps` more.
+    /// Tells of `steps` more that there are to do.
+    pub(crate) fn expect(&self, steps: u64) {
+        self.total.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    /// Counts `steps` more as done.
     pub(crate) fn advance(&self, steps: u64) {
         self.done.fetch_add(steps, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ use crate::metrics::{Metrics, Progress, Stage};
 use crate::outputs::{Origin, Outputs};
 use crate::process::OfProcess;
 use crate::restrict::Restriction;
-use crate::selection::{Filter, Kept, Limits, Payload, Selection, unknown_column};
+use crate::selection::{Filter, Kept, Limits, Payload, Selection, Sought, unknown_column};
 use crate::source::{Ahead, Connection};
 use crate::sql::Query;
 
@@ -375,7 +375,6 @@ impl Dataset {
         reading: Reading,
         progress: &Arc<Progress>,
     ) -> Result<Arc<Answer>> {
-        let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
         if let Some(known) = self.known_answer() {
             return Ok(known);
         }
@@ -386,16 +385,55 @@ impl Dataset {
                 let answer = query.answer(base, limit, &metrics, progress).await?;
                 return self.restricted_answer(answer).map(Arc::new);
             }
-            let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
-            let is_plain = self.filters.iter().all(Filter::is_plain);
-            let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
-            let (within, io) = (self.restriction.rows(), connections.first().map(|first| Arc::clone(&first.io)));
             let payload = self.payload(&connections, memory_limit, reading);
-            let evaluate =
-                Selection::evaluate(&self.snapshot, &self.filters, within, connections, limits, payload, progress);
-            Ok(Arc::new(self.ordered(Kept::get_or(kept, io, &self.snapshot, evaluate).await?)))
+            let selection = self.evaluate(None, payload, connections, memory_limit, progress).await?;
+            Ok(Arc::new(self.ordered(selection)))
         };
         Box::pin(self.answer.cell().get_or_try_init(evaluate)).await.cloned()
+    }
+
+    /// Returns the dataset as far as it is known once its first rows are found, `num_rows` at least: its answer lacks the
+    /// kept rows behind them. `None` where there is no such part, or the answer is known by now.
+    ///
+    /// `connections` and `memory_limit` are those of [`Self::answer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::answer`], for the rows that are looked at.
+    pub async fn beginning(
+        &self,
+        num_rows: u64,
+        connections: Vec<Connection>,
+        memory_limit: Option<u64>,
+        progress: &Arc<Progress>,
+    ) -> Result<Option<Self>> {
+        if self.query.is_some() || self.restriction.has_order() || self.known_answer().is_some() {
+            return Ok(None);
+        }
+        let selection = self.evaluate(Some(num_rows), None, connections, memory_limit, progress).await?;
+        let (is_partial, answer) = (selection.report().is_partial, self.ordered(selection));
+        let beginning = if is_partial { Self { answer: Arc::default(), ..self.clone() } } else { self.clone() };
+        beginning.adopt_answer(answer);
+        Ok(is_partial.then_some(beginning))
+    }
+
+    /// Evaluates the filters, or takes what an earlier run found.
+    async fn evaluate(
+        &self,
+        enough: Option<u64>,
+        payload: Option<Payload>,
+        connections: Vec<Connection>,
+        memory_limit: Option<u64>,
+        progress: &Progress,
+    ) -> Result<Selection> {
+        let memory_bytes = config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX));
+        let limits = Limits { memory_bytes, refused_above: memory_limit, num_threads: config::num_threads() };
+        let is_plain = self.filters.iter().all(Filter::is_plain);
+        let kept = is_plain.then(|| Kept::of_process(&self.snapshot, &self.query_texts())).flatten();
+        let io = connections.first().map(|first| Arc::clone(&first.io));
+        let sought = Sought { filters: &self.filters, within: self.restriction.rows(), enough, payload };
+        let evaluate = Selection::evaluate(&self.snapshot, sought, connections, limits, progress);
+        Kept::get_or(kept, io, &self.snapshot, evaluate).await
     }
 
     /// Returns what to read of the rows as soon as they are known; [`Self::claim_ahead`] finds it.

@@ -47,6 +47,11 @@ impl Restriction {
         self.texts.iter().cloned().chain(part)
     }
 
+    /// Returns whether rows were asked for in an order of their own.
+    pub(crate) fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// Returns the order in which rows were asked for, in a word, if it is not that of the dataset.
     pub(crate) fn order_text(&self) -> Option<String> {
         self.order.as_ref().map(|order| format!("order {}", digest(order)))

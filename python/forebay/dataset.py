@@ -371,7 +371,8 @@ class Dataset:
     def take(self, n: int) -> Dataset:
         """Keeps the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
 
-        Evaluates the filters if there are any and that has not been done. To look at rows, see `head`.
+        Evaluates the filters as far as that takes, if there are any and that has not been done. To look at rows, see
+        `head`.
 
         Raises:
             SettingError: the dataset is shuffled, and has other first rows in each epoch; or it is repeated.
@@ -406,14 +407,25 @@ class Dataset:
         if self._num_passes != 1:
             raise SettingError(f"{method}: a repeated dataset goes through its rows again; {method} before `repeat`")
         native = self._native
-        is_whole = not native.filters and not native.restrictions
-        num_rows = native.num_rows_total if is_whole else self._evaluate()
+        if not native.filters and not native.restrictions:
+            stop = native.num_rows_total if stop is None else min(stop, native.num_rows_total)
+            if (start, stop) == (0, native.num_rows_total):
+                return self
+            return self._of(native.select_ranges([(start, stop)] if start < stop else []))
+        if stop is not None and (beginning := self._beginning(stop)) is not None:
+            return self._of(beginning.select_rows(range(start, stop)))
+        num_rows = self._evaluate()
         stop = num_rows if stop is None else min(stop, num_rows)
-        if (start, stop) == (0, num_rows):
-            return self
-        if not is_whole:
-            return self._of(native.select_rows(range(start, stop)))
-        return self._of(native.select_ranges([(start, stop)] if start < stop else []))
+        return self if (start, stop) == (0, num_rows) else self._of(native.select_rows(range(start, stop)))
+
+    def _beginning(self, n: int) -> _lib.Dataset | None:
+        """Returns the first kept rows, `n` at least, where filters find these without a look at the others.
+
+        What is returned takes only these rows to be kept. None where all are known, or there are no more.
+        """
+        if self._shuffle is not None or self._native.num_rows_known is not None:
+            return None
+        return with_progress("selecting", lambda tick: self._native.beginning(n, tick))
 
     def repeat(self, num_times: int | None = None) -> Dataset:
         """Makes an epoch go through the rows several times, or without an end; each pass is shuffled anew.
@@ -930,11 +942,9 @@ class Dataset:
             {'path': 'src/0.rs', 'size': 0}
         """
         chosen = None if self._format is None else self._format.prepare(self._make_reader(ReadOptions()))
-        batches: Iterable[_lib.Batch] = (
-            self._fitting_batches()
-            if batch_size is None
-            else self._arrow_batches(batch_size, drop_last=drop_last_batch)
-        )
+        if batch_size is not None:
+            batch_size = check_count("batch_size", batch_size, most=MOST_BATCH_ROWS)
+        batches = self._all_rows(batch_size, drop_last=drop_last_batch and batch_size is not None)
         if chosen is not None:
             by_rows = batch_size is None
             return Iteration(chain.from_iterable(map(chosen.rows, batches)) if by_rows else map(chosen, batches), ANEW)
@@ -945,15 +955,29 @@ class Dataset:
             return Iteration(chain.from_iterable(to_python(record, "to_pylist") for record in records), ANEW)
         return Iteration((to_python(record, "to_pydict") for record in records), ANEW)
 
-    def _fitting_batches(self) -> Iterator[_lib.Batch]:
-        """Yields all rows in batches for somebody who does not mind how many are in one."""
-        batch_rows = min(ROWS_PER_READ, self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows)
-        yield from self._arrow_batches(batch_rows)
+    def _all_rows(self, batch_size: int | None, *, drop_last: bool) -> Iterator[_lib.Batch]:
+        """Yields all rows as Arrow batches, whatever the format is; without a `batch_size` of any size.
 
-    def _arrow_batches(self, batch_size: int, *, drop_last: bool = False) -> Stream[_lib.Batch]:
-        """Streams all rows as Arrow batches, whatever the format is; their weights are computed once for all loops."""
+        Who looks at a few does not wait until filters have found all: the first that they find come before.
+        """
+        num_first = 0
+        beginning = self._beginning(batch_size or 1)
+        if beginning is not None:
+            for batch in Dataset(beginning)._arrow_batches(batch_size, drop_last=batch_size is not None):
+                num_first += batch.num_rows
+                yield batch
+        yield from self._arrow_batches(batch_size, num_first, drop_last=drop_last)
+
+    def _arrow_batches(
+        self, batch_size: int | None, position: int = 0, *, drop_last: bool = False
+    ) -> Stream[_lib.Batch]:
+        """Streams the rows from `position` on; their weights are computed once for all loops."""
+        if batch_size is None:
+            batch_size = min(ROWS_PER_READ, self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows)
         share = ShareOptions(batch_size=batch_size, rank=0, world_size=1, drop_last=drop_last)
-        return Stream(self, share, ReadOptions())
+        stream: Stream[_lib.Batch] = Stream(self, share, ReadOptions())
+        stream._go_to(position)
+        return stream
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter()
@@ -961,7 +985,7 @@ class Dataset:
     def head(self, n: int = 5) -> _lib.Batch:
         """Returns the first `n` rows as one Arrow batch, which prints as a table.
 
-        Reads the first row groups only as far as needed.
+        Reads the first row groups only as far as needed, also for filters, unless the dataset is shuffled.
 
         Raises:
             SettingError: `n` is below 0, or more than a batch can have.
@@ -972,10 +996,10 @@ class Dataset:
             2
         """
         n = check_count("n", n, least=0, most=MOST_BATCH_ROWS)
-        self._evaluate()
         if n == 0:
             return self._native.empty_batch()
-        batches: Stream[_lib.Batch] = Dataset(self._native, self._shuffle).batches(n, rank=0, world_size=1)
+        native = self._beginning(n) or self._native
+        batches: Stream[_lib.Batch] = Dataset(native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
 
     @property

@@ -127,6 +127,10 @@ class Stream(Generic[T]):
             self._start_holes, self._holes, self._is_set = [], [], True
             self._worker = self._worker_mark = self._turn = None
 
+    def _go_to(self, position: int) -> None:
+        """Has the first iteration begin behind so many rows."""
+        self._start = self._at = Cursor(0, position)
+
     def _go_on_to(self, epoch: int, num_taken: int | None = None) -> None:
         """Has a worker that is done with an epoch begin another one, in its turn: the loader asks where it was.
 

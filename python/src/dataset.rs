@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow_array::RecordBatch;
 use forebay::{
-    Answer, Audience, Dataset, EpochReader, Error, FileRequest, FilesRequest, Filter, Io, Metrics, OpenRequest,
-    OrderSettings, Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
+    Answer, Audience, Connection, Dataset, EpochReader, Error, FileRequest, FilesRequest, Filter, Io, Metrics,
+    OpenRequest, OrderSettings, Progress, Reading, RowAccess, Selection, Snapshot, StreamOptions, Subset, ipc,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyTuple};
@@ -301,19 +301,21 @@ impl PyDataset {
         if let Some(selection) = self.dataset.known_selection() {
             return Ok(selection.num_rows());
         }
-        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
-        let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
-        let io = Io::current().map_err(|error| to_py(&error))?;
-        let progress = Arc::new(Progress::default());
-        // What it frees is for the stream that follows.
-        #[cfg(target_os = "linux")]
-        let _memory =
-            crate::kept::Kept::begin(forebay::config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX)));
-        let selecting = {
-            let (dataset, progress) = (self.dataset.clone(), Arc::clone(&progress));
-            async move { dataset.answer(connections, memory_limit, reading, &progress).await }
-        };
-        Ok(wait(py, &io, &progress, Some(&on_progress), selecting)?.num_rows())
+        let dataset = self.dataset.clone();
+        let answer = self.select_by(py, on_progress, memory_limit, async move |connections, progress| {
+            dataset.answer(connections, memory_limit, reading, &progress).await
+        })?;
+        Ok(answer.num_rows())
+    }
+
+    /// The dataset as far as it is known once its first kept rows are found, `num_rows` at least: only these are in its
+    /// selection. `None` where there is no such part, or the selection of this one is known by now.
+    fn beginning(&self, py: Python<'_>, num_rows: u64, on_progress: Py<PyAny>) -> PyResult<Option<Self>> {
+        let dataset = self.dataset.clone();
+        let beginning = self.select_by(py, on_progress, None, async move |connections, progress| {
+            dataset.beginning(num_rows, connections, None, &progress).await
+        })?;
+        Ok(beginning.map(|beginning| Self::made(beginning, self.recipe.clone())))
     }
 
     /// Facts of `Dataset.explain`, of a dataset whose selection is known.
@@ -519,6 +521,31 @@ impl PyDataset {
 }
 
 impl PyDataset {
+    /// Waits for what evaluates filters, in memory that the stream behind it takes over.
+    fn select_by<T, F>(
+        &self,
+        py: Python<'_>,
+        on_progress: Py<PyAny>,
+        memory_limit: Option<u64>,
+        select: impl FnOnce(Vec<Connection>, Arc<Progress>) -> F,
+    ) -> PyResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, forebay::Error>> + Send + 'static,
+    {
+        // Connecting begins what all of the process shares, which must not be half done at a fork: keep the GIL.
+        let connections = self.dataset.connect(&Arc::new(Metrics::default())).map_err(|error| to_py(&error))?;
+        let io = Io::current().map_err(|error| to_py(&error))?;
+        let progress = Arc::new(Progress::default());
+        #[cfg(target_os = "linux")]
+        let _memory =
+            crate::kept::Kept::begin(forebay::config::SELECTION_MEMORY_BYTES.min(memory_limit.unwrap_or(u64::MAX)));
+        #[cfg(not(target_os = "linux"))]
+        let _ = memory_limit;
+        let selecting = select(connections, Arc::clone(&progress));
+        wait(py, &io, &progress, Some(&on_progress), selecting)
+    }
+
     /// Returns the same dataset of fewer rows.
     fn restricted(&self, dataset: Result<Dataset, forebay::Error>) -> PyResult<Self> {
         Ok(Self::made(dataset.map_err(|error| to_py(&error))?, self.recipe.clone()))

@@ -40,7 +40,7 @@ impl Kept {
         Some(Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() })
     }
 
-    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads. The disk is used on
+    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads and it is whole. The disk is used on
     /// threads of `io`.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Kept {
             Err(path) => Some(path),
         };
         let mut selection = evaluate.await?;
-        if selection.report.requests > 0 {
+        if selection.report.requests > 0 && !selection.report.is_partial {
             let bytes = encode(&selection, &sizes);
             // What cannot be kept is evaluated again the next time.
             blocking(&io, move || kept.put(&bytes)).await?;

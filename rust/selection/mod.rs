@@ -176,6 +176,19 @@ pub struct Selection {
     starts: OnceLock<Box<[u64]>>,
 }
 
+/// What is looked for.
+#[derive(Debug)]
+pub(crate) struct Sought<'a> {
+    /// All of which a kept row passes.
+    pub(crate) filters: &'a [Filter],
+    /// The rows that may be kept; all without.
+    pub(crate) within: Option<&'a Selection>,
+    /// How many of the first kept rows are enough: those behind them may be missing then; all without.
+    pub(crate) enough: Option<u64>,
+    /// What is read of the kept rows meanwhile.
+    pub(crate) payload: Option<Payload>,
+}
+
 /// What making a selection took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Report {
@@ -187,8 +200,10 @@ pub struct Report {
     pub num_whole: u64,
     /// Row groups whose predicate columns were read.
     pub num_read: u64,
-    /// Row groups outside of what was selected before, which were not looked at.
+    /// Row groups outside of what was selected before, or behind those with enough rows, which were not looked at.
     pub num_outside: u64,
+    /// Rows of those behind may be kept, too.
+    pub is_partial: bool,
     /// Runs of rows between page bounds that were judged by the statistics of their pages.
     pub num_pages: u64,
     /// Of these, the ones in which no row passes.
@@ -281,21 +296,20 @@ impl Selection {
         self.starts.get_or_init(|| made)
     }
 
-    /// Evaluates the conjunction of `filters` on the rows that `within` keeps.
+    /// Evaluates the conjunction of the filters.
     ///
     /// Reads the predicate columns of the rows that statistics do not decide: one round trip deep, and up to two more
-    /// where what they spare is worth it. Begins to read the `payload`.
+    /// where what they spare is worth it; again for each batch of row groups where a number of rows is enough. Begins to
+    /// read the payload.
     ///
     /// # Errors
     ///
     /// Those of reading, and [`Error::Evaluate`](crate::Error::Evaluate) where the filter fails on a value.
     pub(crate) async fn evaluate(
         snapshot: &Arc<Snapshot>,
-        filters: &[Filter],
-        within: Option<&Self>,
+        Sought { filters, within, enough, payload }: Sought<'_>,
         connections: Vec<Connection>,
         limits: Limits,
-        payload: Option<Payload>,
         progress: &Progress,
     ) -> Result<Self> {
         if filters.is_empty() {
@@ -307,7 +321,7 @@ impl Selection {
         let at_stage = |connection: Connection| connection.with_metrics(&metrics).at(Stage::Predicates);
         let connections: Vec<_> = connections.into_iter().map(at_stage).collect();
         let within = within.map(|within| &within.rows[..]);
-        let wanted = scan::Wanted { filter: &filter, within, payload };
+        let wanted = scan::Wanted { filter: &filter, within, enough, payload };
         let (rows, mut report) =
             scan::select(snapshot, wanted, &connections, limits, Connection::round_trip_bytes, progress).await?;
         let counted = metrics.snapshot();

@@ -49,6 +49,12 @@ const READS_IN_MEMORY: u64 = 8;
 /// Memory is handed out in units of this size, because a semaphore counts in `u32`.
 const PERMIT_BYTES: u64 = 1024;
 
+/// Row groups that are read first where not all kept rows are wanted.
+const FIRST_ROW_GROUPS: usize = 4;
+
+/// How many times as many are read next. The more, the fewer round trips until there are enough, and the more in vain.
+const GROWTH: usize = 4;
+
 /// Rows are decoded alone where at most one in this many is left; else all, which costs less than picking.
 const ROWS_PER_SURVIVOR: usize = 4;
 
@@ -72,6 +78,8 @@ pub(super) struct Wanted<'a> {
     pub(super) filter: &'a Filter,
     /// The rows of each row group that are looked at.
     pub(super) within: Option<&'a [RowSet]>,
+    /// How many of the first rows are enough, if not all are wanted.
+    pub(super) enough: Option<u64>,
     /// What is read of the kept rows.
     pub(super) payload: Option<Payload>,
 }
@@ -79,12 +87,15 @@ pub(super) struct Wanted<'a> {
 /// Returns the rows of each row group that are wanted, and what was read to find them: without bytes and requests, which
 /// the connections count.
 ///
+/// Where fewer are enough than there are, those of the first row groups: what statistics leave open is read in batches of
+/// row groups, each [larger](GROWTH) than all before, until they have enough.
+///
 /// # Errors
 ///
 /// Those of reading, and [`Error::Evaluate`] where the filter fails on a value.
 pub(super) async fn select(
     snapshot: &Arc<Snapshot>,
-    Wanted { filter, within, payload }: Wanted<'_>,
+    Wanted { filter, within, enough, payload }: Wanted<'_>,
     connections: &[Connection],
     limits: Limits,
     round_trip_bytes: RoundTripBytes,
@@ -100,50 +111,102 @@ pub(super) async fn select(
         .collect();
     let start = Instant::now();
     let judge = Arc::new(Judge { snapshot: Arc::clone(snapshot), parts });
-    let (mut rows, open) = judge_row_groups(&judge, within);
-    let pruning = Some(start.elapsed());
-    let for_indexes: Vec<_> = connections.iter().map(|connection| connection.at(Stage::Indexes)).collect();
-    let (open, decided) = judge.narrow(open, &for_indexes, round_trip_bytes, limits.memory_bytes).await?;
-    let mut undecided = Vec::with_capacity(open.len());
-    for open in open {
-        match open.decided() {
-            Some(set) => rows[open.place] = set,
-            None => undecided.push(open),
+    let (rows, mut open) = judge_row_groups(&judge, within);
+    let report = Report { pruning: Some(start.elapsed()), ..Report::default() };
+    let mut found = Found { is_read: vec![false; rows.len()], rows, report };
+    let text = &filter.text;
+    let search =
+        Search { judge, text, connections, limits, round_trip_bytes, payload: payload.map(Arc::new), progress };
+    progress.start(0);
+    let mut num_next = if enough.is_some() { FIRST_ROW_GROUPS } else { open.len() };
+    let mut end = found.rows.len();
+    loop {
+        let later = open.split_off(num_next.min(open.len()));
+        search.look(open, &mut found).await?;
+        let Some(next) = later.first() else { break };
+        let num_found = snapshot.row_groups.iter().zip(&found.rows[..next.place]);
+        let num_found: u64 = num_found.map(|(of, set)| u64::from(set.count(0..of.num_rows))).sum();
+        if enough.is_some_and(|enough| num_found >= enough) {
+            end = next.place;
+            break;
         }
+        num_next = num_next.saturating_mul(GROWTH);
+        open = later;
     }
-    let mut report = Report {
-        num_pruned_by_bloom: decided.by_bloom,
-        num_read: undecided.len() as u64,
-        num_pages: decided.pages,
-        num_pages_pruned: decided.pages_pruned,
-        pruning,
-        ..Report::default()
+    let Found { mut rows, is_read, mut report } = found;
+    report.is_partial = end < rows.len();
+    rows[end..].fill(RowSet::None);
+    let num_unread = |as_is: RowSet| {
+        let unread = rows[..end].iter().zip(&is_read).filter(|(_, is_read)| !**is_read);
+        unread.filter(|(set, _)| **set == as_is).count() as u64
     };
-    let mut is_read = vec![false; rows.len()];
-    undecided.iter().for_each(|open| is_read[open.place] = true);
-    let unread = || rows.iter().zip(&is_read).filter(|(_, is_read)| !**is_read).map(|(set, _)| set);
-    report.num_outside = within.iter().flat_map(|sets| *sets).filter(|set| **set == RowSet::None).count() as u64;
-    report.num_pruned = unread().filter(|set| **set == RowSet::None).count() as u64 - report.num_outside;
-    report.num_whole = unread().filter(|set| **set == RowSet::All).count() as u64;
-    progress.start(undecided.len() as u64);
-    let round_trip_bytes = connections.iter().map(round_trip_bytes).max().unwrap_or(0);
-    let payload = payload.map(Arc::new);
-    let started = payload.as_ref().and_then(|payload| payload.start(&judge, &rows, &undecided, round_trip_bytes));
-    if undecided.is_empty() {
-        return Ok((rows, report));
-    }
-    let known = payload.as_ref().zip(started.as_ref());
-    let known = known.map(|(payload, started)| (Arc::clone(payload), started.first_known));
-    let scan = Arc::new(Scan::try_new(&judge, &undecided, limits, round_trip_bytes, &filter.text, known)?);
-    report.num_stages = scan.stages.len() as u64;
-    let after: Vec<_> = connections.iter().map(Connection::then).collect();
-    for (place, set) in scan.run(undecided, [connections, &after], progress).await? {
-        rows[place] = set;
-    }
-    if let (Some(payload), Some(started)) = (&payload, &started) {
-        payload.forget_in_vain(started, &rows);
-    }
+    let num_outside = within.map_or(0, |sets| sets[..end].iter().filter(|set| **set == RowSet::None).count()) as u64;
+    report.num_pruned = num_unread(RowSet::None) - num_outside;
+    report.num_whole = num_unread(RowSet::All);
+    report.num_outside = num_outside + (rows.len() - end) as u64;
     Ok((rows, report))
+}
+
+/// How row groups are looked at.
+struct Search<'a> {
+    judge: Arc<Judge>,
+    /// Of the filter.
+    text: &'a str,
+    connections: &'a [Connection],
+    limits: Limits,
+    round_trip_bytes: RoundTripBytes,
+    payload: Option<Arc<Payload>>,
+    progress: &'a Progress,
+}
+
+/// What is known so far.
+struct Found {
+    /// The kept rows of each row group; of those that are still open, the ones that may be kept.
+    rows: Vec<RowSet>,
+    /// Whether columns of the row group were read.
+    is_read: Vec<bool>,
+    report: Report,
+}
+
+impl Search<'_> {
+    /// Decides the row groups that are `open`.
+    async fn look(&self, open: Vec<Open>, found: &mut Found) -> Result<()> {
+        let Self { judge, connections, limits, .. } = self;
+        let for_indexes: Vec<_> = connections.iter().map(|connection| connection.at(Stage::Indexes)).collect();
+        let (open, decided) = judge.narrow(open, &for_indexes, self.round_trip_bytes, limits.memory_bytes).await?;
+        let mut undecided = Vec::with_capacity(open.len());
+        for open in open {
+            match open.decided() {
+                Some(set) => found.rows[open.place] = set,
+                None => undecided.push(open),
+            }
+        }
+        let report = &mut found.report;
+        report.num_pruned_by_bloom += decided.by_bloom;
+        report.num_read += undecided.len() as u64;
+        report.num_pages += decided.pages;
+        report.num_pages_pruned += decided.pages_pruned;
+        undecided.iter().for_each(|open| found.is_read[open.place] = true);
+        self.progress.expect(undecided.len() as u64);
+        let round_trip_bytes = connections.iter().map(self.round_trip_bytes).max().unwrap_or(0);
+        let payload = self.payload.as_ref();
+        let started = payload.and_then(|payload| payload.start(judge, &found.rows, &undecided, round_trip_bytes));
+        if undecided.is_empty() {
+            return Ok(());
+        }
+        let known = payload.zip(started.as_ref());
+        let known = known.map(|(payload, started)| (Arc::clone(payload), started.first_known));
+        let scan = Arc::new(Scan::try_new(judge, &undecided, *limits, round_trip_bytes, self.text, known)?);
+        found.report.num_stages += scan.stages.len() as u64;
+        let after: Vec<_> = connections.iter().map(Connection::then).collect();
+        for (place, set) in scan.run(undecided, [connections, &after], self.progress).await? {
+            found.rows[place] = set;
+        }
+        if let (Some(payload), Some(started)) = (payload, &started) {
+            payload.forget_in_vain(started, &found.rows);
+        }
+        Ok(())
+    }
 }
 
 /// Returns what statistics decide of each row group of the snapshot, and the row groups that they leave open: rows that are

@@ -107,10 +107,20 @@ impl Bucket {
         within: Option<&[RowSet]>,
         round_trip: scan::RoundTripBytes,
     ) -> Result<(Vec<RowSet>, Report, Vec<String>)> {
+        self.select_first(text, within, None, round_trip).await
+    }
+
+    async fn select_first(
+        &self,
+        text: &str,
+        within: Option<&[RowSet]>,
+        enough: Option<u64>,
+        round_trip: scan::RoundTripBytes,
+    ) -> Result<(Vec<RowSet>, Report, Vec<String>)> {
         let filter = Filter::parse(text, &self.snapshot)?;
         let connections = [self.connection()];
         let progress = Progress::default();
-        let wanted = scan::Wanted { filter: &filter, within, payload: None };
+        let wanted = scan::Wanted { filter: &filter, within, enough, payload: None };
         let selected = scan::select(&self.snapshot, wanted, &connections, LIMITS, round_trip, &progress).await;
         let requests = self.recording.take();
         let requests = requests.iter().map(|request| request.replace(" if unchanged", "")).collect();
@@ -247,6 +257,44 @@ fn only_pages_of_rows_that_were_selected_before_are_read() {
         // What statistics take whole is what was selected before.
         let (sets, report, requests) = bucket.select_within("sorted >= 0", Some(&within), DEAR).await.unwrap();
         assert_eq!((&sets[..], report.num_whole, requests.len()), (&within[..], 1, 0));
+    });
+}
+
+#[test]
+fn the_first_rows_are_found_without_a_look_at_all() {
+    block_on(async {
+        let narrow = |range| rows(range).project(&[0, 1]).unwrap();
+        let bodies = [0..12_000, 12_000..24_000].map(|range| parquet(&narrow(range), properties()));
+        let bucket = Bucket::of(bodies, true).await;
+        let some = |place: usize| {
+            [RowSet::All, RowSet::None, RowSet::Runs([250..300, 600..900].into_iter().collect())][place % 3].clone()
+        };
+        let within: Vec<RowSet> = (0..24).map(some).collect();
+        let texts = [
+            "number < 3",
+            "sorted >= 5500 AND number < 300",
+            "sorted < 2000 OR number = 1",
+            "sorted >= 20500",
+            "number < 0",
+        ];
+        for (text, within) in texts.iter().flat_map(|text| [(text, None), (text, Some(&within[..]))]) {
+            let (whole, ..) = bucket.select_within(text, within, CHEAP).await.unwrap();
+            for enough in [0, 1, 2, 5, 20, 100, 500, 1000, 3000, 100_000] {
+                let (sets, report, _) = bucket.select_first(text, within, Some(enough), CHEAP).await.unwrap();
+                let behind = sets.iter().rposition(|set| *set != RowSet::None).map_or(0, |place| place + 1);
+                let end = if report.is_partial { behind } else { sets.len() };
+                assert_eq!(sets[..end], whole[..end], "{text} {enough}");
+                assert!(u64::from(count(&sets)) >= enough || !report.is_partial, "{text} {enough}");
+            }
+        }
+        let (_, report, requests) = bucket.select_first("number < 500", None, Some(1), DEAR).await.unwrap();
+        assert_eq!((requests.len(), report.num_read, report.num_outside), (4, 4, 20), "{requests:?}");
+        let (_, report, _) = bucket.select_first("number < 500", None, Some(2500), DEAR).await.unwrap();
+        assert_eq!((report.num_read, report.num_outside, report.is_partial), (20, 4, true));
+        // What statistics exclude is not among the row groups that are looked at first.
+        let text = "sorted >= 13000 AND number < 500";
+        let (_, report, _) = bucket.select_first(text, None, Some(1), DEAR).await.unwrap();
+        assert_eq!((report.num_pruned, report.num_read, report.num_outside), (13, 4, 7));
     });
 }
 

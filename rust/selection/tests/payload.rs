@@ -37,7 +37,7 @@ impl Bucket {
             ahead: Arc::clone(&ahead),
             is_in_order: terms.is_in_order,
         };
-        let wanted = scan::Wanted { filter: &filter, within: None, payload: Some(payload) };
+        let wanted = scan::Wanted { filter: &filter, within: None, enough: None, payload: Some(payload) };
         let progress = Progress::default();
         let selecting = scan::select(&self.snapshot, wanted, &connections, LIMITS, terms.round_trip, &progress);
         Begun { sets: selecting.await.unwrap().0, ahead, columns }

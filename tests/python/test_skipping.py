@@ -573,6 +573,18 @@ def test_states_of_ranks_are_joined(damaged: fb.Dataset) -> None:
     assert len(spans) > max(len({hole["span"] for hole in state["holes"]}) for state in states)
 
 
+def test_what_another_pass_lacks_is_not_left_out_of_the_one_that_goes_on(damaged: fb.Dataset) -> None:
+    stream = skipping(damaged.shuffle(1, num_lanes=2, window_rows=4))
+    before = stream.state_dict()
+    stream.set_epoch(1)
+    read(stream)
+    later = stream.state_dict()
+    assert later["epoch"] == 1
+    assert later["holes"]
+    for states in ([before, later], [later, before]):
+        assert fb.cursor(states) == before
+
+
 @pytest.mark.filterwarnings("default::forebay.SkippedRowsWarning")
 def test_a_warning_says_what_is_missing(damaged: fb.Dataset) -> None:
     for stream in (

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 from hub_data import ids_file
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import forebay as fb
@@ -42,6 +42,8 @@ BOUNDARIES = st.one_of(st.none(), st.integers(-130, 130), st.integers(-2000, 200
     st.sampled_from(["", "(closest)", "(pct1_dropremainder)"]),
     st.integers(0, 300),
 )
+@example(None, 10, "%", "(pct1_dropremainder)", 99)
+@example(None, 10, "%", "(pct1_dropremainder)", 100)
 def test_a_slice_has_the_rows_of_datasets(start, stop, unit, rounding, num_rows):
     text = f"train[{'' if start is None else f'{start}{unit}'}:{'' if stop is None else f'{stop}{unit}'}]{rounding}"
     try:
@@ -98,6 +100,7 @@ def test_what_datasets_has_for_a_split_is_taken(folder):
     [
         ("train[", "cannot understand `train[`"),
         ("train[a:b]", "cannot understand"),
+        ("train[1__0:]", "`1__0` is no number"),
         ("tr/ain", "cannot understand"),
         ("train+", "cannot understand"),
         ("train[:101%]", "expected -100% to 100%"),

@@ -998,8 +998,9 @@ class Dataset:
         n = check_count("n", n, least=0, most=MOST_BATCH_ROWS)
         if n == 0:
             return self._native.empty_batch()
-        native = self._beginning(n) or self._native
-        batches: Stream[_lib.Batch] = Dataset(native, self._shuffle).batches(n, rank=0, world_size=1)
+        # A stream of all rows would read ahead.
+        rows = Dataset(self._native)._between("head", 0, n, "") if self._shuffle is None else self
+        batches: Stream[_lib.Batch] = Dataset(rows._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
 
     @property

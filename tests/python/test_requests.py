@@ -112,6 +112,19 @@ def known(ds: fb.Dataset) -> dict[str, float]:
     return store
 
 
+@pytest.mark.parametrize("condition", ["id >= 0", "id % 2 = 0", None])
+def test_a_head_reads_the_first_rows_and_nothing_behind_them(path, refusals, delay, condition):
+    """Also where it is known which rows are kept, and a stream would read ahead."""
+    sent = []
+    with served(path.read_bytes(), refusals=refusals, delay=delay, sent=sent) as url:
+        ds = fb.load_dataset(url, split="train", storage_options={"round_trip_bytes": "0"})
+        ds = ds if condition is None else ds.filter(condition)
+        assert len(ds) > NUM_ROWS / 3
+        sent.clear()
+        assert pa.record_batch(ds.head(3))["id"].to_pylist() == ([0, 2, 4] if condition == "id % 2 = 0" else [0, 1, 2])
+    assert 0 < sum(sent) < 100_000 < path.stat().st_size / 10
+
+
 @pytest.mark.parametrize("status", [503, 429])
 def test_a_store_that_refuses_for_a_while_is_asked_less_and_everything_arrives(url, refusals, status):
     ds = fb.load_dataset(url, split="train")

@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import pickle
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -166,6 +167,16 @@ def test_trouble_is_told_once_for_each_kind_and_counted(store):
     stats = stream.stats()
     assert (stats["retries"], stats["retries_failed"], stats["retries_throttled"]) == (3, 2, 1)
     assert (stats["retries_broken"], stats["retries_stalled"], stats["bodies_resumed"], stats["hedges"]) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"retry_for": "7s"}, 7)])
+def test_a_store_that_never_answered_is_said_to_be_asked_for_as_long_as_it_is(options, seconds):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.parquet"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fb.StoreWarning)
+        with pytest.raises(fb.StoreWarning, match=f"made again, each for up to {seconds} seconds .`retry_for`"):
+            fb.load_dataset(url, split="train", storage_options=options)
 
 
 RETRIES = ("retries_throttled", "retries_failed", "retries_broken", "retries_stalled")

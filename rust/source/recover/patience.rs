@@ -89,6 +89,11 @@ impl Patience {
         Self { limit, watch, pause, num_wrong: 0, is_doubtful: false, failure: None, has_refreshed: false }
     }
 
+    /// Returns how long it was at first, as far as is known of the store.
+    pub(super) fn longest(&self) -> Duration {
+        if self.is_doubtful { FIRST_CONTACT.min(self.limit.time) } else { self.limit.time }
+    }
+
     /// Returns how much of it is left.
     pub(super) fn left(&self) -> Duration {
         self.limit.time.min(LONGEST).saturating_sub(self.watch.shown())

@@ -1,6 +1,7 @@
 //! What happens between a request that failed and the next one: for reads, and for all that is not one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::Error;
 
@@ -63,7 +64,7 @@ impl Policy {
         let error = patience.note(kind, self.traffic.has_answered(), error)?;
         notes.again(kind);
         patience.failure = Some(said.clone());
-        self.tell(kind, &said);
+        self.tell_within(kind, &said, patience.longest());
         match kind {
             // All wait together, unless others are answered.
             Kind::Throttled => {
@@ -91,8 +92,13 @@ impl Policy {
 
     /// Warns of the first trouble of its kind.
     pub(in crate::source) fn tell(&self, kind: Kind, said: &str) {
+        self.tell_within(kind, said, self.limit.time);
+    }
+
+    /// Warns of the first trouble of its kind, after which requests are made again for `longest`.
+    fn tell_within(&self, kind: Kind, said: &str, longest: Duration) {
         if self.traffic.is_first_of(kind) {
-            let seconds = self.limit.time.as_secs_f64();
+            let seconds = longest.as_secs_f64();
             notices::push(Notice::Store(format!(
                 "`{}` {} ({said}); requests are made again, each for up to {seconds} seconds (`{}`); `stats()` counts them",
                 self.root,

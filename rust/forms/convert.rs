@@ -116,7 +116,8 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
         (Form::Ragged(items), _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
             let (values, offsets) = of_present_rows(field, values, offsets, absent)?;
-            Ok(Part::Ragged(Box::new(part(&item, &values, items, None)?), offsets))
+            let items = part(&item, &values, items, None);
+            Ok(Part::Ragged(Box::new(items.map_err(|error| below(error, item.name(), field.name()))?), offsets))
         }
         (Form::Nested, _) => {
             let (item, values, offsets) = items_of(array).ok_or_else(|| mismatch(field))?;
@@ -130,7 +131,8 @@ fn present_part(field: &FieldRef, array: &ArrayRef, form: &Form, absent: Option<
             let children = fields.iter().zip(array.columns()).zip(forms);
             let parts = children
                 .map(|((field, child), form)| Ok((field.name().clone(), part(field, child, form, absent.as_ref())?)));
-            Ok(Part::Struct(parts.collect::<Result<_>>()?))
+            let parts = parts.collect::<Result<_>>();
+            Ok(Part::Struct(parts.map_err(|error| below(error, "", &format!("{}.", field.name())))?))
         }
         (Form::Decoded(values), DataType::Dictionary(_, value_type)) => {
             let decoded = arrow_cast::cast(array, value_type).map_err(|error| no_tensor(field, error.to_string()))?;
@@ -284,11 +286,10 @@ fn equal_length<O: OffsetSizeTrait>(field: &Field, offsets: &[O], num_rows: usiz
         None => Ok(len),
         Some(row) => {
             let other = length(row);
-            let name = field.name();
             Err(no_tensor(
                 field,
                 format!(
-                    "its rows differ in length (here {len} and {other}); ask for `forms={{\"{name}\": \"ragged\"}}`, or \
+                    "its rows differ in length (here {len} and {other}); ask for the form \"ragged\" of it in `forms`, or \
                      pad them when writing"
                 ),
             ))
@@ -495,6 +496,17 @@ fn no_tensor(field: &Field, hint: impl Into<String>) -> Error {
 fn renamed(error: Error, field: &Field) -> Error {
     match error {
         Error::NoTensor { hint, .. } => no_tensor(field, hint),
+        other => other,
+    }
+}
+
+/// Returns an error of what is within a column as people name it: the fields of a struct behind a dot, items as their list.
+fn below(error: Error, inner: &str, outer: &str) -> Error {
+    match error {
+        Error::NoTensor { column, data_type, hint } => {
+            let column = format!("{outer}{}", column.strip_prefix(inner).unwrap_or(&column));
+            Error::NoTensor { column, data_type, hint }
+        }
         other => other,
     }
 }

@@ -437,6 +437,20 @@ def test_lists_that_turn_out_ragged_say_what_to_ask_for(tmp_path):
     assert values_of(next(iter(ds.to_torch(120, forms={"x": "ragged"})))["x"]) == rows
 
 
+@pytest.mark.parametrize(
+    ("column", "form"),
+    [("x", [[[1], [2, 3]]] * 4), ("x.y", [{"y": [[1], [2, 3]]}] * 4), ("x.y", [[{"y": [[1], [2, 3]]}] * 3] * 4)],
+    ids=["a list", "a field", "a field of items"],
+)
+def test_lists_that_turn_out_ragged_within_others_are_named_as_forms_takes_them(tmp_path, column, form):
+    ds = opened(tmp_path, {"x": pa.array(form)})
+    with pytest.raises(
+        fb.TensorError, match=rf"column `{column}` of .* differ in length .*\"ragged\" of it in `forms`"
+    ):
+        next(iter(ds.to_torch(4, forms={column: "tensor"})))
+    assert next(iter(ds.to_torch(4, forms={column: "ragged"})))
+
+
 def test_binary_that_turns_out_uneven_is_an_error_in_its_batch(tmp_path):
     ds = opened(tmp_path, {"x": pa.array([b"12345678", b"1234"])})
     with pytest.raises(fb.TensorError, match="`x`.*differ in length"):

@@ -68,7 +68,7 @@ pub(super) fn carry(plan: &LogicalPlan, why_not: &mut Option<String>) -> PlanRes
         }
         LogicalPlan::Limit(limit) => {
             let Some(Carried { mut plan, row }) = carry(&limit.input, why_not)? else { return Ok(None) };
-            if !is_ordered(&limit.input) {
+            if !is_ordered(&limit.input) && !is_as_stored(&limit.input) {
                 plan = LogicalPlanBuilder::from(plan).sort([by(&row)])?.build()?;
             }
             let mut limit = limit.clone();
@@ -150,6 +150,21 @@ pub(super) fn is_ordered(plan: &LogicalPlan) -> bool {
         LogicalPlan::SubqueryAlias(alias) => is_ordered(&alias.input),
         // One that asks a subquery becomes a join, which is in no order.
         LogicalPlan::Filter(filter) => !asks_subquery(&filter.predicate) && is_ordered(&filter.input),
+        _ => false,
+    }
+}
+
+/// Returns whether the rows of a plan's result stand in the order of the dataset as they are read: the engine runs it in one
+/// partition, so that the first that are found are the first.
+fn is_as_stored(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::TableScan(scan) => DatasetTable::of_source(&scan.source).is_some(),
+        LogicalPlan::Projection(projection) => {
+            !projection.expr.iter().any(asks_subquery) && is_as_stored(&projection.input)
+        }
+        LogicalPlan::Limit(limit) => is_as_stored(&limit.input),
+        LogicalPlan::SubqueryAlias(alias) => is_as_stored(&alias.input),
+        LogicalPlan::Filter(filter) => !asks_subquery(&filter.predicate) && is_as_stored(&filter.input),
         _ => false,
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Scanned {
     pub(super) rows: Option<UInt64Array>,
 }
 
-/// Evaluates the selection of `dataset` and begins to read it, or its first `limit` rows.
+/// Evaluates the selection of `dataset`, as far as its first `limit` rows take, and begins to read them.
 pub(super) async fn open(
     dataset: Dataset,
     sample: Option<Sample>,
@@ -78,9 +78,17 @@ pub(super) async fn open(
     // Requests are made on their own runtime.
     let answering = {
         let (dataset, scanning) = (dataset.clone(), Arc::clone(&scanning));
-        let reading = if sample.is_some() || limit.is_some() { Reading::Later } else { Reading::InOrder };
-        let limit = Some(scanning.memory_limit);
-        io.spawn(async move { dataset.answer(connections, limit, reading, &scanning.progress).await })
+        io.spawn(async move {
+            let (memory, progress) = (Some(scanning.memory_limit), &scanning.progress);
+            let enough = limit.filter(|_| sample.is_none());
+            if let Some(num_rows) = enough
+                && let Some(beginning) = dataset.beginning(num_rows, connections.clone(), memory, progress).await?
+            {
+                return beginning.answer(connections, memory, Reading::Later, progress).await;
+            }
+            let reading = if sample.is_some() || limit.is_some() { Reading::Later } else { Reading::InOrder };
+            dataset.answer(connections, memory, reading, progress).await
+        })
     };
     let mut answer = answering.await.map_err(|_| Error::Closed { reason: "cancelled" })??;
     if is_new {

@@ -140,7 +140,7 @@ impl TableProvider for DatasetTable {
         _state: &dyn Session,
         projection: Option<&Vec<usize>>,
         filters: &[Expr],
-        _limit: Option<usize>,
+        limit: Option<usize>,
     ) -> PlanResult<Arc<dyn ExecutionPlan>> {
         let mut dataset = self.dataset.clone();
         for filter in filters {
@@ -156,7 +156,7 @@ impl TableProvider for DatasetTable {
             projection.iter().copied().filter(|&column| column < self.dataset.schema().fields().len()).collect();
         let dataset = dataset.project(&columns);
         let schema = project_schema(&self.schema, Some(&projection))?;
-        Ok(Arc::new(Scan::new(Rows { dataset, schema, row_place, sample: self.sample })))
+        Ok(Arc::new(Scan::new(Rows { dataset, schema, row_place, sample: self.sample, limit })))
     }
 }
 
@@ -168,6 +168,8 @@ struct Rows {
     /// Where in the schema the row numbers are, if anywhere.
     row_place: Option<usize>,
     sample: Option<Sample>,
+    /// How many of the first rows are enough.
+    limit: Option<usize>,
 }
 
 impl Leaf for Rows {
@@ -196,7 +198,8 @@ impl Leaf for Rows {
         let scanning = context.session_config().get_extension::<Scanning>();
         let scanning = scanning.ok_or_else(|| DataFusionError::Internal("a scan outside of a query".into()))?;
         let (schema, row_place) = (Arc::clone(&self.schema), self.row_place);
-        let opening = scan::open(self.dataset.clone(), self.sample, scanning, row_place.is_some(), None);
+        let limit = self.limit.map(|limit| limit as u64);
+        let opening = scan::open(self.dataset.clone(), self.sample, scanning, row_place.is_some(), limit);
         let batches = stream::once(opening).flat_map(move |opened| match opened {
             Ok(batches) => batches.boxed(),
             Err(error) => stream::once(async move { Err(error) }).boxed(),

@@ -7,9 +7,9 @@ takes them as they are. Arrays are those of the library the batch was made for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
-from forebay.exceptions import RowIndexError
+from forebay.exceptions import RowIndexError, TensorError
 
 
 class Masked(NamedTuple):
@@ -99,6 +99,35 @@ class DictionaryEncoded(NamedTuple):
     def rows(self, start: int, stop: int) -> DictionaryEncoded:
         """Returns a range of rows, without a copy."""
         return DictionaryEncoded(self.indices[start:stop], self.values)
+
+
+_PARTS = {
+    Masked: "`values`, and `mask`, true where there is one: `column.values[column.mask]` are those that there are",
+    Ragged: "`values` of all rows and `offsets`: `column.row(i)` are those of a row; `padding` makes rectangles",
+    DictionaryEncoded: "`indices` into `values`, the dictionary of the batch",
+}
+
+
+def _parts(column: Any) -> str:
+    """Says what a column is that was taken for a tensor."""
+    return next(parts for kind, parts in _PARTS.items() if isinstance(column, kind))
+
+
+def _has_none(self: Any, name: str) -> Never:
+    is_pair = "" if name.startswith("_") else f"; it is a pair: {_parts(self)}"
+    raise AttributeError(f"`{type(self).__name__}` has no `{name}`{is_pair}", name=name, obj=self)
+
+
+def _is_not_multiplied(self: Any, _: Any) -> Never:
+    """Keeps `column * 2` from being the pair twice."""
+    raise TensorError(f"`{type(self).__name__}` is no tensor but a pair: {_parts(self)}")
+
+
+for _kind in _PARTS:
+    # Set here, as type checkers would take it for a word that all names are there.
+    setattr(_kind, "__getattr__", _has_none)  # noqa: B010
+    for _operation in ("__mul__", "__rmul__"):
+        setattr(_kind, _operation, _is_not_multiplied)
 
 
 def row_of(column: Any, index: int) -> Any:

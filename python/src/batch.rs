@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{Field, FieldRef, Schema};
 use forebay::{Conversion, SchemaRef, display, forms};
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyAttributeError, PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use pyo3_arrow::error::{PyArrowError, PyArrowResult};
@@ -21,7 +21,8 @@ use crate::parcel;
 ///
 /// Every Arrow library takes it as it is and without a copy: `pyarrow.record_batch(batch)`,
 /// `polars.DataFrame(batch)`. It owns its memory and outlives stream and dataset.
-#[pyclass(name = "Batch", module = "forebay._lib", frozen)]
+// A mapping, as what has items by number would be a sequence, of which NumPy makes arrays.
+#[pyclass(name = "Batch", module = "forebay._lib", frozen, mapping)]
 pub(crate) struct PyBatch {
     batch: RecordBatch,
 }
@@ -115,6 +116,22 @@ impl PyBatch {
 
     fn __len__(&self) -> usize {
         self.batch.num_rows()
+    }
+
+    /// Says how to look at it.
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let key = key.repr()?;
+        Err(PyTypeError::new_err(format!(
+            "a batch has no items; `pyarrow.record_batch(batch)[{key}]` and `polars.DataFrame(batch)[{key}]` take them from \
+             its memory, and `to_torch`, and `batches` of `ds.with_format('numpy')`, yield dicts of columns"
+        )))
+    }
+
+    /// Called for what it does not have.
+    fn __getattr__(&self, name: &str) -> PyResult<Py<PyAny>> {
+        let instead = "; instead: `pyarrow.record_batch(batch)` or `polars.DataFrame(batch)`, and what they offer";
+        let instead = if name.starts_with('_') { "" } else { instead };
+        Err(PyAttributeError::new_err(format!("a batch has no `{name}`{instead}")))
     }
 
     fn __repr__(&self) -> String {

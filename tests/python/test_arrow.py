@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import data
@@ -134,6 +135,22 @@ def test_a_batch_says_what_it_is(ds, table):
     for name in ("id", 1.0, None):
         with pytest.raises(TypeError, match=f"expected the number of a column, from 0, got {name!r}; `column_names`"):
             batch.column(name)
+
+
+def test_a_batch_says_how_to_look_at_it(ds):
+    batch = next(iter(ds.batches(32)))
+    for key in ("id", 0, slice(3)):
+        with pytest.raises(TypeError, match=rf"no items; `pyarrow.record_batch\(batch\)\[{re.escape(repr(key))}\]`"):
+            batch[key]
+    assert pa.record_batch(batch)["id"] == pa.record_batch(batch)[0]
+    assert pl.DataFrame(batch)["id"].to_list() == list(range(32))
+    for name in ("to_pandas", "schema", "id"):
+        with pytest.raises(AttributeError, match=rf"no `{name}`; instead: `pyarrow.record_batch\(batch\)`"):
+            getattr(batch, name)
+    assert not hasattr(batch, "__array__")
+    assert np.array([batch, batch], dtype=object).shape == (2,)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(batch)
 
 
 def test_every_column_of_a_batch_is_an_arrow_array(ds, table):

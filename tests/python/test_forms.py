@@ -451,6 +451,28 @@ def test_lists_that_turn_out_ragged_within_others_are_named_as_forms_takes_them(
     assert next(iter(ds.to_torch(4, forms={column: "ragged"})))
 
 
+@pytest.mark.parametrize(
+    ("column", "form", "says"),
+    [
+        ([1, None], None, "`Masked` .* pair: .*`column.values.column.mask.`"),
+        ([[1], [2, 3]], "ragged", r"`Ragged` .* pair: .*`column.row\(i\)`"),
+        (pa.array(["a", "b"]).dictionary_encode(), "dictionary", "`DictionaryEncoded` .* pair: `indices` into"),
+    ],
+    ids=["masked", "ragged", "dictionary"],
+)
+def test_what_is_taken_for_a_tensor_says_that_it_is_a_pair(tmp_path, column, form, says):
+    """Of a tuple, twice as much would be the tuple twice."""
+    ds = opened(tmp_path, {"x": column})
+    x = next(iter(ds.to_torch(2, forms={"x": form} if form else None)))["x"]
+    for call in (lambda: x * 2, lambda: 2 * x, lambda: torch.ones(2) * x):
+        with pytest.raises(TypeError, match=says):
+            call()
+    with pytest.raises(AttributeError, match=says):
+        x.mean  # noqa: B018 - looked up
+    assert not hasattr(x, "__array__")
+    assert copy.deepcopy(x)._fields == x._fields
+
+
 def test_binary_that_turns_out_uneven_is_an_error_in_its_batch(tmp_path):
     ds = opened(tmp_path, {"x": pa.array([b"12345678", b"1234"])})
     with pytest.raises(fb.TensorError, match="`x`.*differ in length"):

@@ -24,6 +24,13 @@ MODULES = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - o
 SECONDS_TO_CLEAN_UP = 3.0
 """How long workers may take to notice that their parent is gone, and other programs' shared memory to go away."""
 
+HEAD = """
+import os
+from programs import join, report, say
+say("pid", str(os.getpid()))
+"""
+"""How the program of a rank begins."""
+
 
 def is_raised_in_a_fork(error: type[Exception], call: Callable[[], object]) -> bool:
     """Returns whether a call raises an error in a forked child, which ends with it."""
@@ -93,7 +100,8 @@ def start_torchrun(code: str, num_ranks: int, folder: Path, *arguments: object) 
     """Starts a program on ranks that `torchrun` starts; kills what is left of them in the end."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "program.py"
-    program.write_text(f"from programs import join, report, say\n{textwrap.dedent(code)}")
+    # Each rank is to be found from its first line on: what it imports may take longer than there is time.
+    program.write_text(f"{HEAD}\n{textwrap.dedent(code)}")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     with subprocess.Popen(
         [*command, str(program), *map(str, arguments)],
@@ -115,7 +123,6 @@ def join() -> None:
     """Makes this process, which `torchrun` started, a rank of a process group."""
     import torch.distributed as dist
 
-    say("pid", str(os.getpid()))
     dist.init_process_group("gloo")
     atexit.register(dist.destroy_process_group)
 

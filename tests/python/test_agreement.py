@@ -34,6 +34,7 @@ DIFFERENCES = {
     ),
     "seed": ("same", {"seed": 1}, {"seed": 2**64 - 1}, [f"seed is 1 on {{others}}, {2**64 - 1} on rank 1"]),
     "lanes": ("same", {"num_lanes": 6}, {"num_lanes": 7}, ["num_lanes is 6 on {others}, 7 on rank 1"]),
+    "window": ("same", {"window_rows": 20}, {"window_rows": 21}, ["window_rows is 20 on {others}, 21 on rank 1"]),
     "order": ("same", {"seed": 1}, {"seed": None}, ["order differs between {others} and rank 1"]),
     "query": (
         "same",
@@ -70,12 +71,14 @@ DIFFERENCES = {
         {"replicate": 3, "read_once": True},
         ["read_once is False on {others}, True on rank 1"],
     ),
+    "release": ("same", {}, {"version": "0.0.1"}, ["version of Forebay differs between {others} and rank 1"]),
     "packing": ("same", {"length": 16}, {"length": 32}, ["packing differs between {others} and rank 1"]),
 }
 
 COMPARE = """
 import json, os, sys
 import forebay as fb
+from forebay import loader
 from rows import batches_of, ids_of
 
 def make(
@@ -83,6 +86,8 @@ def make(
     query=None,
     seed=1,
     num_lanes=6,
+    window_rows=20,
+    version=fb.__version__,
     epoch=0,
     position=0,
     done=0,
@@ -91,13 +96,14 @@ def make(
     batch_size=32,
     **settings,
 ):
+    loader.__version__ = version
     dataset = fb.load_dataset(f"{sys.argv[1]}/{folder}", split="train")
     if query is not None:
         dataset = dataset.filter(query)
     if length is not None:
         dataset = dataset.sql("SELECT [id, id] AS ids FROM dataset")
     if seed is not None:
-        dataset = dataset.shuffle(seed, num_lanes=num_lanes, window_rows=20)
+        dataset = dataset.shuffle(seed, num_lanes=num_lanes, window_rows=window_rows)
     if length is not None:
         return dataset.to_torch(batch_size, pack=fb.Pack(length), **settings)._stream
     stream = dataset.repeat(passes).batches(batch_size, **settings)

@@ -653,10 +653,11 @@ def test_long_predicates_do_not_exhaust_the_stack(kind, count, folders, table):
     assert kept == expected[kind]
 
 
-@pytest.mark.parametrize("count", [100, 5000])
-def test_a_deep_expression_works_or_is_refused_but_never_aborts(count, folders):
-    said = run_python(LONG, folders["as it comes"], count, "plus")
-    assert said.strip() == str(NUM_ROWS) or said.startswith("QueryError")
+def test_a_deep_expression_works_or_is_refused_but_never_aborts(folders):
+    assert run_python(LONG, folders["as it comes"], 100, "plus").strip() == str(NUM_ROWS)
+    said = run_python(LONG, folders["as it comes"], 5000, "plus")
+    assert said.startswith("QueryError")
+    assert "more than 300 levels deep" in said
 
 
 NESTED = """

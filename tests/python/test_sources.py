@@ -111,11 +111,7 @@ def test_a_pattern_of_folders_is_answered_with_that_of_what_is_in_them(tmp_path,
 
 def test_a_question_mark_in_a_file_uri_is_never_taken_for_the_whole_folder(tmp_path):
     put(tmp_path, *NAMES)
-    try:
-        found = objects(fb.load_dataset(f"file://{tmp_path}/?-1.parquet", split="train"))
-    except fb.SettingError:
-        return
-    assert found == ["a-1.parquet", "b-1.parquet"]
+    assert objects(fb.load_dataset(f"file://{tmp_path}/?-1.parquet", split="train")) == ["a-1.parquet", "b-1.parquet"]
 
 
 def test_a_list_is_read_in_the_order_given(tmp_path):

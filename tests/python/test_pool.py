@@ -865,7 +865,7 @@ def test_a_program_that_ends_with_a_full_pool_leaves_nothing(
 
     ending = run_to_its_end(FULL, folder, began, MODULES, folder=temporary, then=end)
     assert ending.status == status, ending.err
-    assert ending.seconds < 1.0
+    assert ending.seconds < 60, "it waited for its functions, which take ten minutes"
     assert ending.left == []
     assert "Traceback" not in ending.err
 

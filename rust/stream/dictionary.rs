@@ -33,18 +33,29 @@ pub(super) fn has_dictionary(data_type: &DataType) -> bool {
     }
 }
 
+/// Returns the bytes of the tables of values that are those of another column, too, at any depth.
+pub(super) fn shared_bytes(column: &ArrayData, other: &ArrayData) -> usize {
+    let children = column.child_data().iter().zip(other.child_data());
+    match column.data_type() {
+        DataType::Dictionary(..) => {
+            let shared = children.filter(|(values, other)| values.ptr_eq(other));
+            shared.map(|(values, _)| values.get_array_memory_size()).sum()
+        }
+        _ => children.map(|(child, other)| shared_bytes(child, other)).sum(),
+    }
+}
+
 /// Returns the table of values that all `sources` have, if it is not much longer than a batch of so many rows, and comparing
-/// them is little work beside gathering these.
-pub(super) fn common_values<'a>(sources: &[&'a ArrayData], num_rows: usize) -> Option<&'a ArrayData> {
-    let (first, others) = sources.split_first()?;
-    let values = &first.child_data()[0];
+/// them is little work beside gathering these; or that of the only source, where it is to be kept.
+pub(super) fn common_values<'a>(sources: &[&'a ArrayData], rows: Rows<'_>) -> Option<&'a ArrayData> {
+    let num_rows = rows.each.len();
+    let values = &sources.first()?.child_data()[0];
     let is_short = values.len() <= num_rows.saturating_mul(KEPT_VALUES_PER_ROW);
-    let is_little = others.is_empty() || are_few(values.len().saturating_mul(sources.len()), num_rows);
-    let is_same = |other: &&ArrayData| {
-        let other = &other.child_data()[0];
-        values.ptr_eq(other) || values.len() == other.len() && values == other
-    };
-    (is_short && is_little && others.iter().all(is_same)).then_some(values)
+    let others = || sources.iter().map(|source| &source.child_data()[0]).filter(|other| !values.ptr_eq(other));
+    let num_others = others().count();
+    let is_little = num_others == 0 || are_few(values.len().saturating_mul(num_others + 1), num_rows);
+    let is_same = || others().all(|other| values.len() == other.len() && values == other);
+    (num_others == 0 && rows.keeps_values || is_short && is_little && is_same()).then_some(values)
 }
 
 /// Returns whether all values of the tables may be looked at for a batch of so many rows.

@@ -30,12 +30,14 @@ pub(super) struct Rows<'a> {
     pub(super) runs: Option<&'a Runs>,
     /// Where numbers go, as far as they fit.
     pub(super) room: Option<&'a Room>,
+    /// Dictionaries of one source keep all its values.
+    pub(super) keeps_values: bool,
 }
 
 impl<'a> Rows<'a> {
     /// Returns rows of which nothing else is known.
     pub(super) fn new(each: &'a [SourceRow]) -> Self {
-        Self { each, runs: None, room: None }
+        Self { each, runs: None, room: None, keeps_values: false }
     }
 
     /// Returns other rows that go to the same place.
@@ -43,7 +45,7 @@ impl<'a> Rows<'a> {
     where
         'a: 'b,
     {
-        Rows { each, runs: None, room: self.room }
+        Rows { each, runs: None, ..*self }
     }
 }
 
@@ -313,7 +315,7 @@ fn structs(sources: &[&ArrayData], rows: Rows<'_>, num_fields: usize) -> Result<
 
 /// Gathers the numbers of dictionaries; the values are those of all sources, or of these rows.
 fn dictionaries(sources: &[&ArrayData], rows: Rows<'_>, key_type: &DataType) -> Result<ArrayDataBuilder, ArrowError> {
-    if let Some(values) = common_values(sources, rows.each.len()) {
+    if let Some(values) = common_values(sources, rows) {
         let width = key_type.primitive_width().unwrap_or(0);
         return Ok(fixed_width(sources, rows, width).add_child_data(values.clone()));
     }
@@ -322,11 +324,12 @@ fn dictionaries(sources: &[&ArrayData], rows: Rows<'_>, key_type: &DataType) -> 
 }
 
 #[expect(unsafe_code, reason = "validating UTF-8 and offsets again would cost more than the copy")]
-fn trusted(builder: ArrayDataBuilder) -> ArrayData {
+pub(super) fn trusted(builder: ArrayDataBuilder) -> ArrayData {
     // SAFETY: buffers hold as many values as the length says, children as many as offsets or widths say, and there is a
     // bit of validity for each row. Offsets ascend from 0 to the length of the values, which is their sum; strings are
     // whole strings of valid sources, so every boundary is a character boundary. Numbers of dictionaries are within
-    // their values: these are those of all sources, or each row's number was given to one of them.
+    // their values: these are those of all sources, or each row's number was given to one of them. Rows on shelves are
+    // numbers of one source, and have its values.
     unsafe { builder.build_unchecked() }
 }
 

@@ -14,7 +14,7 @@ use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, Field, FieldRef, Schema, SchemaRef};
 
-use super::dictionary::has_dictionary;
+use super::dictionary::{has_dictionary, shared_bytes};
 use super::gather::{Rows, SourceRow, gather_as, gather_columns};
 use super::narrow::saved_bytes;
 use super::runs::Runs;
@@ -34,7 +34,7 @@ struct Stored {
     /// Where each row is stored, if not where it stands, on the only shelf.
     places: Option<Places>,
     shelves: Box<[Shelf]>,
-    /// Of the shelves that are left.
+    /// Of the shelves that are left, and of what they have in common.
     left_bytes: AtomicU64,
     /// Of all rows, once they are in batches.
     gathered_bytes: u64,
@@ -64,9 +64,10 @@ impl Held {
 
     fn stored(schema: &SchemaRef, places: Option<Places>, batches: Vec<RecordBatch>) -> Self {
         let num_rows = batches.iter().map(RecordBatch::num_rows).sum();
-        let shelves: Box<[Shelf]> = batches.into_iter().map(Shelf::new).collect();
+        let mut shelves: Box<[Shelf]> = batches.into_iter().map(Shelf::new).collect();
         let of_places = places.as_ref().map_or(0, Places::memory_bytes) as u64;
-        let stored_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places;
+        let of_all = take_shared(&mut shelves);
+        let stored_bytes = shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>() + of_places + of_all;
         let saved_bytes: u64 =
             shelves.iter().filter_map(Shelf::columns).map(|columns| saved_by(schema, &columns)).sum();
         let (left_bytes, gathered_bytes) = (AtomicU64::new(stored_bytes), stored_bytes + saved_bytes);
@@ -133,6 +134,22 @@ impl Held {
     }
 }
 
+/// Counts the values of dictionaries that shelves share on none of them; returns the bytes of those, each once.
+fn take_shared(shelves: &mut [Shelf]) -> u64 {
+    let Some((first, others)) = shelves.split_first_mut() else { return 0 };
+    let Some(columns) = first.columns() else { return 0 };
+    let mut of_all = 0;
+    for shelf in others {
+        let shared = shelf.columns().map_or(0, |others| {
+            columns.iter().zip(others.iter()).map(|(column, other)| shared_bytes(column, other)).sum::<usize>() as u64
+        });
+        shelf.num_bytes -= shared;
+        of_all = of_all.max(shared);
+    }
+    first.num_bytes -= of_all;
+    of_all
+}
+
 /// Returns the bytes by which columns of `schema` are smaller than they are in batches.
 fn saved_by(schema: &SchemaRef, columns: &Columns) -> u64 {
     let of_column = |(field, column): (&FieldRef, &ArrayData)| saved_bytes(column, field.data_type());
@@ -194,6 +211,9 @@ impl<'a> Taken<'a> {
         let mut numbers = vec![UNUSED; num_shelves];
         let mut shelves: Vec<TakenShelf<'_>> = Vec::with_capacity(sources.len());
         let mut taken = Vec::with_capacity(rows.len());
+        for &(source, row) in rows.iter().take(ROWS_AHEAD) {
+            sources[source as usize].prefetch_place(row);
+        }
         for (index, &(source, row)) in rows.iter().enumerate() {
             if let Some(&(source, row)) = rows.get(index + ROWS_AHEAD) {
                 sources[source as usize].prefetch_place(row);
@@ -227,7 +247,7 @@ impl<'a> Taken<'a> {
         let runs = if self.has_arranged { Runs::of(&self.rows, self.shelves.len()) } else { None };
         gather_columns(schema, self.rows.len(), |column| {
             let arrays: Vec<&ArrayData> = self.shelves.iter().map(|shelf| &shelf.columns[column]).collect();
-            let rows = Rows { each: &self.rows, runs: runs.as_ref(), room: room(column) };
+            let rows = Rows { runs: runs.as_ref(), room: room(column), ..Rows::new(&self.rows) };
             gather_as(schema.field(column).data_type(), &arrays, rows)
         })
     }
@@ -293,7 +313,10 @@ pub(super) fn compact(schema: &SchemaRef, held: Held, keep: &[u32]) -> Result<He
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::{ArrayRef, Int32Array, StringArray, StructArray};
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{ArrowDictionaryKeyType, Int8Type, Int16Type, Int32Type};
+    use arrow_array::{ArrayRef, DictionaryArray, Int32Array, ListArray, PrimitiveArray, StringArray, StructArray};
+    use arrow_buffer::OffsetBuffer;
     use proptest::prelude::*;
 
     use super::super::shelves::tests::{on_shelves, order};
@@ -313,15 +336,52 @@ mod tests {
         on_shelves(batch, Shelves::of(order(batch.num_rows(), seed), num_shelves).unwrap())
     }
 
+    /// Returns numbers of values, some NULL, and these: so many, from `first` on, with a NULL.
+    fn categories<K: ArrowDictionaryKeyType>(numbers: impl Iterator<Item = usize>, first: usize, len: usize) -> ArrayRef
+    where
+        i8: Into<K::Native>,
+    {
+        let values: ArrayRef =
+            Arc::new(StringArray::from_iter((0..len).map(|n| (n != 3).then(|| format!("value {}", first + n)))));
+        let keys = numbers.map(|n| (n % 11 > 0).then(|| i8::try_from(n * 7 % len.min(128)).unwrap().into()));
+        Arc::new(DictionaryArray::new(PrimitiveArray::<K>::from_iter(keys), values))
+    }
+
+    /// Returns rows as those of [`batch`], with categories beside them, alone, in structs and in lists.
+    fn with_categories(rows: &RecordBatch, first: usize, len: usize) -> RecordBatch {
+        let numbers = || 0..rows.num_rows();
+        let words = categories::<Int16Type>(numbers(), first, len);
+        let name = Arc::new(Field::new("kind", words.data_type().clone(), true));
+        let structs = StructArray::new(vec![Arc::clone(&name)].into(), vec![Arc::clone(&words)], None);
+        let items = categories::<Int32Type>(0..rows.num_rows() * 2, 0, 2000);
+        let item = Arc::new(Field::new("item", items.data_type().clone(), true));
+        let ends = OffsetBuffer::from_lengths(numbers().map(|n| n % 3));
+        let items = items.slice(0, ends.last().map_or(0, |end| usize::try_from(*end).unwrap()));
+        let added: [(&str, ArrayRef); 4] = [
+            ("byte", categories::<Int8Type>(numbers(), first, len.min(128))),
+            ("word", words),
+            ("struct", Arc::new(structs)),
+            ("list", Arc::new(ListArray::new(item, ends, items, None))),
+        ];
+        let whole = rows.schema_ref().fields().iter().map(|field| field.name().as_str()).zip(rows.columns().to_vec());
+        RecordBatch::try_from_iter_with_nullable(whole.chain(added).map(|(name, column)| (name, column, true))).unwrap()
+    }
+
     proptest! {
         #[test]
         fn rows_are_the_same_however_they_are_held(
             kinds in prop::collection::vec((any::<bool>(), prop::option::of(1_usize..9), any::<u64>()), 1..4),
+            categories in prop::option::of((0_usize..2, prop::sample::select(vec![4, 100, 30_000]))),
             picks in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..1500), 0..300),
             batch_rows in 1_usize..100,
         ) {
             let batches: Vec<RecordBatch> =
                 kinds.iter().zip(0..).map(|(kind, at)| batch(at * 1500..(at + 1) * 1500, kind.0)).collect();
+            let with = |(at, rows): (usize, RecordBatch)| match categories {
+                Some((step, len)) => with_categories(&rows, at * step, len),
+                None => rows,
+            };
+            let batches: Vec<RecordBatch> = batches.into_iter().enumerate().map(with).collect();
             let sources: Vec<Held> = batches.iter().zip(&kinds).map(|(batch, &(_, num_shelves, seed))| {
                 num_shelves.map_or_else(|| Held::new(&batch.schema(), batch.clone()), |num| shelved(batch, seed, num))
             }).collect();
@@ -369,6 +429,28 @@ mod tests {
         let first = [(0, leaving[0])];
         let expected = super::super::gather::gather(&schema, &[rows], &first).unwrap();
         assert_eq!(gather(&schema, &[another], &first).unwrap(), expected);
+    }
+
+    #[test]
+    fn values_that_shelves_share_are_counted_and_held_once() {
+        let rows = with_categories(&batch(0..1024, false), 0, 20_000);
+        let table = |column: &dyn arrow_array::Array| column.to_data().child_data()[0].get_array_memory_size() as u64;
+        let tables: u64 = ["byte", "word"].iter().map(|name| table(&rows[*name])).sum::<u64>()
+            + table(rows["struct"].as_struct().column(0))
+            + table(rows["list"].as_list::<i32>().values());
+        let of_tables =
+            |held: &Held| held.memory_bytes() - held.0.shelves.iter().map(|shelf| shelf.num_bytes).sum::<u64>();
+        let held = shelved(&rows, 1, 4);
+        assert_eq!(held.memory_bytes(), held.gathered_bytes());
+        assert_eq!(of_tables(&held), tables + 1024 * 4);
+        let whole = Held::new(&rows.schema(), rows.clone());
+        let (whole, on_shelves) = (whole.memory_bytes(), held.memory_bytes());
+        assert!(on_shelves < whole + whole / 8, "{on_shelves} on shelves, {whole} as they were decoded");
+        let columns = held.0.shelves[3].columns().unwrap();
+        assert!(columns[3].child_data()[0].ptr_eq(&rows["word"].to_data().child_data()[0]));
+        let left: Vec<SourceRow> = order(1024, 1).into_iter().map(|row| (0, row)).collect();
+        gather(&rows.schema(), std::slice::from_ref(&held), &left).unwrap();
+        assert_eq!(held.memory_bytes(), tables + 1024 * 4);
     }
 
     #[test]

@@ -15,8 +15,7 @@ use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, SchemaRef};
 
 use super::copies::prefetch;
-use super::dictionary::has_dictionary;
-use super::gather::{Rows, SourceRow, gather_array, gather_narrowed};
+use super::gather::{Rows, SourceRow, gather_array, gather_narrowed, trusted};
 use super::narrow::{Narrowing, fewest_bytes, has_nulls, item_width, narrower, stands_for, with_item_width};
 use crate::dataset::{ColumnReader, Storing};
 use crate::decode::Items;
@@ -105,11 +104,8 @@ impl Shelves {
         let least = (schema.fields().len() * LEAST_COLUMN_BYTES).max(1) as u64;
         let num_shelves = usize::try_from(num_bytes / least).unwrap_or(MAX_SHELVES).clamp(1, MAX_SHELVES);
         let helps = num_rows >= LEAST_ROWS || num_shelves > 1 && num_rows > 1;
-        // The values of a dictionary would be on each shelf.
-        if !helps || schema.fields().iter().any(|field| has_dictionary(field.data_type())) {
-            return None;
-        }
-        order().filter(|order| order.len() == num_rows).and_then(|order| Self::of(order, num_shelves))
+        let order = helps.then(order)?.filter(|order| order.len() == num_rows)?;
+        Self::of(order, num_shelves)
     }
 
     /// Cuts an order into so many shelves, or fewer; `None` if it does not name each row once.
@@ -139,14 +135,21 @@ impl Shelves {
         self.rows.chunks(1 << self.places.shelf_bits)
     }
 
-    /// Returns what each shelf has of a column: its rows, beginning with those of the first of `sources`.
+    /// Returns what each shelf has of a column: its rows, beginning with those of the first of `sources`. Dictionaries have
+    /// their numbers there, and all the values that the column has, which are in memory once.
     fn pick(&self, sources: &[ArrayData]) -> Result<Vec<ArrayData>, ArrowError> {
         if let [column] = sources {
+            let words = match column.data_type() {
+                DataType::Dictionary(key, _) => key,
+                data_type => data_type,
+            };
             // Intervals of 8 bytes begin at multiples of 4.
-            let is_word = !matches!(column.data_type(), DataType::Interval(_));
-            match column.data_type().primitive_width().filter(|_| is_word) {
-                Some(4) => return self.words(column, column.buffer::<u32>(0)),
-                Some(8) => return self.words(column, column.buffer::<u64>(0)),
+            let is_word = !matches!(words, DataType::Interval(_));
+            match words.primitive_width().filter(|_| is_word) {
+                Some(1) => return Ok(self.words(column, column.buffer::<u8>(0))),
+                Some(2) => return Ok(self.words(column, column.buffer::<u16>(0))),
+                Some(4) => return Ok(self.words(column, column.buffer::<u32>(0))),
+                Some(8) => return Ok(self.words(column, column.buffer::<u64>(0))),
                 _ => {}
             }
         }
@@ -170,7 +173,8 @@ impl Shelves {
                 return shelves;
             }
         }
-        self.each().map(|rows| gather_array(&sources, Rows::new(&rows_of(rows)))).collect()
+        let on_shelf = |rows: &[u32]| gather_array(&sources, Rows { keeps_values: true, ..Rows::new(&rows_of(rows)) });
+        self.each().map(on_shelf).collect()
     }
 
     /// Returns the bytes that are enough for the integers of the first lists, if they have more and all may have fewer.
@@ -185,13 +189,13 @@ impl Shelves {
         (fewest < width).then_some(fewest)
     }
 
-    fn words<T: ArrowNativeType>(&self, column: &ArrayData, values: &[T]) -> Result<Vec<ArrayData>, ArrowError> {
+    fn words<T: ArrowNativeType>(&self, column: &ArrayData, values: &[T]) -> Vec<ArrayData> {
         let mut nulls = column.nulls().map(|nulls| self.validity(nulls).into_iter());
         let on_shelf = |rows: &[u32]| {
             let words: Vec<T> = rows.iter().map(|&row| values[row as usize]).collect();
             let nulls = nulls.as_mut().and_then(Iterator::next).filter(|nulls| nulls.null_count() > 0);
-            let builder = ArrayData::builder(column.data_type().clone()).len(rows.len());
-            builder.add_buffer(Buffer::from_vec(words)).nulls(nulls).build()
+            let builder = ArrayData::builder(column.data_type().clone()).len(rows.len()).nulls(nulls);
+            trusted(builder.add_buffer(Buffer::from_vec(words)).child_data(column.child_data().to_vec()))
         };
         self.each().map(on_shelf).collect()
     }
@@ -585,7 +589,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn few_rows_and_dictionaries_stay_as_they_are_decoded() {
+    fn few_rows_stay_as_they_are_decoded() {
         let of = |data_type: DataType, num_bytes, num_rows: usize| {
             let schema = Arc::new(Schema::new(vec![Field::new("x", data_type, true)]));
             Shelves::new(&schema, num_bytes, num_rows, || Some(order(num_rows, 1))).map(|shelves| shelves.each().len())
@@ -595,6 +599,6 @@ pub(super) mod tests {
         assert_eq!(of(DataType::Int32, 4 * 2000, 2000), Some(1));
         assert_eq!(of(DataType::Utf8, 1 << 20, 128), Some(8));
         assert_eq!(of(DataType::Utf8, 1 << 20, 1), None);
-        assert_eq!(of(dictionary, 1 << 20, 128), None);
+        assert_eq!(of(dictionary, 1 << 20, 128), Some(8));
     }
 }

@@ -23,6 +23,7 @@ mod runs;
 mod scheduler;
 mod shelves;
 mod slabs;
+mod waiters;
 mod waiting;
 mod worker;
 

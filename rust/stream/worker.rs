@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
@@ -17,6 +17,7 @@ use super::piece::{Fetched, PieceKey, PlannedRows, Task};
 use super::scheduler::{Salvaged, Scheduler};
 use super::shelves::Shelves;
 use super::slabs::{Room, Slabs};
+use super::waiters::Waiters;
 use super::waiting::Waiting;
 use super::{Most, StreamOptions, StreamStats};
 use crate::dataset::FetchedRanges;
@@ -56,9 +57,9 @@ pub(super) struct Shared {
     num_skipped: AtomicU64,
     state: Mutex<State>,
     /// Something to do for a worker.
-    work: Condvar,
+    work: Waiters,
     /// Something for the consumer.
-    delivery: Condvar,
+    delivery: Waiters,
     /// Whether rows that cannot be read are left out.
     may_skip: bool,
     /// Whether what is asked for may be there at once.
@@ -153,8 +154,8 @@ impl Shared {
                 ending: None,
                 is_closed: false,
             }),
-            work: Condvar::new(),
-            delivery: Condvar::new(),
+            work: Waiters::default(),
+            delivery: Waiters::default(),
             may_skip: options.max_skipped.is_some(),
             reads_at_once: AtomicBool::new(is_local),
             requests: Mutex::new(JoinSet::new()),
@@ -206,7 +207,7 @@ impl Shared {
                 return Ok(Delivered::Pending);
             }
             state.wait_for_batch();
-            state = self.delivery.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.delivery.wait_timeout(state, left);
         }
     }
 
@@ -223,10 +224,9 @@ impl Shared {
                 self.work.notify_one();
             }
         }
-        let waited = self.delivery.wait_timeout_while(state, timeout, is_pending);
-        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, is_too_short) = self.delivery.wait_while(state, timeout, is_pending);
         state.waiting.note(Instant::now(), None);
-        !waited.timed_out()
+        !is_too_short
     }
 
     pub(super) fn close(&self) {
@@ -342,7 +342,7 @@ impl Shared {
             if RESTS.load(Ordering::Relaxed) {
                 state.scheduler.rest();
                 if state.scheduler.has_ready() {
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.work.wait(state);
                     continue;
                 }
             }
@@ -360,7 +360,7 @@ impl Shared {
                         self.work.notify_all();
                         return None;
                     }
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.work.wait(state);
                 }
                 Err(too_large) => {
                     let error = self.reader.memory_error(&too_large, state.scheduler.memory_limit());

@@ -229,13 +229,25 @@ impl EpochReader {
                 let world_size = u64::from(world_size.max(1));
                 let window_rows = u64::from(num_lanes).saturating_mul(window_rows).min(self.num_rows());
                 let window_bytes = window_rows.saturating_mul(self.row_bytes) / world_size;
-                format!(
-                    "rows are read again and again: the shuffle takes them out of windows of {} MiB, too much for {limit}. \
-                     Raise memory_limit to {} MiB, or lower shuffle_bytes to {} MiB, which changes the order",
-                    mib(window_bytes),
-                    mib(window_bytes.saturating_mul(2)),
-                    mib(memory_limit.saturating_mul(world_size) / 2)
-                )
+                let needed_bytes = window_bytes.saturating_mul(2);
+                let begin = format!(
+                    "rows are read again and again: the shuffle takes them out of windows of {} MiB",
+                    mib(window_bytes)
+                );
+                if needed_bytes <= memory_limit {
+                    format!(
+                        "{begin}, but what they are read from takes more than {limit} once it is decoded. Write the files \
+                         with smaller row groups (pyarrow: `row_group_size`) or with a page index (`write_page_index=True`), \
+                         or raise memory_limit"
+                    )
+                } else {
+                    format!(
+                        "{begin}, too much for {limit}. Raise memory_limit to {} MiB, or lower shuffle_bytes to {} MiB, \
+                         which changes the order",
+                        mib(needed_bytes),
+                        mib(memory_limit.saturating_mul(world_size) / 2)
+                    )
+                }
             }
             Order::Sequential => format!(
                 "rows are read again and again: in the order that was asked for they come from all over, too many for \

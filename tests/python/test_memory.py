@@ -270,6 +270,21 @@ def test_a_window_that_does_not_fit_is_read_again_in_the_same_order(row_groups):
     assert of_tight["peak_memory_bytes"] <= 24 * MIB * 1.02
 
 
+def test_windows_that_fit_but_for_their_row_groups_are_not_told_to_be_smaller_than_they_are(tmp_path):
+    num_rows = 20_000
+    tokens = pa.array(np.random.default_rng(0).integers(0, 1000, num_rows * 64).astype(np.int32))
+    table = pa.table({"tokens": pa.ListArray.from_arrays(pa.array(np.arange(num_rows + 1) * 64, pa.int32()), tokens)})
+    # Without a page index row groups are read whole.
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2000)
+    shuffled = fb.load_dataset(tmp_path, split="train").shuffle(1, shuffle_bytes=675 << 10)
+    with pytest.warns(fb.PerformanceWarning) as said:
+        assert sum(batch.num_rows for batch in shuffled.batches(32, memory_limit=1350 << 10)) == num_rows
+    (again,) = [message for warning in said if "again and again" in (message := str(warning.message))]
+    assert "takes more than memory_limit (2 MiB) once it is decoded" in again
+    assert "smaller row groups" in again
+    assert "shuffle_bytes to" not in again
+
+
 @pytest.mark.parametrize(
     ("limit", "num_rows", "kind"),
     [(8 * MIB, 300_000, pa.int64()), (1 * MIB, 60_000, pa.int8()), (8 * MIB, 1_500_000, pa.int8())],

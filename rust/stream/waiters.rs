@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A [`Condvar`] that knows whether anybody waits for it: one that wakes nobody asks the system all the same, several times
-/// for each batch.
+/// A [`Condvar`] that knows whether anybody waits for it: one that wakes nobody asks the system all the same, several
+/// times for each batch.
 ///
-/// Who changes what is waited for holds the lock while it does, before it wakes anybody: who was counted by then is woken, and
-/// who comes later sees the change.
+/// Who changes what is waited for holds the lock while it does, before it wakes anybody: who was counted by then is
+/// woken, and who comes later sees the change.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     condvar: Condvar,

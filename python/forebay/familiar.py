@@ -16,6 +16,8 @@ _SHARDS = "`ds.to_hf()` has them"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 
 OF_DATASET = {
+    # What `split_dataset_by_node` asks.
+    "_distributed": "`ds.to_hf()`, or `ds.to_torch(n)`, which finds its rank",
     "add_column": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "batch": "`ds.batches(n)` or `ds.to_torch(n)`",
     "columns": "`ds.column_names`",
@@ -42,6 +44,7 @@ OF_DATASET = {
     "random_split": "`ds.selection().split([0.9, 0.1], seed)`, then `ds.select` of each part",
     "iterrows": "`ds.iter()`",
     "itertuples": "`ds.iter()`",
+    "reset_format": "`ds.with_format(None)`",
     "rename": "`ds.rename_columns({'score': 'value'})`",
     "sample": "`ds.select(ds.selection().sample(n, seed))`",
     "save_to_disk": _FRAME,

@@ -129,7 +129,7 @@ class MappedDataset:
         """Refuses: functions run on the batches of a stream."""
         raise SettingError(
             "row: rows by number are those without `map`; call the function on them, or look at a batch of `to_torch` "
-            "or `batches`"
+            "or `batches`; loops of torch have `forebay.DataLoader`, and trainers `ds.to_hf().map(function)`"
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

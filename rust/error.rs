@@ -215,7 +215,7 @@ pub enum Error {
 
     /// Two objects disagree about a column's type in a way that does not widen.
     #[error(
-        "column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; select other columns, or open the objects separately"
+        "column `{column}` is `{left}` in `{left_url}` but `{right}` in `{right_url}`; open the objects separately, `cast` the column of some, and join them by `datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`"
     )]
     SchemaMismatch {
         /// The column.

@@ -639,7 +639,7 @@ SCHEMAS = {
         two_objects(pa.table({"n": [1]}), pa.table({"n": ["x"]})),
         fb.SchemaError,
         ValueError,
-        ("column `n`", "`Int64`", "a.parquet", "`Utf8`", "b.parquet", "select other columns"),
+        ("column `n`", "`Int64`", "a.parquet", "`Utf8`", "b.parquet", "open the objects separately, `cast` the column"),
     ),
     "types that do not fit inside": Case(
         two_objects(pa.table({"m": [{"k": 1}]}), pa.table({"m": [{"k": "x"}]})),

@@ -21,6 +21,7 @@ from servers import Tunnel
 
 import forebay as fb
 from forebay.hub import repository
+from forebay.hub.client import PATIENCE
 from forebay.hub.settings import current
 
 NUM_ROWS = 3000
@@ -227,10 +228,8 @@ def test_a_wait_that_is_asked_for_and_takes_too_long_is_said(hub):
 
 def test_an_answer_of_the_api_that_comes_byte_by_byte_is_bounded_by_the_patience(hub):
     hub.fail("api", 1, status=200, body=b" " * 2000, bytes_per_second=200)
-    start = time.monotonic()
     with pytest.raises(fb.StoreTimeoutError, match="the answer takes too long"):
         open_train(storage_options={"hf_patience": "1s 500ms"})
-    assert time.monotonic() - start < 5
 
 
 def test_requests_that_are_made_again_are_told_once(hub):
@@ -253,7 +252,7 @@ def test_a_hub_that_was_never_reached_is_not_asked_for_long(monkeypatch, patienc
     expected = fb.HubUnreachableError if patience is None else fb.StoreTimeoutError
     with pytest.raises(expected, match="Temporary failure in name resolution.*`hf_patience` in `storage_options`"):
         open_train(storage_options={"hf_patience": patience} if patience else None)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < PATIENCE / 10
 
 
 def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates, tmp_path, monkeypatch):
@@ -266,7 +265,7 @@ def test_certificates_and_proxies_hold_for_all_requests_to_the_hub(certificates,
         start = time.monotonic()
         with pytest.raises(fb.StoreError, match="`https://localhost:.* is not trusted: .*`ca_certificate` in"):
             open_train()
-        assert time.monotonic() - start < 5, "it stays as it is, so nobody waits"
+        assert time.monotonic() - start < PATIENCE / 10, "it stays as it is, so nobody waits"
         trusted = {"ca_certificate": str(authority)}
         assert ids(open_train(storage_options=trusted)) == [*range(50)]
         assert ids(open_train(storage_options={"ca_certificate": authority.read_text()})) == [*range(50)]
@@ -313,7 +312,7 @@ def test_who_sends_the_files_and_is_not_trusted_is_told_at_once(certificates, tm
         with pytest.raises(fb.StoreError, match="is not trusted: nobody who .*`ca_certificate` in") as caught:
             open_train()
         assert not isinstance(caught.value, fb.StoreTimeoutError), "it stays as it is, so nobody waits"
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < PATIENCE / 10
         assert ids(open_train(storage_options={"ca_certificate": str(authority)})) == [*range(50)]
 
 
@@ -385,7 +384,7 @@ def test_the_same_part_for_ever_is_an_error_of_the_store(hub):
     start = time.monotonic()
     with pytest.raises(fb.StoreError, match=r"answered with `bytes 0-99/\d+`, in which byte \d+ of the file is not"):
         ids(dataset)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < PATIENCE / 10
 
 
 def test_a_list_without_an_end_is_an_error(hub):

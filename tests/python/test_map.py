@@ -313,7 +313,7 @@ def test_what_makes_no_sense_behind_functions_says_what_to_do(rows: fb.Dataset) 
         iter(mapped)
     with pytest.raises(fb.SettingError, match="rows by number are those without `map`"):
         mapped[0]
-    with pytest.raises(fb.SettingError, match="those without `map`.*`forebay.DataLoader`.*`ds.to_hf\(\).map"):
+    with pytest.raises(fb.SettingError, match=r"those without `map`.*`forebay.DataLoader`.*`ds.to_hf\(\).map"):
         next(iter(DataLoader(mapped, batch_size=4)))
     with pytest.raises(AttributeError, match="no `fliter`"):
         mapped.fliter  # noqa: B018 - it is what raises

@@ -19,7 +19,7 @@ from rows import write_paged
 
 import forebay as fb
 
-SECONDS_TO_END = 5.0
+SECONDS_TO_END = 15.0
 """How long threads may take to end on a busy machine."""
 
 

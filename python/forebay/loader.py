@@ -249,7 +249,7 @@ class Stream(Generic[T]):
         self._check_share()
         reader = self._made_reader(num_workers)
         if worker == 0:
-            warn_of_missing_index(self._dataset._native.fingerprint, reader.unindexed(), self._read.memory_limit)
+            warn_of_missing_index(self._dataset, reader.unindexed(), self._read.memory_limit)
         got, mark = self._worker, self._mark(worker, num_workers)
         if got is not None and (mark is None or got | mark != got):
             here = f"worker {worker} of {num_workers} in global batches of {self._step} rows"
@@ -710,17 +710,22 @@ _warned: set[str] = set()
 """Fingerprints of the datasets that were warned of."""
 
 
-def warn_of_missing_index(fingerprint: str, found: tuple[str, int, int, int] | None, memory_limit: int) -> None:
+def warn_of_missing_index(dataset: Dataset, found: tuple[str, int, int, int] | None, memory_limit: int) -> None:
     """Says once for each dataset that its row groups are large for the memory and cannot be read in parts."""
+    fingerprint = dataset._native.fingerprint
     if found is None or fingerprint in _warned:
         return
     _warned.add(fingerprint)
     url, row_group, needed, num_row_groups = found
+    if dataset._shuffle is None:
+        cost = "It is read whole by each process that has rows of it"
+    else:
+        cost = "The shuffle is coarse, and rows may be read again"
     warnings.warn(
         f"row group {row_group} of `{url}` needs {needed} bytes at once, more than a quarter of memory_limit "
-        f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). The shuffle "
-        "is coarse, and rows may be read again. Write the files with a page index (pyarrow: `write_page_index=True`) "
-        "or with smaller row groups (`row_group_size`), or raise memory_limit",
+        f"({memory_limit} bytes), because it has no page index ({num_row_groups:,} such in the dataset). {cost}. "
+        "Write the files with a page index (pyarrow: `write_page_index=True`) or with smaller row groups "
+        "(`row_group_size`), or raise memory_limit",
         PerformanceWarning,
         stacklevel=level_of_loop(),
     )

@@ -474,7 +474,19 @@ def test_a_missing_page_index_is_warned_of_once_where_it_costs(tmp_path, recwarn
     assert warned.filename == __file__
     assert "(2 such in the dataset)" in str(warned.message)
     assert "x.parquet" in str(warned.message)
+    assert "The shuffle is coarse" in str(warned.message)
     assert "write_page_index=True" in str(warned.message)
+
+
+@pytest.mark.parametrize(("method", "num_rows"), [("batches", 2100), ("to_hf", 2200)])
+def test_a_missing_page_index_coarsens_no_order_that_is_that_of_the_files(tmp_path, method, num_rows):
+    # Datasets that are alike are warned of once.
+    write_tokens(tmp_path / "x.parquet", num_rows=num_rows, row_group_size=1000, write_page_index=False)
+    ds = fb.load_dataset(tmp_path, split="train")
+    rows = ds.batches(16, memory_limit=32 * MIB) if method == "batches" else ds.to_hf(memory_limit=32 * MIB)
+    with pytest.warns(fb.PerformanceWarning, match="no page index .* It is read whole by each process") as warned:
+        next(iter(rows))
+    assert "shuffle" not in str(warned[0].message)
 
 
 def test_a_page_index_is_not_warned_of(row_groups, recwarn):

@@ -92,7 +92,7 @@ class Source:
         if memory not in self._readers:
             read = replace(self.read, memory_limit=memory)
             self._readers[memory] = reader = self.dataset._make_reader(read, reads_all=part.is_whole)
-            warn_of_missing_index(self.dataset._native.fingerprint, reader.unindexed(), memory)
+            warn_of_missing_index(self.dataset, reader.unindexed(), memory)
         return self._readers[memory]
 
     def shuffled(self, seed: int) -> Source:

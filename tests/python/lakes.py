@@ -224,8 +224,11 @@ def make_certificates(folder: Path, extensions: str = OF_THIS_MACHINE) -> tuple[
     names.write_text(extensions)
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     signed_by = ["-CA", authority, "-CAkey", authority_key, "-CAcreateserial"]
+    # Without it Python 3.13 trusts nobody.
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    about = ["-days", "2", "-subj", "/CN=The tests", *usage]
     for command in (
-        ["req", "-x509", *curve, "-days", "2", "-subj", "/CN=The tests", "-keyout", authority_key, "-out", authority],
+        ["req", "-x509", *curve, *about, "-keyout", authority_key, "-out", authority],
         ["req", *curve, "-subj", "/CN=127.0.0.1", "-keyout", key, "-out", request],
         ["x509", "-req", *signed_by, "-days", "2", "-in", request, "-extfile", names, "-out", certificate],
     ):

@@ -504,3 +504,10 @@ def test_the_end_of_a_loop_leaves_a_stream_where_it_was_set_to_meanwhile(dataset
         if number == len(batches):
             stream.set_epoch(1)
     assert (stream.state_dict()["epoch"], stream.state_dict()["position"]) == (1, 0)
+    # To another place of the same epoch, too.
+    stream.set_epoch(0)
+    first = stream.state_dict()
+    for number, _ in enumerate(stream, 1):
+        if number == len(batches):
+            stream.load_state_dict(first)
+    assert stream.state_dict() == first

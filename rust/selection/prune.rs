@@ -4,15 +4,16 @@
 //! prove that every row passes. Both ask DataFusion's pruning, the second with the filter negated;
 //! since a negation says nothing about NULLs, it also needs the columns free of them.
 //!
-//! Statistics of floats know no `NaN`, which is above every number here: their maximum is never used. Nor is a minimum that
-//! is `NaN`, as writers left it that compared the others with it, and of bounds of which the lower is above the upper neither.
+//! Statistics of floats know no `NaN`, which is above every number here: their maximum is used only to drop what a filter of
+//! this one column has no `NaN` pass, as `=` and `BETWEEN`. A bound that is `NaN`, as writers left it that compared the others
+//! with it, is never used, and of bounds of which the lower is above the upper neither.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{ArrowPrimitiveType, Float16Type, Float32Type, Float64Type};
-use arrow_array::{Array, ArrayRef, BooleanArray, UInt64Array, new_null_array};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_null_array};
 use arrow_schema::{DataType, SchemaRef};
 use datafusion::arrow::compute::kernels::cmp;
 use datafusion::common::pruning::PruningStatistics;
@@ -24,6 +25,7 @@ use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicate
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::RowGroupMetaData;
 
+use super::floats::{self, has_floats};
 use super::sql;
 use crate::cast;
 use crate::dataset::Fragment;
@@ -48,13 +50,15 @@ pub(super) struct Pruner {
     passes: Option<PruningPredicate>,
     /// The negation, where "never false" means "always true": not NULL unless a column is.
     fails: Option<PruningPredicate>,
+    /// Whether no row passes whose float is `NaN`.
+    rejects_nan: bool,
 }
 
 impl Pruner {
-    /// Prepares `filter`, which reads the dataset columns `columns` of `schema`.
+    /// Prepares `filter`, which reads the dataset columns `columns` of `schema`, and may fail on some value or not.
     ///
     /// A filter that statistics cannot decide gives a pruner that answers [`Verdict::Unknown`].
-    pub(super) fn new(filter: &Expr, schema: &SchemaRef, columns: &[usize]) -> Self {
+    pub(super) fn new(filter: &Expr, schema: &SchemaRef, columns: &[usize], can_fail: bool) -> Self {
         // The planner searches the whole schema for every operand.
         let read = schema.project(columns).map_or_else(|_| Arc::clone(schema), Arc::new);
         let predicate = |expr: Expr| {
@@ -66,7 +70,9 @@ impl Pruner {
         };
         let fails =
             if is_null_only_by_columns(filter, &read) { sql::negated(filter, &read).and_then(predicate) } else { None };
-        Self { schema: Arc::clone(schema), columns: columns.to_vec(), passes: predicate(filter.clone()), fails }
+        let passes = predicate(filter.clone());
+        let rejects_nan = passes.is_some() && !can_fail && passes_nan(filter, &read) == Some(false);
+        Self { schema: Arc::clone(schema), columns: columns.to_vec(), passes, fails, rejects_nan }
     }
 
     /// Returns the verdict on each row group of `fragment`.
@@ -84,8 +90,10 @@ impl Pruner {
         statistics: &impl PruningStatistics,
         has_no_nulls: impl Fn(usize) -> bool,
     ) -> Vec<Verdict> {
-        let ask = |pruning: &Option<PruningPredicate>| pruning.as_ref().and_then(|p| p.prune(statistics).ok());
-        let (may_pass, may_fail) = (ask(&self.passes), ask(&self.fails));
+        let ask = |pruning: &Option<PruningPredicate>, has_float_maxes: bool| {
+            pruning.as_ref().and_then(|p| p.prune(&Usable { statistics, has_float_maxes }).ok())
+        };
+        let (may_pass, may_fail) = (ask(&self.passes, self.rejects_nan), ask(&self.fails, false));
         (0..statistics.num_containers())
             .map(|container| {
                 if may_pass.as_ref().is_some_and(|may| !may[container]) {
@@ -116,37 +124,75 @@ impl Pruner {
     }
 }
 
-/// Returns the lower and the upper bounds that can be used.
+/// Returns the lower and the upper bounds that say something.
 pub(super) fn usable(mins: ArrayRef, maxes: ArrayRef) -> (ArrayRef, ArrayRef) {
     let known = |bounds: &ArrayRef, contradict: &BooleanArray| arrow_select::nullif::nullif(bounds, contradict).ok();
     // A writer that was wrong about one may have been about the other.
     let contradict = cmp::gt(&mins, &maxes).ok().filter(|contradict| contradict.true_count() > 0);
     let known = contradict.and_then(|contradict| known(&mins, &contradict).zip(known(&maxes, &contradict)));
     let (mins, maxes) = known.unwrap_or((mins, maxes));
-    (without_nan(mins), without_float_maxes(maxes))
+    // The greatest number may be -0.0, which is below the 0.0 that filters have for both.
+    let maxes = floats::canonical(&maxes).ok().flatten().unwrap_or(maxes);
+    (without_nan(mins), without_nan(maxes))
 }
 
-/// Returns upper bounds that can be used: those of floats know no `NaN`.
-fn without_float_maxes(maxes: ArrayRef) -> ArrayRef {
-    let is_floating = match maxes.data_type() {
-        DataType::Dictionary(_, values) => values.is_floating(),
-        other => other.is_floating(),
-    };
-    if is_floating { new_null_array(maxes.data_type(), maxes.len()) } else { maxes }
-}
-
-/// Returns lower bounds that can be used: `NaN` is none.
-fn without_nan(mins: ArrayRef) -> ArrayRef {
-    fn numbers<T: ArrowPrimitiveType>(mins: &ArrayRef, is_nan: fn(T::Native) -> bool) -> ArrayRef {
-        let mins = mins.as_primitive::<T>();
-        Arc::new(mins.unary_opt::<_, T>(|min| (!is_nan(min)).then_some(min)))
+/// Returns bounds without those that are `NaN`.
+fn without_nan(bounds: ArrayRef) -> ArrayRef {
+    fn numbers<T: ArrowPrimitiveType>(bounds: &ArrayRef, is_nan: fn(T::Native) -> bool) -> ArrayRef {
+        let bounds = bounds.as_primitive::<T>();
+        Arc::new(bounds.unary_opt::<_, T>(|bound| (!is_nan(bound)).then_some(bound)))
     }
-    match mins.data_type() {
-        DataType::Float16 => numbers::<Float16Type>(&mins, |min| min.is_nan()),
-        DataType::Float32 => numbers::<Float32Type>(&mins, f32::is_nan),
-        DataType::Float64 => numbers::<Float64Type>(&mins, f64::is_nan),
-        DataType::Dictionary(_, values) if values.is_floating() => new_null_array(mins.data_type(), mins.len()),
-        _ => mins,
+    match bounds.data_type() {
+        DataType::Float16 => numbers::<Float16Type>(&bounds, |bound| bound.is_nan()),
+        DataType::Float32 => numbers::<Float32Type>(&bounds, f32::is_nan),
+        DataType::Float64 => numbers::<Float64Type>(&bounds, f64::is_nan),
+        DataType::Dictionary(_, values) if values.is_floating() => new_null_array(bounds.data_type(), bounds.len()),
+        _ => bounds,
+    }
+}
+
+/// Returns whether a filter of one column of floats, which fails on no value, is true where that is `NaN`; `None` of others.
+fn passes_nan(filter: &Expr, read: &SchemaRef) -> Option<bool> {
+    let [field] = &read.fields()[..] else { return None };
+    let nan = ScalarValue::from(f64::NAN).cast_to(field.data_type()).ok()?;
+    let batch = RecordBatch::try_new(Arc::clone(read), vec![nan.to_array().ok()?]);
+    let batch = floats::canonical_columns(&batch.ok().filter(|_| field.data_type().is_floating())?).ok()?;
+    let predicate =
+        sql::session().create_physical_expr(filter.clone(), &DFSchema::try_from(Arc::clone(read)).ok()?).ok()?;
+    let passes = predicate.evaluate(&batch).ok()?.into_array(1).ok()?;
+    let passes = passes.as_boolean_opt()?;
+    Some(passes.is_valid(0) && passes.value(0))
+}
+
+/// Statistics with the upper bounds of floats, which know no `NaN`, or without.
+struct Usable<'a, S> {
+    statistics: &'a S,
+    has_float_maxes: bool,
+}
+
+impl<S: PruningStatistics> PruningStatistics for Usable<'_, S> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics.min_values(column)
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics.max_values(column).filter(|maxes| self.has_float_maxes || !has_floats(maxes.data_type()))
+    }
+
+    fn num_containers(&self) -> usize {
+        self.statistics.num_containers()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        self.statistics.null_counts(column)
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        self.statistics.row_counts()
+    }
+
+    fn contained(&self, column: &Column, values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        self.statistics.contained(column, values)
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) async fn select(
     let parts: Vec<_> = parts
         .into_iter()
         .map(|part| {
-            let pruner = Pruner::new(&part.expr, &snapshot.schema, &part.columns);
+            let pruner = Pruner::new(&part.expr, &snapshot.schema, &part.columns, part.can_fail);
             (part, pruner)
         })
         .collect();

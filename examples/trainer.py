@@ -115,7 +115,7 @@ def main() -> None:
     corpus = parser.parse_args().corpus
     dataset = fb.load_dataset(corpus, split="train").select_columns("tokens").shuffle(seed=42)
     num_steps = NUM_EPOCHS * len(dataset.to_torch(BATCH_SIZE))
-    PartialState(cpu=True)
+    state = PartialState(cpu=True)
     with tempfile.TemporaryDirectory() as name:
         # One folder for all ranks: the first saves what is the same on all.
         folder = Path(broadcast_object_list([name])[0])
@@ -124,6 +124,8 @@ def main() -> None:
         after = train(dataset, folder / "stopped", resume=True)
     print(f"{len(whole):,} rows without a stop; {len(before):,} before it and {len(after):,} after it")
     print("the same rows in the same order" if before + after == whole else "FAILED: other rows")
+    # Else threads of it may still run when the process ends.
+    state.destroy_process_group()
 
 
 if __name__ == "__main__":

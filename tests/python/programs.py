@@ -124,7 +124,14 @@ def join() -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    atexit.register(dist.destroy_process_group)
+
+
+@atexit.register
+def _leave() -> None:
+    """Leaves the process group that the program, or a library, has joined: threads of it may not run at the end."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def report(value: object) -> None:

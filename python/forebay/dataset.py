@@ -20,6 +20,7 @@ from forebay.explain import Explanation
 from forebay.features import read_features, to_json
 from forebay.filters import is_expression, to_sql
 from forebay.formats import format_of, make_format
+from forebay.frames import level_of_loop
 from forebay.iteration import ANEW, Iteration
 from forebay.loader import Stream
 from forebay.manifests import save_manifest
@@ -425,7 +426,9 @@ class Dataset:
         """
         if self._shuffle is not None or self._native.num_rows_known is not None:
             return None
-        return with_progress("selecting", lambda tick: self._native.beginning(n, tick))
+        beginning = with_progress("selecting", lambda tick: self._native.beginning(n, tick))
+        _warn_of_note(beginning or self._native)
+        return beginning
 
     def repeat(self, num_times: int | None = None) -> Dataset:
         """Makes an epoch go through the rows several times, or without an end; each pass is shuffled anew.
@@ -999,7 +1002,7 @@ class Dataset:
         if n == 0:
             return self._native.empty_batch()
         # A stream of all rows would read ahead.
-        rows = Dataset(self._native)._between("head", 0, n, "") if self._shuffle is None else self
+        rows = Dataset(self._native).take(n) if self._shuffle is None else self
         batches: Stream[_lib.Batch] = Dataset(rows._native, self._shuffle).batches(n, rank=0, world_size=1)
         return next(iter(batches), None) or self._native.empty_batch()
 
@@ -1045,9 +1048,7 @@ class Dataset:
         if reads_all:
             reading = "in order" if self._shuffle is None else "shuffled"
         num_rows = with_progress("selecting", lambda tick: self._native.num_rows(tick, memory_limit, reading))
-        note = self._native.selection_note
-        if note is not None:
-            warnings.warn(note, PerformanceWarning, stacklevel=3)
+        _warn_of_note(self._native)
         return num_rows
 
     def __len__(self) -> int:
@@ -1173,6 +1174,13 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         return display.dataset_html(self)
+
+
+def _warn_of_note(native: _lib.Dataset) -> None:
+    """Says what a user may want to know of how the selection was made."""
+    note = native.selection_note
+    if note is not None:
+        warnings.warn(note, PerformanceWarning, stacklevel=level_of_loop())
 
 
 def _share(

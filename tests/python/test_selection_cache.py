@@ -174,6 +174,17 @@ def test_a_poisoned_entry_is_said_and_made_again(cache: Path, folder: Path, chan
     assert opened(folder).explain()["selection_cached"] == 1
 
 
+def test_the_first_rows_alone_are_not_kept(cache: Path, folder: Path) -> None:
+    assert opened(folder).head(3).num_rows == len(opened(folder).take(3)) == 3
+    assert not cache.exists() or list(cache.iterdir()) == []
+    assert len(opened(folder)) == 333
+    [entry] = cache.iterdir()
+    assert opened(folder).take(3).explain()["selection_cached"] == 1
+    entry.write_bytes(b"")
+    with pytest.warns(fb.PerformanceWarning, match=f"{entry}.* was damaged"):
+        assert opened(folder).head(3).num_rows == 3
+
+
 def test_without_a_place_there_is_no_cache(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     for place in ("0", str(tmp_path / "file")):

@@ -40,8 +40,8 @@ impl Kept {
         Some(Self { cache, key: versions.into_iter().chain(identity).chain(query.iter().cloned()).collect() })
     }
 
-    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads and it is whole. The disk is used on
-    /// threads of `io`.
+    /// Returns the selection that is kept here; otherwise evaluates it, and keeps it if that took reads and it is whole. The
+    /// disk is used on threads of `io`.
     ///
     /// # Errors
     ///

@@ -154,9 +154,12 @@ fn without_nan(bounds: ArrayRef) -> ArrayRef {
 /// Returns whether a filter of one column of floats, which fails on no value, is true where that is `NaN`; `None` of others.
 fn passes_nan(filter: &Expr, read: &SchemaRef) -> Option<bool> {
     let [field] = &read.fields()[..] else { return None };
+    if !field.data_type().is_floating() {
+        return None;
+    }
     let nan = ScalarValue::from(f64::NAN).cast_to(field.data_type()).ok()?;
-    let batch = RecordBatch::try_new(Arc::clone(read), vec![nan.to_array().ok()?]);
-    let batch = floats::canonical_columns(&batch.ok().filter(|_| field.data_type().is_floating())?).ok()?;
+    let batch = RecordBatch::try_new(Arc::clone(read), vec![nan.to_array().ok()?]).ok()?;
+    let batch = floats::canonical_columns(&batch).ok()?;
     let predicate =
         sql::session().create_physical_expr(filter.clone(), &DFSchema::try_from(Arc::clone(read)).ok()?).ok()?;
     let passes = predicate.evaluate(&batch).ok()?.into_array(1).ok()?;

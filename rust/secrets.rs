@@ -73,7 +73,7 @@ fn learn(secret: String) {
 /// Returns whether the value of an option is for this process alone.
 pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     let is_named = is_secret_name(name) || name.ends_with(AS_JSON) && is_secret_name(value);
-    !value.trim().is_empty() && (is_named || without_credentials(value) != value)
+    !value.trim().is_empty() && (is_named || without_credentials(value, |_| ()) != value)
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -95,20 +95,31 @@ fn is_signature(name: &str) -> bool {
 /// Has [`redacted`] hide the secrets among `options`.
 pub(crate) fn remember(options: &BTreeMap<String, String>) {
     let mut secrets = Vec::new();
-    for (name, value) in options.iter().filter(|(name, value)| is_secret(name, value)) {
+    for (name, value) in options {
         match name.strip_suffix(AS_JSON).map(|name| (name, serde_json::from_str(value))) {
             Some((name, Ok(json))) => add_secrets(&json, is_secret_name(name), &mut secrets),
-            _ => secrets.push(value.clone()),
+            _ => add_secrets_of_text(value, is_secret_name(name), &mut secrets),
         }
     }
-    let of_queries: Vec<String> = secrets.iter().flat_map(|secret| of_query(secret)).collect();
-    secrets.into_iter().chain(of_queries).filter(|secret| secret.len() >= LEAST_LEN).for_each(learn);
+    secrets.into_iter().filter(|secret| secret.trim().len() >= LEAST_LEN).for_each(learn);
+}
+
+/// Adds all of a text that is secret by its name, and of a URL what lets somebody in: where it leads may be shown.
+fn add_secrets_of_text(text: &str, is_secret: bool, secrets: &mut Vec<String>) {
+    if is_secret {
+        secrets.push(text.to_owned());
+    }
+    without_credentials(text, |user| {
+        secrets.push(user.to_owned());
+        secrets.extend(user.split_once(':').map(|(_, password)| password.to_owned()));
+    });
+    secrets.extend(of_query(text));
 }
 
 /// Adds the texts in `json` that are secrets, as all are under the name of one.
 fn add_secrets(json: &Value, is_secret: bool, secrets: &mut Vec<String>) {
     match json {
-        Value::String(text) if is_secret || without_credentials(text) != *text => secrets.push(text.clone()),
+        Value::String(text) => add_secrets_of_text(text, is_secret, secrets),
         Value::Array(values) => values.iter().for_each(|value| add_secrets(value, is_secret, secrets)),
         Value::Object(fields) => {
             fields.iter().for_each(|(name, value)| add_secrets(value, is_secret || is_secret_name(name), secrets));
@@ -188,11 +199,12 @@ pub fn redacted(text: &str) -> String {
     // What is not Unicode is in no message as it is.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let environment = environment
-        .filter(|(name, value)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && is_secret(name, value))
-        .map(|(_, value)| value);
-    let secrets = known().map(|known| known.secret.clone()).chain(environment);
-    without_credentials(&hidden(text, secrets.filter(|value| value.len() >= LEAST_LEN).collect()))
+    let mut secrets: Vec<String> = known().map(|known| known.secret.clone()).collect();
+    for (name, value) in environment.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix))) {
+        add_secrets_of_text(&value, is_secret_name(&name), &mut secrets);
+    }
+    secrets.retain(|secret| secret.trim().len() >= LEAST_LEN);
+    without_credentials(&hidden(text, secrets), |_| ())
 }
 
 fn hidden(text: &str, mut secrets: Vec<String>) -> String {
@@ -201,8 +213,8 @@ fn hidden(text: &str, mut secrets: Vec<String>) -> String {
     secrets.iter().fold(text.to_owned(), |hidden, secret| hidden.replace(secret, HIDDEN))
 }
 
-/// Returns text in whose URLs there are neither credentials nor signatures.
-fn without_credentials(text: &str) -> String {
+/// Returns text in whose URLs there are neither credentials nor signatures. Calls `found` with each user and password.
+fn without_credentials(text: &str, mut found: impl FnMut(&str)) -> String {
     let mut parts = text.split("://");
     let mut clean = parts.next().unwrap_or_default().to_owned();
     let mut scheme = clean.clone();
@@ -210,7 +222,7 @@ fn without_credentials(text: &str) -> String {
         let end = part.find(|c: char| c.is_whitespace() || "\"'`<>()[]{}|\\,;".contains(c)).unwrap_or(part.len());
         let (url, after) = part.split_at(end);
         clean.push_str("://");
-        clean.push_str(&clean_url(&scheme, url));
+        clean.push_str(&clean_url(&scheme, url, &mut found));
         clean.push_str(after);
         scheme = part.to_owned();
     }
@@ -218,7 +230,7 @@ fn without_credentials(text: &str) -> String {
 }
 
 /// Returns what follows `scheme://` without credentials. The scheme is the end of what was before.
-fn clean_url(scheme: &str, url: &str) -> String {
+fn clean_url(scheme: &str, url: &str, found: &mut impl FnMut(&str)) -> String {
     let (place, query) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
     // In Azure's URLs the container stands before the account.
     let is_container = ["az", "adl", "azure", "abfs", "abfss"].iter().any(|known| scheme.ends_with(known));
@@ -227,6 +239,7 @@ fn clean_url(scheme: &str, url: &str) -> String {
     let has_user = authority.contains('@') && !is_container;
     // Secrets hold slashes.
     let user_end = if has_password { place.rfind('@') } else { place.find('@').filter(|_| has_user) };
+    user_end.into_iter().for_each(|end| found(&place[..end]));
     let place = user_end.map_or(place.to_owned(), |end| format!("{HIDDEN}{}", &place[end..]));
     match query {
         Some(query) if has_signature(query) => format!("{place}?{HIDDEN}"),
@@ -298,6 +311,13 @@ mod tests {
         assert_eq!(redacted("abcdefgh+i/= abcdefgh%2Bi%2F%3D of 2020"), "… … of 2020");
         assert_eq!(redacted("/b/x?sv=2020&spr=https&sig=abcdefgh%2Bi%2F%3D"), "/b/x…");
         assert!(of_query("list-type=2&continuation-token=somewhere%2Fhere").len() < 2);
+    }
+
+    #[test]
+    fn of_a_proxy_that_wants_a_password_the_place_is_shown() {
+        remember(&[("proxy_url".to_owned(), "http://somebody:0f-th3-pr0xy@proxy:80".to_owned())].into());
+        assert_eq!(redacted("`http://somebody:0f-th3-pr0xy@proxy:80`: no"), "`http://…@proxy:80`: no");
+        assert_eq!(redacted("somebody:0f-th3-pr0xy, or 0f-th3-pr0xy"), "…, or …");
     }
 
     #[test]

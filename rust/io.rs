@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
@@ -61,6 +62,8 @@ impl Io {
     }
 
     fn start(thread_name: &str, num_threads: usize) -> Result<Self> {
+        // And one that may block.
+        check_threads(num_threads + 1).map_err(|source| Error::Thread { source })?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(num_threads)
             .max_blocking_threads(MAX_BLOCKING_THREADS)
@@ -115,6 +118,19 @@ impl Drop for Io {
         }
         // In a forked child the threads do not exist and their locks may be held for ever: leave all as it is.
     }
+}
+
+/// Returns an error if the system refuses so many threads at the same time: tokio panics, or waits for ever, where it
+/// gets none.
+fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        let _closed = gate.lock();
+        for _ in 0..count {
+            thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

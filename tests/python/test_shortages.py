@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,29 @@ def test_a_store_is_read_with_the_connections_that_there_may_be(proxy: FaultProx
     )
     assert done.stdout.split() == [str(NUM_ROWS)] * 2
     assert "Too many open files (os error 24); `ulimit -n`" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is read from `/proc`")
+@pytest.mark.parametrize("mib", [8, 24, 40])
+def test_threads_that_the_system_refuses_are_an_error(folder: Path, mib: int) -> None:
+    # Where there is room for the stacks of none, one or two of them.
+    program = """
+        import pathlib, resource, sys
+        import forebay as fb
+
+        mapped = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        allowed = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (int(sys.argv[2]) << 20), allowed[1]))
+        try:
+            fb.load_dataset(sys.argv[1], split="train")
+        except fb.ForebayError as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_AS, allowed)
+        print(len(fb.load_dataset(sys.argv[1], split="train")))
+    """
+    refused, then = run_python(program, folder, mib).splitlines()
+    assert refused.startswith("cannot start a thread: ")
+    assert then == str(NUM_ROWS)
 
 
 def test_a_query_that_finds_no_room_for_temporary_files_says_where(tmp_path: Path) -> None:

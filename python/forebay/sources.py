@@ -175,10 +175,12 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
     """Returns the files of a split, each once: several patterns may fit one.
 
     Raises:
-        SettingError: there is none.
+        SettingError: there is none, or one whose name is no Unicode.
     """
     if not files:
         raise SettingError(f"split: `{split}` of `{where}` has no files: no pattern of it fits any")
+    for file in files:
+        check_text("data_files", file[0])
     return list(dict.fromkeys(files))
 
 

@@ -358,6 +358,12 @@ SOURCES = {
         ValueError,
         ("source:", "surrogate pair at character"),
     ),
+    "a file whose name is not UTF-8": Case(
+        lambda folder: fb.load_dataset("parquet", data_files=f"{folder}/\udcff.parquet", split="train"),
+        fb.SettingError,
+        ValueError,
+        ("data_files:", "surrogate pair at character"),
+    ),
     "a path with a NUL": Case(
         lambda folder: fb.load_dataset(f"{folder}/a\0b", split="train"),
         fb.SettingError,

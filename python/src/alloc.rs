@@ -6,15 +6,17 @@
 //!
 //! Faulting a page in costs ten times what filling it does, so freed blocks are kept: while streams run, and a little
 //! longer, as the next epoch begins then, as many as fit into the memory limit beside those in use; otherwise a sixteenth of
-//! it. A block is found by its length, or made of one of about that length, or cut off a longer one. Smaller blocks are left
-//! to the C library.
-//! Python and its other extensions keep theirs.
+//! it. A block is found by its length, or made of one of about that length, or cut off a longer one.
+//!
+//! `small.rs` has the smaller ones. Python and its other extensions keep their allocator.
 #![expect(unsafe_code, reason = "an allocator is a set of unsafe promises")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{null_mut, with_exposed_provenance_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
+
+use crate::small::{self, SMALL};
 
 /// Blocks at least this large are mapped: a system call costs little beside filling them. Pages of many columns are
 /// often as small as that, and there are hundreds of them.
@@ -52,6 +54,10 @@ static LIMIT: AtomicUsize = AtomicUsize::new(256 << 20);
 /// Streams and selections that run.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes of blocks, large and small, that were in use when the first of them began: what opened datasets hold is beside the
+/// limit.
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
+
 /// Keeps freed blocks within `memory_limit`.
 pub(crate) fn set_memory_limit(memory_limit: u64) {
     LIMIT.store(usize::try_from(memory_limit).unwrap_or(usize::MAX), Ordering::Relaxed);
@@ -70,7 +76,9 @@ impl OfStream {
         static IN_CHILDREN: Once = Once::new();
         IN_CHILDREN.call_once(forget_streams_in_children);
         set_memory_limit(memory_limit);
-        STREAMS.fetch_add(1, Ordering::Relaxed);
+        if STREAMS.fetch_add(1, Ordering::Relaxed) == 0 {
+            BEFORE.store(USED.load(Ordering::Relaxed).saturating_add(small::bytes()), Ordering::Relaxed);
+        }
         shrink();
         Self { process: std::process::id() }
     }
@@ -97,18 +105,22 @@ fn forget_streams_in_children() {
 /// Gives back what may not be kept now.
 fn shrink() {
     if let Some(mut freed) = try_lock() {
-        freed.shrink(kept_bytes());
+        freed.fit();
     }
 }
 
-/// Returns how many bytes of freed blocks may be kept now.
-fn kept_bytes() -> usize {
+/// Returns how many bytes of freed blocks may be kept now, where there are so many.
+fn kept_bytes(freed: usize) -> usize {
     let limit = LIMIT.load(Ordering::Relaxed);
     let share = limit / KEPT_SHARE;
-    match STREAMS.load(Ordering::Relaxed) {
-        0 => share,
-        _ => limit.saturating_add(share).saturating_sub(USED.load(Ordering::Relaxed)),
+    if STREAMS.load(Ordering::Relaxed) == 0 {
+        return share;
     }
+    let used = USED.load(Ordering::Relaxed);
+    // To count small blocks takes a while, and few are so many that they take what is left.
+    let small = if used.saturating_add(freed) > limit / 2 { small::bytes() } else { 0 };
+    let used = used.saturating_add(small).saturating_sub(BEFORE.load(Ordering::Relaxed));
+    limit.saturating_add(share).saturating_sub(used)
 }
 
 /// Freed mappings, by length and by age. The lists run through the blocks themselves.
@@ -213,6 +225,11 @@ impl Freed {
         self.bytes += len;
     }
 
+    /// Unmaps the oldest blocks that may not be kept now.
+    fn fit(&mut self) {
+        self.shrink(kept_bytes(self.bytes));
+    }
+
     /// Unmaps the oldest blocks beyond `max_bytes`.
     fn shrink(&mut self, max_bytes: usize) {
         while self.bytes > max_bytes && self.oldest != NONE {
@@ -308,7 +325,7 @@ fn free(block: *mut u8, len: usize) {
     match try_lock() {
         Some(mut freed) => {
             freed.keep(block, len);
-            freed.shrink(kept_bytes());
+            freed.fit();
         }
         None => unmap(block, len),
     }
@@ -316,14 +333,14 @@ fn free(block: *mut u8, len: usize) {
 
 // SAFETY: a block's layout says whether it was mapped and how long, in every method alike; mappings are page-aligned
 // and at least as long as asked for; a block is in the cache only while nobody uses it; everything else is passed to
-// `System` unchanged.
+// `SMALL` unchanged.
 unsafe impl GlobalAlloc for LargeBlocks {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(&layout) {
             return acquire(mapped_len(layout.size())).0;
         }
-        // SAFETY: the caller's promises are `System`'s.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's promises are `SMALL`'s.
+        unsafe { SMALL.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -336,7 +353,7 @@ unsafe impl GlobalAlloc for LargeBlocks {
             return block;
         }
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { SMALL.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -344,7 +361,7 @@ unsafe impl GlobalAlloc for LargeBlocks {
             return free(block, mapped_len(layout.size()));
         }
         // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
+        unsafe { SMALL.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -352,7 +369,7 @@ unsafe impl GlobalAlloc for LargeBlocks {
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (is_large(&layout), is_large(&new_layout)) {
             // SAFETY: as above.
-            (false, false) => unsafe { System.realloc(block, layout, new_size) },
+            (false, false) => unsafe { SMALL.realloc(block, layout, new_size) },
             (true, true) => {
                 let (len, new_len) = (mapped_len(layout.size()), mapped_len(new_size));
                 // Pages that were faulted in before cost a copy, new ones more than that.
@@ -495,7 +512,8 @@ mod tests {
             blocks.into_iter().for_each(Block::free);
             drop(stream);
             prop_assert_eq!(used(), before);
-            prop_assert!(FREED.lock().unwrap().bytes <= kept_bytes());
+            let freed = FREED.lock().unwrap().bytes;
+            prop_assert!(freed <= kept_bytes(freed));
         }
     }
 

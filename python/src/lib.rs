@@ -19,6 +19,8 @@ mod parcel;
 mod reader;
 mod runtime;
 mod selection;
+#[cfg(target_os = "linux")]
+mod small;
 mod sql;
 mod stream;
 mod tensor;

@@ -3,3 +3,5 @@
 
 #[path = "../src/alloc.rs"]
 mod alloc;
+#[path = "../src/small.rs"]
+mod small;

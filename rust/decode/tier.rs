@@ -11,7 +11,6 @@ use super::bits::Bits;
 use super::{Fit, Misfit};
 
 pub(super) const TOO_LONG: Misfit = Misfit("lists have more values than offsets can count");
-pub(super) const GOES_ON: Misfit = Misfit("a list without elements goes on");
 
 /// The definition levels of lists.
 #[derive(Debug, Clone, Copy)]
@@ -191,7 +190,7 @@ fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(
         let above = usize::from(rep);
         if let Some(list) = above.checked_sub(1) {
             if above > num_open || def < tiers[list].depth.element {
-                return Err(GOES_ON);
+                return Err(Misfit::GOES_ON);
             }
             num_slots[list] += 1;
         }

@@ -5,6 +5,8 @@ use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, SchemaRef};
 
+use crate::panics;
+
 /// Returns batches as bytes.
 ///
 /// # Errors
@@ -22,7 +24,11 @@ pub fn write(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<u8>, Arr
 ///
 /// Of bytes that are not what it writes.
 pub fn read(bytes: &[u8]) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
-    let reader = StreamReader::try_new(bytes, None)?;
-    let schema = reader.schema();
-    Ok((schema, reader.collect::<Result<_, _>>()?))
+    // The reader panics on types that no writer names.
+    let read = panics::caught(|| {
+        let reader = StreamReader::try_new(bytes, None)?;
+        let schema = reader.schema();
+        Ok((schema, reader.collect::<Result<_, _>>()?))
+    });
+    read.unwrap_or_else(|panic| Err(ArrowError::IpcError(panic)))
 }

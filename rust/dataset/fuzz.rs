@@ -118,7 +118,7 @@ fn decode_and_compare(snapshot: &Arc<Snapshot>, place: usize, body: &Bytes, set:
             (Err(own), parquet) => {
                 // Whoever leaves lists to the crate has it read whole pages, and so finds what is missing of other rows.
                 let is_damaged_elsewhere = || whole.clone().of_column(column).at_once(Decoders::Parquet).is_err();
-                let means_nothing = || matches!(misfit(&trial), Some(Misfit::TOO_HIGH | Misfit::GOES_ON));
+                let means_nothing = || matches!(misfit(&trial), Some(Misfit::TOO_HIGH | Misfit::OF_NONE));
                 let is_refused = parquet.is_err() || means_nothing() || is_damaged_elsewhere();
                 assert!(is_refused, "only ours say {}", own.describe());
             }

@@ -91,7 +91,7 @@ impl OwnColumn {
             self.state = State::Failed;
             match read {
                 Ok(Err(Misfit::TOO_LARGE)) => return Err(self.rows.too_large(self.root, "values")),
-                Ok(Err(said @ (Misfit::TOO_HIGH | Misfit::TOO_SHORT | Misfit::GOES_ON))) => {
+                Ok(Err(said @ (Misfit::TOO_HIGH | Misfit::TOO_SHORT | Misfit::OF_NONE))) => {
                     return Err(self.rows.column_error(self.root, damaged(&said.to_string())));
                 }
                 _ => {}

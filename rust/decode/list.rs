@@ -17,7 +17,7 @@ use super::header::Kind;
 use super::hybrid::Hybrid;
 use super::pages::{Page, Pages};
 use super::rows::Rows;
-use super::tier::{self, Depth, TOO_LONG, Tier};
+use super::tier::{self, Depth, GOES_ON, TOO_LONG, Tier};
 use super::values::{Items, Leaf};
 use super::{Column, Fit, Misfit, levels};
 
@@ -245,7 +245,7 @@ fn read_sparse_levels(tier: &mut Tier, defs: &[u8], value: u8) -> Fit<(usize, Op
         present.push(u64::from(def >= list), 1);
     }
     if count(defs, |def| def < element) != num_without as usize {
-        return Err(Misfit::GOES_ON);
+        return Err(GOES_ON);
     }
     let present = present.finish();
     tier.present = (present.count_set_bits() < present.len()).then_some(present);

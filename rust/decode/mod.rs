@@ -74,8 +74,8 @@ impl Misfit {
     pub(crate) const TOO_HIGH: Self = Self("a level is higher than its column's");
     /// Nor is this: of the values that are there nobody knows which are whose.
     pub(crate) const TOO_SHORT: Self = Self("a page has fewer values than its levels");
-    /// Nor is this: the values that follow are nobody's.
-    pub(crate) const GOES_ON: Self = Self("a list without elements goes on");
+    /// Nor is this: the value is nobody's.
+    pub(crate) const OF_NONE: Self = Self("a value goes on with a list that has none");
     const MISSING: Self = Self("rows are missing from the pages");
 }
 

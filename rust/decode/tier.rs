@@ -11,6 +11,8 @@ use super::bits::Bits;
 use super::{Fit, Misfit};
 
 pub(super) const TOO_LONG: Misfit = Misfit("lists have more values than offsets can count");
+/// DuckDB writes a NULL of an array so, a level for each element.
+pub(super) const GOES_ON: Misfit = Misfit("a list without elements goes on");
 
 /// The definition levels of lists.
 #[derive(Debug, Clone, Copy)]
@@ -189,8 +191,11 @@ fn read_sparse(tiers: &mut [Tier], reps: &[u8], defs: &[u8], value: u8) -> Fit<(
         place += 1;
         let above = usize::from(rep);
         if let Some(list) = above.checked_sub(1) {
-            if above > num_open || def < tiers[list].depth.element {
-                return Err(Misfit::GOES_ON);
+            if def < tiers[list].depth.element {
+                return Err(GOES_ON);
+            }
+            if above > num_open {
+                return Err(Misfit::OF_NONE);
             }
             num_slots[list] += 1;
         }

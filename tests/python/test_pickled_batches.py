@@ -108,6 +108,21 @@ def test_what_is_not_the_parts_of_a_batch_is_refused(tmp_path: Path) -> None:
         restore(schema, num_rows, arrays, [1, 2, 3])
 
 
+def test_a_batch_whose_schema_is_damaged_is_refused_or_another_batch(tmp_path: Path) -> None:
+    lists = pa.array([[1], [2, 3], []])
+    table = pa.table({"number": [1, 2, 3], "list": lists, "time": pa.array([1, 2, 3], pa.timestamp("us", "UTC"))})
+    [batch] = batches_of(table, tmp_path / "x.parquet", 3, is_shuffled=True)
+    restore, (schema, *others) = batch.__reduce_ex__(2)
+    num_refused = 0
+    for place, byte in enumerate(schema):
+        for damaged in {0, 0xFF, byte ^ 1, byte ^ 0x80} - {byte}:
+            try:
+                restore(schema[:place] + bytes([damaged]) + schema[place + 1 :], *others)
+            except ValueError:
+                num_refused += 1
+    assert num_refused > len(schema)
+
+
 UNPICKLING = """
 import os, pickle, signal, sys, threading, warnings
 import forebay as fb

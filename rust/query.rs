@@ -1,6 +1,6 @@
 //! [`Dataset`]: the rows and columns wanted of a snapshot. Immutable and lazy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use arrow_schema::{Schema, SchemaRef};
@@ -35,7 +35,7 @@ pub struct Dataset {
     schema: SchemaRef,
     /// The columns of the snapshot, with the features that were given for them.
     stored: SchemaRef,
-    /// The queries that made the columns and chose no rows by themselves: what filters over these mean.
+    /// The renamings, and the queries that chose no rows by themselves, that made the columns: what filters over these mean.
     views: Arc<[String]>,
     filters: Arc<[Filter]>,
     restriction: Arc<Restriction>,
@@ -196,20 +196,23 @@ impl Dataset {
         Self { query, views, filters, restriction: Arc::default(), answer: Arc::default(), ..self.clone() }
     }
 
-    /// Notes the query that made the columns.
+    /// Notes what made the columns. Where each is the one of the snapshot that has its name there is nothing to note.
     pub(crate) fn with_view(self, identity: String) -> Self {
-        let views = self.views.iter().cloned().chain([identity]).collect();
+        let views: Arc<[String]> = match self.is_of_stored_names() {
+            true => Arc::new([]),
+            false => self.views.iter().cloned().chain([identity]).collect(),
+        };
         Self { views, ..self }
     }
 
     /// Returns whether every column is the one of the snapshot that has its name.
-    pub(crate) fn is_of_stored_names(&self) -> bool {
+    fn is_of_stored_names(&self) -> bool {
         let stored = self.snapshot.schema.fields();
         let mut columns = self.origins.iter().zip(self.schema.fields());
         columns.all(|(origin, field)| matches!(origin, Origin::Stored(index) if stored[*index].name() == field.name()))
     }
 
-    /// Returns the queries that made the columns and chose no rows by themselves.
+    /// Returns what made the columns and chose no rows by itself.
     pub(crate) fn views(&self) -> &[String] {
         &self.views
     }
@@ -251,15 +254,46 @@ impl Dataset {
     ///
     /// [`Error::UnknownColumn`], and [`Error::Setting`] for a name given twice.
     pub fn select_columns(&self, names: &[String]) -> Result<Self> {
+        let fields = self.schema.fields().iter().enumerate();
+        let places: HashMap<&str, usize> = fields.map(|(place, field)| (field.name().as_str(), place)).collect();
+        let mut taken = HashSet::with_capacity(names.len());
         let mut columns = Vec::with_capacity(names.len());
         for name in names {
-            let column = self.schema.index_of(name).map_err(|_| unknown_column(name.clone(), name, &self.schema))?;
-            if columns.contains(&column) {
+            let column = places.get(name.as_str()).ok_or_else(|| unknown_column(name.clone(), name, &self.schema))?;
+            if !taken.insert(*column) {
                 return Err(Error::Setting { name: "columns", reason: format!("`{name}` is named twice") });
             }
-            columns.push(column);
+            columns.push(*column);
         }
         Ok(self.project(&columns))
+    }
+
+    /// Returns the dataset with other names for those columns that `names` has one for, by their names before. Does not
+    /// change rows, their order, or what is known of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownColumn`], and [`Error::Setting`] for a name that two columns would have, or that Arrow's C
+    /// interface cannot hand on.
+    pub fn rename_columns(&self, names: &BTreeMap<String, String>) -> Result<Self> {
+        self.select_columns(&names.keys().cloned().collect::<Vec<_>>())?;
+        let refused = |reason| Err(Error::Setting { name: "column_mapping", reason });
+        if let Some(name) = names.values().find(|name| name.contains('\0')) {
+            return refused(format!("{name:?} is no name of a column: Arrow's interface ends at the NUL"));
+        }
+        let mut taken = HashSet::new();
+        let known = features::spread(&self.schema);
+        let mut fields = Vec::with_capacity(known.fields().len());
+        for field in known.fields() {
+            let name = names.get(field.name()).unwrap_or_else(|| field.name());
+            if !taken.insert(name) {
+                return refused(format!("`{name}` would be the name of two columns"));
+            }
+            fields.push(Arc::new(field.as_ref().clone().with_name(name)));
+        }
+        let schema = features::collect(&Schema::new_with_metadata(fields, self.schema.metadata().clone()));
+        let renamed: Vec<String> = names.iter().map(|(old, new)| format!("{old:?} AS {new:?}")).collect();
+        Ok(self.with_columns(self.origins.to_vec(), schema).with_view(renamed.join(", ")))
     }
 
     /// Returns the columns and their types.

@@ -235,10 +235,13 @@ impl EpochReader {
                     mib(window_bytes)
                 );
                 if needed_bytes <= memory_limit {
+                    let snapshot = self.dataset.snapshot();
+                    let mut row_groups = snapshot.row_groups.iter();
+                    let is_indexed = row_groups.all(|group| snapshot.fragment(*group).has_offset_index(group.index));
+                    let or_indexed = if is_indexed { "" } else { " or with a page index (`write_page_index=True`)" };
                     format!(
                         "{begin}, but what they are read from takes more than {limit} once it is decoded. Write the files \
-                         with smaller row groups (pyarrow: `row_group_size`) or with a page index (`write_page_index=True`), \
-                         or raise memory_limit"
+                         with smaller row groups (pyarrow: `row_group_size`){or_indexed}, or raise memory_limit"
                     )
                 } else {
                     format!(

@@ -73,6 +73,7 @@ class Dataset:
         memory_limit: int,
     ) -> Dataset | Rows: ...
     def select_columns(self, names: Sequence[str]) -> Dataset: ...
+    def rename_columns(self, names: Mapping[str, str]) -> Dataset: ...
     def with_features(self, features: str) -> Dataset: ...
     @property
     def features(self) -> str | None: ...
@@ -135,9 +136,8 @@ class Dataset:
     @staticmethod
     def rebuild(
         base: Dataset,
-        text: str,
-        arguments: tuple[Mapping[str, Any], Mapping[str, Any], Sequence[Function]],
-        is_filter: bool,
+        method: str,
+        arguments: tuple[Any, ...],
         columns: Sequence[str],
         answer: tuple[bytes, bytes | None, bytes | None] | None,
         restriction: bytes | None,

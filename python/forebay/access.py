@@ -1,4 +1,4 @@
-"""Rows by number: what a key in brackets means."""
+"""Rows by number: parses the key of `ds[...]`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ KEYS = "expected a row number, a slice, or numbers or True and False for rows"
 
 
 def is_number(key: Any) -> bool:
-    """Returns whether a key names one row, which is then not wrapped in a list."""
+    """Whether a key is the number of a single row, which is then not wrapped in a list."""
     if isinstance(key, bool | str | bytes):
         return False
     try:
         index(key)
     except TypeError:
         return False
-    # Arrays of one element have an index, too, and are no number.
+    # Arrays of one element have an `__index__`, but are not numbers.
     return not getattr(key, "shape", ())
 
 
 def row_numbers(key: Any, num_rows: int) -> list[int]:
-    """Returns the rows that a key names, in its order; negative ones count from the end.
+    """Returns the row numbers of a key, in its order; negative ones count from the end.
 
     Args:
         key: A number, a slice, a range, a list or array of numbers, or one of `num_rows` Booleans.
-        num_rows: Of the dataset.
+        num_rows: The number of rows of the dataset.
 
     Raises:
-        SettingError: it is none of these.
+        SettingError: the key is none of these.
         RowIndexError: a number is too large for any dataset.
     """
     if isinstance(key, slice):
@@ -63,7 +63,7 @@ def _values(key: Any) -> list[Any]:
 
 
 def _is_mask(key: Any, values: list[Any]) -> bool:
-    """Returns whether a key is of Booleans; one without elements is if its type says so, in whose words ever."""
+    """Whether a key holds Booleans; an empty one does if the name of its dtype says so."""
     if values:
         return all(_is_flag(value) for value in values)
     return "bool" in str(getattr(key, "dtype", getattr(key, "type", ""))).lower()

@@ -1,4 +1,4 @@
-"""What a loop waits for, in one sentence."""
+"""Tells in one sentence what a loop waits for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WORTH_MENTIONING = 0.02
-"""A loop that has waited for less than this part of its time is not held up."""
+"""A loop that waited for less than this fraction of its time is not held up."""
 
 READ_TOO_OFTEN = 2
-"""Rows that have been read so many times, on average, are what the threads were at, whatever the loop waited for."""
+"""If rows were read this many times on average, that is the bottleneck, whatever the loop waited for."""
 
 MIB = 1 << 20
 
@@ -21,11 +21,11 @@ _AGAIN = {
     "broken": "that broke off",
     "stalled": "that stalled",
 }
-"""What became of requests that were made again, by the ends of the names of their counts."""
+"""Reasons of retries, by the suffix of their count's name."""
 
 
 def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
-    """Returns what held a loop up, by what its stream counted, and what would help."""
+    """Returns what held up a loop according to the statistics of its stream, and what would help."""
     if not stats or not stats["batches"]:
         return "nothing yet: no batch has been delivered"
     waited, elapsed = stats["seconds_waited"], max(stats["seconds"], 1e-9)
@@ -33,7 +33,7 @@ def sentence(stats: Mapping[str, float], memory_limit: int) -> str:
         return f"the loop itself: it waited for {waited / elapsed:.1%} of {elapsed:.1f} s; batches were ready"
     causes = {name: stats[f"seconds_waited_for_{name}"] for name in ("store", "memory", "decoding", "gathering")}
     cause = max(causes, key=causes.__getitem__)
-    # With functions, the rest of waiting was for the stream, whose threads know what for.
+    # With functions, the rest of the waiting was for the stream, which has counted its causes.
     for_functions = stats.get("seconds_waited_for_functions", 0.0) / waited
     part = causes[cause] / max(sum(causes.values()), 1e-9) * (1 - for_functions)
     how_long = f"the loop waited for {waited / elapsed:.0%} of {elapsed:.1f} s"

@@ -1,4 +1,4 @@
-"""Other names and types for columns, as queries: what is computed as rows are read."""
+"""Casts of columns, as queries that are computed as rows are read."""
 
 from __future__ import annotations
 
@@ -13,39 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 JSON = {"_type": "Json"}
-"""The feature of text that is read as JSON."""
+"""The feature of JSON text."""
 
 UNITS = {"s": "s", "ms": "ms", "us": "µs", "ns": "ns"}
-"""Units of time, from coarse to fine, as the engine writes them."""
+"""Units of time, from coarse to fine, as spelled by the engine."""
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def rename_query(names: Sequence[str], renamed: Mapping[str, str]) -> str:
-    """Returns the query that renames columns.
-
-    Raises:
-        SettingError: two columns would have one name, or one a name that Arrow cannot hand on.
-    """
-    after = [renamed.get(name, name) for name in names]
-    for name in renamed.values():
-        if "\0" in name:
-            raise SettingError(f"column_mapping: {name!r} is no name of a column: Arrow's interface ends at the NUL")
-        if after.count(name) > 1:
-            raise SettingError(f"column_mapping: `{name}` would be the name of two columns")
-    columns = [f"{_quoted(name)} AS {_quoted(new)}" for name, new in zip(names, after, strict=True)]
-    return f"SELECT {', '.join(columns)} FROM dataset"  # noqa: S608 - names are quoted
-
-
 def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
-    """Returns the query that gives columns the types of features in JSON form; None if they have them.
+    """Returns the query that casts columns to the types of features in JSON form; None if they have these types.
 
-    Where a value could have no equal in its new type, `cast_column` casts, a function of ours, which then fails.
+    If the new type may not hold every value, Forebay's SQL function `cast_column` casts, which fails on such values.
 
     Raises:
-        SettingError: something is no feature, or its type has no name in SQL.
+        SettingError: a feature is invalid, or its type has no name in SQL.
     """
     types = {name: _plain(_stored_as(name, feature)) for name, feature in features.items()}
     differing = {
@@ -53,7 +37,7 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
         for field in schema
         if field.name in types and _plain(field.type) != types[field.name]
     }
-    # What is stored within lists and structs as JSON or an array has the feature as it is.
+    # JSON and arrays stored within lists and structs have the feature already.
     differing = without_feature(schema, differing)
     columns = []
     for field in schema:
@@ -64,10 +48,10 @@ def cast_query(schema: Any, features: Mapping[str, Any]) -> str | None:
 
 
 def check_features(schema: Any, features: Mapping[str, Any]) -> None:
-    """Refuses features in JSON form whose values would be others than is said.
+    """Refuses features in JSON form that the values would not have.
 
     Raises:
-        SettingError: JSON lies within a list or a struct, of which only files can say so.
+        SettingError: there is JSON within a list or a struct, which only files can declare.
     """
     nested = {name: feature for name, feature in features.items() if feature != JSON and _holds_json(feature)}
     for name in without_feature(schema, nested):
@@ -90,7 +74,7 @@ def _stored_as(column: str, feature: Any) -> Any:
 
 
 def _cast(field: Any, wanted: Any, feature: Any) -> str:
-    """Returns the call that casts a column to the type `wanted`, which is that of `feature`."""
+    """Returns the SQL that casts a column to `wanted`, the type of `feature`."""
     import pyarrow as pa
 
     types, classes = pa.types, _classes(feature)
@@ -111,10 +95,10 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
     if classes and not types.is_null(have):
         if types.is_floating(have) or types.is_decimal(have) or types.is_boolean(have):
             column = exactly(column, _with_leaf(wanted, pa.int32()))
-        # Of a number each digit counts, whatever the classes are called.
+        # Numbers are matched as class numbers, whatever the classes are called.
         return exactly(column, wanted, [str(number) for number in range(len(classes))])
     if types.is_timestamp(becomes) and becomes.tz is not None and _has_no_zone(have):
-        # The engine would take it for the local time of that zone.
+        # The engine would take the value as local time in that zone.
         have = pa.timestamp(have.unit if types.is_timestamp(have) else "s" if types.is_date32(have) else "ms", "UTC")
         column = f"arrow_cast({column}, '{_type_name(field.name, _with_leaf(field.type, have))}')"
     if _may_round(have, becomes):
@@ -123,7 +107,7 @@ def _cast(field: Any, wanted: Any, feature: Any) -> str:
 
 
 def _has_cast(have: Any, wanted: Any) -> bool:
-    """Whether `datasets` casts one type to another, as pyarrow does; the engine would make bytes of numbers, too."""
+    """Whether `datasets` casts one type to another, as pyarrow does; the engine would also cast numbers to bytes."""
     import pyarrow as pa
 
     if pa.types.is_nested(have) or pa.types.is_nested(wanted):
@@ -133,13 +117,13 @@ def _has_cast(have: Any, wanted: Any) -> bool:
     except pa.ArrowNotImplementedError:
         return False
     except pa.ArrowInvalid:
-        # Of types that may not hold all values.
+        # The cast exists, but the type may not hold all values.
         return True
     return True
 
 
 def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
-    """Whether `datasets` casts a type to `wanted`, that of `feature`: structs by the names of their fields."""
+    """Whether `datasets` casts a type to `wanted`, the type of `feature`; structs by the names of their fields."""
     import pyarrow as pa
 
     have, types = _plain(have), pa.types
@@ -153,7 +137,7 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
             return False
         return _becomes(have.value_type, wanted.value_type, _item(feature))
     if not types.is_struct(wanted):
-        # Of the classes within structs, only numbers are known to be some.
+        # Within structs, only numbers can become classes.
         is_leaf = not types.is_nested(have) and not types.is_nested(wanted)
         return _is_alike(have, wanted) or (is_leaf and not _classes(feature) and _has_cast(have, wanted))
     is_medium = isinstance(feature, dict) and feature.get("_type") in MEDIA
@@ -166,7 +150,7 @@ def _becomes(have: Any, wanted: Any, feature: Any) -> bool:
 
 
 def _item(feature: Any) -> Any:
-    """Returns the feature of the items of a list; None if it is not told."""
+    """Returns the feature of the items of a list; None if it is unknown."""
     if isinstance(feature, list):
         return feature[0]
     is_list = isinstance(feature, dict) and feature.get("_type") in (*LISTS.values(), "Sequence")
@@ -174,19 +158,19 @@ def _item(feature: Any) -> Any:
 
 
 def _part(feature: Any, name: str) -> Any:
-    """Returns the feature of a field of a struct; None if it is not told."""
+    """Returns the feature of a field of a struct; None if it is unknown."""
     if not isinstance(feature, dict):
         return None
     item = _item(feature)
     if isinstance(item, dict):
-        # What was a list of structs is a struct of lists.
+        # A list of structs stands for a struct of lists.
         return {**feature, "feature": item[name]}
     part = feature.get(name)
     return part if isinstance(part, dict | list) else None
 
 
 def _is_alike(have: Any, wanted: Any) -> bool:
-    """Whether two types differ at most in what may be NULL and in the names of items."""
+    """Whether two types differ at most in nullability and in the names of list items."""
     import pyarrow as pa
 
     have, types = _plain(have), pa.types
@@ -210,7 +194,7 @@ def _text(value: str) -> str:
 
 
 def _classes(feature: Any) -> list[str]:
-    """Returns the names of the classes of a `ClassLabel`, or of lists of them; none if it is another feature."""
+    """Returns the class names of a `ClassLabel`, or of lists of them; none for other features."""
     item = _item(feature)
     if item is not None:
         return _classes(item)
@@ -221,7 +205,7 @@ def _classes(feature: Any) -> list[str]:
 
 
 def _leaves(have: Any, wanted: Any) -> tuple[Any, Any]:
-    """Returns the types of what two types hold below the lists that both are."""
+    """Returns the item types of two types, below all levels of lists that both have."""
     import pyarrow as pa
 
     have = _plain(have)
@@ -233,7 +217,7 @@ def _leaves(have: Any, wanted: Any) -> tuple[Any, Any]:
 
 
 def _with_leaf(data_type: Any, leaf: Any) -> Any:
-    """Returns a type that holds `leaf` below the lists that it is."""
+    """Returns a type with the item type below its lists replaced by `leaf`."""
     import pyarrow as pa
 
     data_type = _plain(data_type)
@@ -267,7 +251,7 @@ def _is_binary(data_type: Any) -> bool:
 
 
 def _may_round(have: Any, wanted: Any) -> bool:
-    """Whether a cast keeps all values, fails, or gives those that are nearest, as `datasets` does."""
+    """Whether the engine's cast keeps a value, fails, or gives the nearest one, as in `datasets`."""
     import pyarrow as pa
 
     types = pa.types
@@ -281,7 +265,7 @@ def _may_round(have: Any, wanted: Any) -> bool:
 
 
 def _holds(have: Any, wanted: Any) -> bool:
-    """Whether all values of a type that another one's range takes in are in that other type."""
+    """Whether a type represents exactly all values of another type that lie within its range."""
     import pyarrow as pa
 
     types = pa.types
@@ -302,7 +286,7 @@ def _plain(data_type: Any) -> Any:
 
 
 def _type_name(column: str, data_type: Any) -> str:
-    """Returns an Arrow type as the engine writes it."""
+    """Returns an Arrow type as spelled by the engine."""
     import pyarrow as pa
 
     types = pa.types
@@ -328,7 +312,7 @@ def _type_name(column: str, data_type: Any) -> str:
         return f"{kind}({_type_name(column, data_type.value_type)})"
     if types.is_fixed_size_list(data_type):
         return f"FixedSizeList({data_type.list_size}, {_type_name(column, data_type.value_type)})"
-    # The engine reads no other names as they are written.
+    # The engine cannot read other names.
     if types.is_struct(data_type) and all(field.name and not {'"', "\\"} & set(field.name) for field in data_type):
         fields = [f'"{field.name}": {_type_name(column, field.type)}' for field in data_type]
         return f"Struct({', '.join(fields)})"

@@ -1,7 +1,7 @@
-"""The forms of columns that are not one tensor: values with a mask, lists of different lengths, dictionaries.
+"""Forms of columns that are not a single tensor: values with a mask, lists of different lengths, dictionaries.
 
-All are named tuples, so that whatever walks nested batches (`DataLoader(pin_memory=True)`, `accelerate`, tree maps)
-takes them as they are. Arrays are those of the library the batch was made for.
+All are named tuples, so that code that walks nested batches (`DataLoader(pin_memory=True)`, `accelerate`, tree maps)
+handles them. Their arrays are those of the library that the batch was made for.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from forebay.exceptions import RowIndexError, TensorError
 
 
 class Masked(NamedTuple):
-    """Values of which some are NULL.
+    """Values that may be NULL.
 
     `mask` is a Boolean array `(n,)`, true where there is a value; for fixed-size lists with NULL items it has the shape
-    of `values`. What stands in `values` where the mask is false is not specified.
+    of `values`. The content of `values` where the mask is false is unspecified.
 
     Example:
         >>> batch = next(iter(ds.select_columns("licence_id").to_torch(32)))
@@ -26,11 +26,11 @@ class Masked(NamedTuple):
     """
 
     values: Any
-    """The form of the column without its NULLs: a tensor, `Ragged`, a dict of a struct's fields."""
+    """The form the column has without NULLs: a tensor, `Ragged`, or a dict of a struct's fields."""
     mask: Any
 
     def row(self, index: int) -> Any:
-        """Returns the value of a row, or None."""
+        """Returns the value of a row; None if it is NULL."""
         present = self.mask[index]
         if present.ndim:
             return Masked(self.values[index], present)
@@ -42,9 +42,9 @@ class Masked(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """Lists of different lengths: the items of all rows, one after another, and where each row's begin.
+    """Lists of different lengths: the items of all rows end to end, and the offset of each row.
 
-    Row `i` has the items `values[offsets[i]:offsets[i + 1]]`. A row that is NULL has none.
+    Row `i` has the items `values[offsets[i]:offsets[i + 1]]`. A NULL row has none.
 
     Example:
         >>> tokens = next(iter(ds.select_columns("tokens").to_torch(32, forms={"tokens": "ragged"})))["tokens"]
@@ -55,12 +55,12 @@ class Ragged(NamedTuple):
     """
 
     values: Any
-    """The items in their own form: a tensor, `Ragged` for lists of lists, a dict for lists of structs; bytes."""
+    """The items in their own form: a tensor, `Ragged` for lists of lists, a dict for lists of structs, or bytes."""
     offsets: Any
     """int64 `(n + 1,)`, from 0."""
 
     def row(self, index: int) -> Any:
-        """Returns the items of a row, without a copy; numbers below 0 count from the end."""
+        """Returns the items of a row, without a copy; negative indices count from the end."""
         num_rows = len(self.offsets) - 1
         if not -num_rows <= index < num_rows:
             there = f"{num_rows} rows, from 0 to {num_rows - 1}" if num_rows else "no rows"
@@ -69,7 +69,7 @@ class Ragged(NamedTuple):
         return rows_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def rows(self, start: int, stop: int) -> Ragged:
-        """Returns a range of rows, as a slice names them; only offsets are copied."""
+        """Returns a range of rows, as in a slice; only offsets are copied."""
         start, stop, _ = slice(start, stop).indices(len(self.offsets) - 1)
         offsets = self.offsets[start : max(start, stop) + 1]
         first, last = int(offsets[0]), int(offsets[-1])
@@ -77,9 +77,9 @@ class Ragged(NamedTuple):
 
 
 class DictionaryEncoded(NamedTuple):
-    """Values by their place in a dictionary.
+    """Values as indices into a dictionary.
 
-    The dictionary is that of this batch alone: the same index may mean another value in the next one.
+    The dictionary belongs to this batch only: in the next batch, the same index may mean another value.
 
     Example:
         >>> column = next(iter(ds.select_columns("kind").to_torch(32, forms={"kind": "dictionary"})))["kind"]
@@ -88,9 +88,9 @@ class DictionaryEncoded(NamedTuple):
     """
 
     indices: Any
-    """Integers `(n,)` of the dictionary's own width."""
+    """Integers `(n,)`, as wide as in the dictionary type."""
     values: Any
-    """The form of the dictionary."""
+    """The dictionary, in its own form."""
 
     def row(self, index: int) -> Any:
         """Returns the value of a row."""
@@ -109,7 +109,7 @@ _PARTS = {
 
 
 def _parts(column: Any) -> str:
-    """Says what a column is that was taken for a tensor."""
+    """Returns what the parts of a column are, for one that was taken for a tensor."""
     return next(parts for kind, parts in _PARTS.items() if isinstance(column, kind))
 
 
@@ -119,12 +119,12 @@ def _has_none(self: Any, name: str) -> Never:
 
 
 def _is_not_multiplied(self: Any, _: Any) -> Never:
-    """Keeps `column * 2` from being the pair twice."""
+    """Keeps `column * 2` from repeating the tuple."""
     raise TensorError(f"`{type(self).__name__}` is no tensor but a pair: {_parts(self)}")
 
 
 for _kind in _PARTS:
-    # Set here, as type checkers would take it for a word that all names are there.
+    # Set here, because type checkers would take a method to mean that every attribute exists.
     setattr(_kind, "__getattr__", _has_none)  # noqa: B010
     for _operation in ("__mul__", "__rmul__"):
         setattr(_kind, _operation, _is_not_multiplied)
@@ -149,7 +149,7 @@ def rows_of(column: Any, start: int, stop: int) -> Any:
 
 
 def length_of(column: Any) -> int | None:
-    """Returns the number of rows of a column in any form; None of what is none, or has parts of different lengths."""
+    """Returns the number of rows of a column in any form; None if it is no column or its parts differ in length."""
     if isinstance(column, Masked):
         return _common(column)
     if isinstance(column, Ragged):
@@ -168,13 +168,13 @@ def length_of(column: Any) -> int | None:
 
 
 def _common(parts: Iterable[Any]) -> int | None:
-    """Returns the number of rows that all parts of a column have, if it is the same."""
+    """Returns the number of rows of all parts of a column; None if they differ."""
     lengths = {length_of(part) for part in parts}
     return lengths.pop() if len(lengths) == 1 else None
 
 
 def nested(values: Any, offsets: Any) -> Any:
-    """Returns lists as a `torch.nested` tensor of the jagged layout, without a copy."""
+    """Returns lists as a jagged `torch.nested` tensor, without a copy."""
     import torch
 
     return torch.nested.nested_tensor_from_jagged(values, offsets)

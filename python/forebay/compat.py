@@ -1,7 +1,7 @@
-"""Batches and rows exactly as `datasets` makes them, by its own formatters: `compat="datasets"` and `Dataset.decode`.
+"""Batches and rows exactly as in `datasets`, made by its own formatters: `compat="datasets"` and `Dataset.decode`.
 
-The dtypes are those of `datasets` (every integer is int64, every float is float32), lists are stacked where a batch's
-happen to be of one length, and media are decoded. Columns of plain numbers take a shorter way to the same tensors.
+The dtypes are those of `datasets` (every integer is int64, every float is float32), lists are stacked if those of a
+batch have one length, and media are decoded. Columns of plain numbers are converted to the same tensors directly.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Compat = Literal["datasets"]
 """The library whose batches are reproduced."""
 
 NO_FORM = (AttributeError, TypeError, ValueError, RuntimeError, OSError, OverflowError)
-"""What the formatters of `datasets`, and decoders, raise for values that they have no form for."""
+"""Exceptions of the formatters of `datasets`, and of decoders, for values that they cannot convert."""
 
 
 def check_compat(compat: object) -> None:
-    """Refuses what is not the name of a library whose batches are known."""
+    """Refuses other values than the name of a supported library, or None."""
     check_choice("compat", compat, Literal[Compat, None])
 
 
 def refuse_media(features: Mapping[str, Any], decoded: Container[str]) -> None:
-    """Refuses columns for `Dataset.decode`, but for those that are `decoded`, where tensors are asked for.
+    """Refuses columns of media, except those in `decoded`, if a dataset with `decode` is to deliver tensors.
 
     Raises:
-        SettingError: there is one, which would come as bytes.
+        SettingError: there is such a column, which would be delivered as bytes.
     """
     from datasets.features.features import require_decoding
 
@@ -47,24 +47,24 @@ def refuse_media(features: Mapping[str, Any], decoded: Container[str]) -> None:
 
 
 class DatasetsFormat:
-    """What `datasets` yields in one of its formats; without one, Python rows with their media decoded."""
+    """Rows and batches of `datasets` in one of its formats; without one, Python rows with media decoded."""
 
     def __init__(self, name: str | None) -> None:
         if datasets_module() is None:
             raise SettingError("compat: 'datasets' needs the package `datasets`")
         self.name = name
-        """What `datasets` calls it."""
+        """The name of the format in `datasets`."""
         self._schema: Any = None
         self._formatter: Any = None
         self._target: Any = None
 
     @property
     def library(self) -> str | None:
-        """The library, as `with_format` names it; None for rows of Python."""
+        """The library, as named in `with_format`; None for Python rows."""
         return self.name
 
-    def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches say what they are
-        """Returns a format of its own for one stream."""
+    def prepare(self, reader: _lib.Reader) -> DatasetsFormat:  # noqa: ARG002 - batches have their schema
+        """Returns a separate format for one stream."""
         return DatasetsFormat(self.name)
 
     def __call__(self, batch: _lib.Batch) -> Any:
@@ -98,7 +98,7 @@ class DatasetsFormat:
             raise DataError(f"a batch does not fit its features {features}: {error}") from error
 
     def _learn(self, schema: Any) -> Any:
-        """Returns the features of batches of a schema; makes the formatter for them."""
+        """Returns the features of batches with a schema; makes the formatter for them."""
         from datasets.formatting import get_formatter
 
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
@@ -116,7 +116,7 @@ class DatasetsFormat:
             raise SettingError(f"a batch cannot be decoded: {error}") from error
 
     def _blame(self, name: str, method: str, column: Any) -> None:
-        """Raises what a column alone lacks a decoder for."""
+        """Raises if a column alone lacks a decoder."""
         try:
             formatted(self._formatter, method, column)
         except ImportError as error:
@@ -132,11 +132,11 @@ class DatasetsFormat:
 
 
 def formatted(formatter: Any, method: str, table: Any, instead: str = "") -> Any:
-    """Returns what a formatter of `datasets` makes of a table.
+    """Returns a table as formatted by a formatter of `datasets`.
 
     Raises:
-        DataError: a column holds a value that cannot be decoded, or that Python has no object for.
-        TensorError: a column has no form; beside leaving it out, `instead` says what helps.
+        DataError: a column holds a value that cannot be decoded, or has no Python object.
+        TensorError: a column has no form; besides leaving it out, the message suggests `instead`.
     """
     make: Callable[[Any], Any] = getattr(formatter, method)
     try:
@@ -152,7 +152,7 @@ def formatted(formatter: Any, method: str, table: Any, instead: str = "") -> Any
 
 
 def _no_form(column: Any, formatter: Any, error: Exception, instead: str) -> DataError | TensorError:
-    """Returns the exception for a column, a table of its own, that a formatter raised `error` for."""
+    """Returns the exception for a column, given as a table, on which a formatter raised `error`."""
     from datasets.features.features import require_decoding
     from datasets.formatting import PythonFormatter
 
@@ -172,7 +172,7 @@ def _no_form(column: Any, formatter: Any, error: Exception, instead: str) -> Dat
 
 
 def _quick_tensor(column: Any) -> Any:
-    """Returns a column of numbers, or of lists of them of one length, as torch's formatter would; None for others."""
+    """Returns numbers, or lists of numbers with one length, as torch's formatter would; None for other columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import torch

@@ -1,4 +1,4 @@
-"""`DataLoader`: a stream under the names of `torch.utils.data.DataLoader`, so that another import is enough."""
+"""`DataLoader`: a stream with the arguments of `torch.utils.data.DataLoader`, so that changing an import is enough."""
 
 from __future__ import annotations
 
@@ -42,41 +42,40 @@ OF_BATCHES = {
     "pack": "leave `collate_fn` out",
     "decode": "leave `collate_fn` out, and do its work by `ds.map(function, batched=True)`",
 }
-"""What `to_torch` makes of a batch, and `collate_fn` is not given, with what to do instead."""
+"""Arguments of `to_torch` that do not apply with `collate_fn`, and what to do instead."""
 
 OF_POOL = {"prefetch": "prefetch_factor", "start_method": "multiprocessing_context"}
-"""What `PoolOptions` calls an argument, and what torch does."""
+"""Names of arguments in `PoolOptions`, and in torch."""
 
 
 class DataLoader:
     """Batches of a dataset, with the arguments of `torch.utils.data.DataLoader` where they mean the same.
 
-    One reader for the process: its threads fetch and decode, whatever `num_workers` is. Workers run `collate_fn` and
-    the functions of `Dataset.map`, and read no files; without such functions there is nothing for them to do, and none
-    is started. Ranks are found as by `to_torch`: no `DistributedSampler`. Every loop begins the next epoch, unless
-    `set_epoch` chose one; it begins when its first batch is asked for.
+    A process has one reader, whose threads fetch and decode, whatever `num_workers` is. Workers run `collate_fn` and
+    the functions of `Dataset.map` and read no files; without such functions, none are started. Ranks are found as in
+    `to_torch`, without a `DistributedSampler`. Every loop delivers the next epoch, unless `set_epoch` chose one, and
+    begins when its first batch is requested.
 
     Args:
         dataset: A `Dataset`, or one with functions (`Dataset.map`).
-        batch_size: Rows of a batch.
-        shuffle: Delivers rows in the seeded order of `Dataset.shuffle`, with its default seed; a dataset that is
-            shuffled already keeps its own.
-        sampler: Refused, as `batch_sampler` and `generator`: they are at odds with an order that can be resumed.
+        batch_size: Rows per batch.
+        shuffle: Deliver rows in the order of `Dataset.shuffle` with its default seed. A dataset that is shuffled
+            already keeps its own order.
+        sampler: Refused, like `batch_sampler` and `generator`: the order could not be resumed.
         batch_sampler: Refused.
-        num_workers: Processes for `collate_fn` and functions; by default those of `map`, else the loop itself.
-        collate_fn: Makes a batch of a list of rows, which are those of the dataset's
-            [format](datasets.md#with_format): dicts of Python values without one. Without `collate_fn` batches are
-            those of `to_torch`.
+        num_workers: Processes for `collate_fn` and functions. With 0, those of `map`, else the loop itself.
+        collate_fn: Makes a batch from a list of rows in the dataset's [format](datasets.md#with_format); without a
+            format, dicts of Python values. Without `collate_fn`, batches are those of `to_torch`.
         pin_memory: As in `Dataset.to_torch`.
-        drop_last: Leaves out a last batch with fewer rows.
-        timeout: Seconds that the loop waits for workers at most; 0 for no limit.
+        drop_last: Leave out a last batch with fewer rows.
+        timeout: The most seconds that the loop waits for workers; 0 for no limit.
         worker_init_fn: Called in each worker with its number.
-        multiprocessing_context: `"spawn"` or `"forkserver"`, or such a context.
+        multiprocessing_context: `"spawn"`, `"forkserver"`, or a context of one of them.
         generator: Refused.
-        prefetch_factor: Batches that each worker has in hand; 4 by default.
-        persistent_workers: Keeps workers for the next loop.
-        pin_memory_device: As `device` in `Dataset.to_torch`; batches arrive there.
-        in_order: True; batches always come in their order.
+        prefetch_factor: Batches that each worker holds; 4 by default.
+        persistent_workers: Keep workers for the next loop.
+        pin_memory_device: A GPU to deliver batches to, like `device` in `Dataset.to_torch`.
+        in_order: Must be True; batches always come in order.
         **settings: Further arguments of `Dataset.to_torch`: `remainder`, `rank`, `world_size`, `mesh`, `replicate`,
             `forms`, `memory_limit`, ...
 
@@ -90,12 +89,12 @@ class DataLoader:
     """
 
     _is_accelerate_prepared: ClassVar[bool] = True
-    """What `accelerate` asks: `prepare_data_loader` has nothing to do, as every rank gets its own batches already."""
+    """Read by `accelerate`: `prepare_data_loader` has nothing to do, as every rank already gets its own batches."""
 
     use_stateful_dataloader: ClassVar[bool] = True
-    """What `accelerate` asks: `save_state` and `load_state` take the position of what was prepared along."""
+    """Read by `accelerate`: `save_state` and `load_state` include the position of a prepared loader."""
 
-    # Not for type checkers, to which it would say that a loader has all names.
+    # Hidden from type checkers, which would take it to mean that a loader has every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
@@ -168,11 +167,11 @@ class DataLoader:
             settings["device"] = pin_memory_device
         self._stream = self._make_stream(drop_last=drop_last, **settings)
         self._is_next_epoch_due = False
-        # Where the running loop, or the last one, began.
+        # Where the running loop, or else the last one, began.
         self._began: tuple[Cursor, int] | None = None
 
     def _make_stream(self, **settings: Any) -> Stream[Any]:
-        """Returns the stream of the rank, behind its functions."""
+        """Returns the stream of the rank, with the functions applied."""
         from forebay.mapped import MappedDataset, put_first
         from forebay.transforms import Collate
 
@@ -196,13 +195,13 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if is_a_batch_ahead(self) and self._stream._before == self._began:
-            # Lightning begins an epoch twice where it resumes behind another one, and has seen no batch of the first.
+            # When Lightning resumes after an epoch, it begins the next one twice, without using a batch of the first.
             self._stream.load_state_dict(self._stream._state_before_last())
             self._is_next_epoch_due = False
         return self._stream._iteration(self._begin)
 
     def _begin(self) -> Iterator[Run]:
-        """Takes the start of the next loop, which is that of the next epoch unless another one was chosen."""
+        """Takes the start of the next loop: that of the next epoch, unless another one was set."""
         if self._is_next_epoch_due:
             self._stream.set_epoch(self._stream.epoch + 1)
         runs = self._stream._begin()
@@ -216,12 +215,12 @@ class DataLoader:
         return self._stream.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next loop, from 0."""
+        """Sets the epoch of the next loop, from 0."""
         self._stream.set_epoch(epoch_meant(self._stream, epoch))
         self._is_next_epoch_due = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch not yet received; see `Stream.state_dict`."""
+        """Returns the position of the next batch not yet received; see `Stream.state_dict`."""
         return self._stream._state_before_last() if is_a_batch_ahead() else self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -238,7 +237,7 @@ class DataLoader:
 
     @property
     def holes(self) -> list[Hole]:
-        """What of the epoch could not be read and was left out by `on_error="skip"`; see `Stream.holes`."""
+        """The rows of the epoch that could not be read and that `on_error="skip"` left out; see `Stream.holes`."""
         return self._stream.holes
 
     def stats(self) -> dict[str, float]:
@@ -246,7 +245,7 @@ class DataLoader:
         return self._stream.stats()
 
     def bottleneck(self) -> str:
-        """What the loop is waiting for most, and what would help; see `Stream.bottleneck`."""
+        """One sentence: what the loop mostly waits for, and what would help; see `Stream.bottleneck`."""
         return self._stream.bottleneck()
 
     def __repr__(self) -> str:
@@ -254,7 +253,7 @@ class DataLoader:
 
 
 def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
-    """Returns the dataset in the order that is asked for."""
+    """Returns the dataset in the requested order."""
     from forebay.dataset import Dataset
     from forebay.mapped import MappedDataset
 
@@ -277,7 +276,7 @@ def _shuffled(dataset: Any, shuffle: bool | None) -> Dataset | MappedDataset:
 
 
 def _workers(num_workers: int, prefetch: int | None, timeout: float, context: Any, init: Any) -> Workers:
-    """Returns who runs functions."""
+    """Returns the workers that run functions."""
     from forebay.mapped import Workers
 
     num_workers = check_count("num_workers", num_workers, least=0, most=1024)
@@ -302,11 +301,11 @@ def _workers(num_workers: int, prefetch: int | None, timeout: float, context: An
 
 
 def _check_needless(dataset: Any, **of_workers: Any) -> None:
-    """Refuses what is about workers where none are asked for, as torch does."""
+    """Refuses arguments about workers if there are none, as torch does."""
     from forebay.mapped import MappedDataset
 
     has_own = isinstance(dataset, MappedDataset) and dataset._workers.number > 0
-    # Those of `map` persist in any case, and torch passes an initialiser of no worker over.
+    # Workers of `map` persist in any case, and torch ignores an initialiser without workers.
     allowed = "persistent_workers" if has_own else "worker_init_fn"
     for name, value in of_workers.items():
         if value and name != allowed:
@@ -324,7 +323,7 @@ def _in_format(
     device: Any = None,
     **settings: Any,
 ) -> Stream[Any]:
-    """Returns a stream in the dataset's own format, of which rows are made."""
+    """Returns a stream in the dataset's own format, from which rows are made."""
     for name, instead in OF_BATCHES.items():
         value = settings.pop(name, None)
         if value is not None and value is not False:

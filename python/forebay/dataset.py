@@ -1,4 +1,4 @@
-"""`Dataset`: rows and columns wanted, not yet read."""
+"""`Dataset`: the rows and columns to read; nothing is read yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 
 from forebay import _lib, display, familiar
 from forebay.access import is_number, row_numbers
-from forebay.casts import cast_query, check_features, rename_query
+from forebay.casts import cast_query, check_features
 from forebay.compat import DatasetsFormat, refuse_media
 from forebay.distributed import current_world
 from forebay.engines import check_datafusion
@@ -40,6 +40,7 @@ from forebay.options import (
     check_names,
     check_text,
 )
+from forebay.packages import import_for
 from forebay.passes import MOST_PASSES
 from forebay.progress import with_progress
 from forebay.python_values import to_python
@@ -61,16 +62,16 @@ if TYPE_CHECKING:
     from forebay.torch import TorchStream
 
 ROWS_PER_READ = 1024
-"""Rows that `Dataset.iter` takes from Arrow to Python at a time, where they are small."""
+"""Rows that `Dataset.iter` converts from Arrow to Python at a time, if they are small."""
 
 Filters = Sequence[Any]
 """Conditions `(column, operator, value)`, lists of them, or a `pyarrow.compute.Expression`."""
 
 
 class Dataset:
-    """Rows and columns of Parquet objects, as a query keeps them. Immutable; every method returns a new one.
+    """The rows and columns of Parquet objects that a query keeps. Immutable: methods return a new dataset.
 
-    Nothing but footers has been read. `len()` reads the predicate columns that statistics do not decide, once.
+    Opening it reads footers only. `len()` reads, once, the predicate columns that statistics cannot decide.
     """
 
     def __init__(
@@ -89,32 +90,32 @@ class Dataset:
         self._prepared_format: Format | None = None
         self._weights: _lib.Weights | None = None
 
-    # Not for type checkers, to which it would say that a dataset has all names.
+    # Hidden from type checkers, which would take it to mean that a dataset has every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
             raise familiar.missing(self, "a dataset", name, familiar.OF_DATASET)
 
     def _of(self, native: _lib.Dataset) -> Dataset:
-        """Returns a dataset like this one, of other rows or columns."""
+        """Returns a dataset like this one, with other rows or columns."""
         return Dataset(native, self._shuffle, self._format, self._num_passes)
 
     def filter(self, condition: str | Filters, *, params: Mapping[str, Any] | None = None) -> Dataset:
-        """Keeps the rows for which a SQL expression is true, among those kept so far.
+        """Keeps those of the current rows for which a SQL expression is true.
 
-        Type-checked now; evaluated once, on its own columns, when the rows are first needed. A row for which it is NULL
-        is not kept. `NaN` equals itself and is above every number; an integer that overflows is an error. Column names
-        are case-sensitive. The classes of a [ClassLabel](#features) have their names: `label = 'cat'`.
+        The expression is type-checked now and evaluated once, on the columns it names, when the rows are first needed.
+        NULL does not keep a row. `NaN` equals itself and is above every number; integer overflow is an error. Column
+        names are case-sensitive. A [ClassLabel](#features) can be compared with its class names: `label = 'cat'`.
 
         Args:
-            condition: SQL; or, as in `datasets` and pandas, conditions `[(column, operator, value), ...]` that all
-                hold, lists of such lists of which one holds, or a `pyarrow.compute.Expression`.
+            condition: SQL; or, as in `datasets` and pandas, a list of conditions `(column, operator, value)` that must
+                all hold, a list of such lists of which one must hold, or a `pyarrow.compute.Expression`.
             params: Values of `$name` in SQL. They are bound, not pasted.
 
         Raises:
-            QueryError: it does not parse, does not type-check or is not Boolean.
-            ColumnNotFoundError: a column is not in the dataset; near names are listed.
-            SettingError: it is none of these forms, or a parameter that cannot be used.
+            QueryError: the expression does not parse or type-check, or is not Boolean.
+            ColumnNotFoundError: a column is not in the dataset; the message lists similar names.
+            SettingError: the condition has none of these forms, or a parameter cannot be used.
 
         Example:
             >>> ds.filter("language = 'rust' AND size > $least", params={"least": 500}).num_rows
@@ -143,30 +144,30 @@ class Dataset:
         tables: Mapping[str, Any] | None = None,
         functions: Mapping[str, Function] | None = None,
     ) -> Dataset:
-        """Keeps the rows that a `SELECT` returns, with its columns: a dataset like any other.
+        """Returns the rows and columns of a `SELECT` as a dataset like any other.
 
-        The query calls this dataset `dataset`, sees the columns that are selected, and returns at most one row for each
-        of its rows: `WHERE`, computed columns, `JOIN` on keys that are unique, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`,
-        `DISTINCT ON`, window functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, rows that it does
-        not order, and what `LIMIT` keeps of these go by the dataset's order, which an earlier query may have given it.
-        Columns that are functions of the row are computed as it is read, in every epoch; values of other tables and
+        In the query, this dataset is the table `dataset`, with its selected columns. The query returns at most one row
+        for each row of it: `WHERE`, computed columns, `JOIN` on unique keys, `IN (SELECT ...)`, `ORDER BY`, `LIMIT`,
+        `DISTINCT ON`, window functions, `TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`. Ties, rows without an
+        `ORDER BY`, and what `LIMIT` keeps of them follow the dataset's order, which may come from an earlier query.
+        Columns that are functions of the row are computed as it is read, in every epoch; values from other tables and
         rows are found once, with the rows, and kept in memory.
 
-        Planned now; run when the rows are first needed, for `ORDER BY` on the columns that it names alone. `shuffle`
-        puts its own order in the place of `ORDER BY`.
+        The query is planned now and run when the rows are first needed; `ORDER BY` reads only the columns it names.
+        `shuffle` replaces the order of `ORDER BY`.
 
         Args:
             query: One `SELECT`. Column and table names are case-sensitive.
             params: Values of `$name` in the query. They are bound, not pasted.
-            tables: Further tables by name: a `Dataset`, a place of Parquet files, a table of any Arrow library, or a
-                dict of columns.
-            functions: Python functions by name, in which upper and lower case are the same.
+            tables: Further tables by name: a `Dataset`, the location of Parquet files, a table of any Arrow library,
+                or a dict of columns.
+            functions: Python functions by name; names are case-insensitive.
 
         Raises:
-            QueryError: it does not parse or type-check, is not a `SELECT`, names a table that was not passed, or
-                returns other rows than those of the dataset (then `query` runs it).
+            QueryError: the query does not parse or type-check, is not a `SELECT`, names a table that was not passed, or
+                returns rows that are not rows of the dataset (use `query` for these).
             ColumnNotFoundError: a column is not in the dataset.
-            SettingError: a parameter, table or function that cannot be used.
+            SettingError: a parameter, table or function cannot be used.
 
         Example:
             >>> small = ds.sql("SELECT path, size / 1000.0 AS kb FROM dataset WHERE size < $most", params={"most": 10})
@@ -185,10 +186,10 @@ class Dataset:
         functions: Mapping[str, Function] | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> QueryResult:
-        """Runs any `SELECT` and returns its rows: groups, joins of any kind, unions.
+        """Runs any `SELECT`, including `GROUP BY`, joins of any kind and unions, and returns its rows.
 
-        Arguments are those of `sql`. Sorts that exceed the memory spill to temporary files; of a join the side with
-        fewer rows must fit into half of it.
+        Sorts that exceed `memory_limit` spill to temporary files; the smaller side of a join, by rows, must fit into
+        half of it.
 
         Args:
             query: One `SELECT`.
@@ -198,11 +199,11 @@ class Dataset:
             memory_limit: Bytes that the query may hold.
 
         Raises:
-            QueryError: it does not parse or type-check, or names a table that was not passed; while its rows are read:
-                it fails on a value.
+            QueryError: the query does not parse or type-check, or names a table that was not passed; while the rows are
+                read: it fails on a value.
             ColumnNotFoundError: a column is not in the dataset.
-            SettingError: a parameter, table or function that cannot be used.
-            MemoryLimitError: it needs more memory than that, spilling included.
+            SettingError: a parameter, table or function cannot be used.
+            MemoryLimitError: the query needs more than `memory_limit`, even with spilling.
 
         Example:
             >>> import pyarrow as pa
@@ -222,17 +223,17 @@ class Dataset:
         """Keeps the named columns, in that order. Never changes rows or their order.
 
         Raises:
-            ColumnNotFoundError: a name is not in the dataset.
-            SettingError: a name is no text, or is given twice.
+            ColumnNotFoundError: a column is not in the dataset.
+            SettingError: a name is not a string, or is given twice.
         """
         return self._of(self._native.select_columns(check_names("columns", column_names)))
 
     def remove_columns(self, column_names: str | Sequence[str]) -> Dataset:
-        """Keeps all columns but the named ones.
+        """Keeps all columns except the named ones.
 
         Raises:
-            ColumnNotFoundError: a name is not in the dataset.
-            SettingError: a name is no text, or is given twice.
+            ColumnNotFoundError: a column is not in the dataset.
+            SettingError: a name is not a string, or is given twice.
         """
         names = check_names("columns", column_names)
         self._native.select_columns(names)
@@ -240,11 +241,11 @@ class Dataset:
         return self.select_columns([name for name in self.column_names if name not in removed])
 
     def rename_column(self, original_column_name: str, new_column_name: str) -> Dataset:
-        """Gives a column another name.
+        """Renames a column.
 
         Raises:
-            ColumnNotFoundError: there is no column of that name.
-            SettingError: the new name is no text, or taken.
+            ColumnNotFoundError: the column is not in the dataset.
+            SettingError: the new name is not a string, or is taken.
 
         Example:
             >>> ds.select_columns(["path", "size"]).rename_column("size", "num_bytes").column_names
@@ -253,29 +254,27 @@ class Dataset:
         return self.rename_columns({check_text("original_column_name", original_column_name): new_column_name})
 
     def rename_columns(self, column_mapping: Mapping[str, str]) -> Dataset:
-        """Gives columns other names. Features, rows and their order stay.
+        """Renames columns. Features, rows and their order stay the same.
 
         Raises:
-            ColumnNotFoundError: there is no column of such a name.
-            SettingError: a new name is no text, or taken.
+            ColumnNotFoundError: a column is not in the dataset.
+            SettingError: a new name is not a string, or is taken.
         """
         if not isinstance(column_mapping, Mapping):
             raise SettingError(f"column_mapping: expected a dict of names, got {column_mapping!r}")
         old, new = check_names("columns", list(column_mapping)), check_names("columns", list(column_mapping.values()))
-        self._native.select_columns(old)
-        query = rename_query(self.column_names, dict(zip(old, new, strict=True)))
-        return self._of(self._native.sql(query, {}, {}, []))
+        return self._of(self._native.rename_columns(dict(zip(old, new, strict=True))))
 
     @property
     def features(self) -> Any:
-        """The columns' [features](../howto/features.md): `datasets.Features` where `datasets` is installed.
+        """The columns' [features](../howto/features.md): `datasets.Features` if `datasets` is installed.
 
-        Otherwise a dict of the JSON form that `Features.from_dict` takes. They are those of the files' metadata where
-        they fit the columns' types, and follow from the types elsewhere. They stay with columns that are selected,
-        renamed or named by a query; a computed column has that of its type.
+        Otherwise a dict in the JSON form that `Features.from_dict` takes. Features come from the files' metadata if
+        that fits the columns' types, and otherwise follow from the types. Columns keep theirs when they are selected,
+        renamed or named in a query; a computed column has that of its type.
 
         Raises:
-            SchemaError: a column has a type that features have no word for, such as a map.
+            SchemaError: a column has a type that features cannot express, such as a map.
 
         Example:
             >>> ds.select_columns(["path", "size"]).features
@@ -284,28 +283,28 @@ class Dataset:
         return read_features(self._native)
 
     def cast(self, features: Any) -> Dataset:
-        """Gives columns other features, and with them perhaps other types: `datasets.Features`, or a dict of features.
+        """Changes the features of columns, and their types if need be. Takes `datasets.Features` or a dict of features.
 
-        Columns that are not named stay as they are. Values are converted as rows are read, and one that has no equal in
-        the new type is an error; only decimals and text become the nearest float, and floats the nearest narrower one
-        or decimal. Text becomes a `ClassLabel` by the names of its classes, or by their numbers. Other numbers become
-        one where a class has that number, or are -1; `int64` is taken as it is. Dates and timestamps without a zone are
-        taken for UTC where they get one. Text made of other types is that of SQL (`1.0`, `NaN`, `1e30`,
-        `2026-01-31T00:00:00`), where `datasets` has `1`, `nan`, `1e+30`, `2026-01-31 00:00:00.000000`. Fields of
-        structs are found by their names, and NULL where there are none; bytes and paths become images and other media.
+        Other columns stay as they are. Values are converted as rows are read, and a value that the new type cannot
+        represent is an error. Only floats round: decimals, text and wider floats become the nearest float, floats the
+        nearest decimal. Text becomes a `ClassLabel` by class name, or else by class number. Numbers become one if a
+        class has that number, or if they are -1; `int64` is not checked. Dates, and timestamps without a time zone, are
+        taken as UTC if the new type has a zone. Text made from other types is as in SQL (`1.0`, `NaN`, `1e30`,
+        `2026-01-31T00:00:00`); `datasets` has `1`, `nan`, `1e+30`, `2026-01-31 00:00:00.000000`. Struct fields are
+        matched by name, and missing ones are NULL. Bytes and paths become images and other media.
 
         Raises:
-            ColumnNotFoundError: a feature is of a column that is not there.
-            SettingError: these are no features, or there is no conversion to their type.
+            ColumnNotFoundError: a feature names a column that is not in the dataset.
+            SettingError: the argument is not a dict of features, or there is no conversion to the new type.
 
         Example:
             >>> from datasets import ClassLabel
             >>> sorted(set(ds.cast({"licence_id": ClassLabel(names=["mit", "bsd"])}).features["licence_id"].names))
             ['bsd', 'mit']
         """
-        described = to_json(features)
+        schema, described = self.schema, to_json(features)
         self._native.select_columns(check_names("features", list(described)))
-        query = cast_query(self.schema, described)
+        query = cast_query(schema, described)
         try:
             native = self._native if query is None else self._native.sql(query, {}, {}, [])
         except QueryError as error:
@@ -315,15 +314,15 @@ class Dataset:
         return cast
 
     def cast_column(self, column: str, feature: Any) -> Dataset:
-        """Gives one column another feature; see `cast`."""
+        """Changes the feature of one column; see `cast`."""
         return self.cast({check_text("column", column): feature})
 
     def decode(self, enable: bool = True) -> Dataset:
-        """Yields rows as `datasets` does: images as `PIL.Image`, audio as decoders, JSON as objects, ...
+        """Decodes rows as `datasets` does: images to `PIL.Image`, audio to decoders, JSON to objects, ...
 
-        What decodes them is that of `datasets`, and what that needs. Without it rows hold what the files hold, a dict
-        of bytes and path. A dataset in torch's or another format decodes by `with_format(..., compat="datasets")`, and
-        `to_torch` by `decode` or `compat`.
+        Needs `datasets` and its libraries for the media. Without `decode`, rows hold what the files hold: dicts of
+        bytes and path. For torch and other formats, use `with_format(..., compat="datasets")`; for `to_torch`, its
+        arguments `decode` or `compat`.
 
         Raises:
             SettingError: `datasets` is not installed, or the dataset has a format.
@@ -334,11 +333,11 @@ class Dataset:
         return Dataset(self._native, self._shuffle, DatasetsFormat(None) if enable else None, self._num_passes)
 
     def selection(self) -> Selection:
-        """Returns the kept rows as a thing of their own. Evaluates the filters if that has not been done.
+        """Returns which rows are kept, as a `Selection`. Evaluates the filters if that has not been done.
 
         Raises:
             QueryError: a filter or query fails on a value.
-            StoreError: the store failed.
+            StoreError: the store fails.
 
         Example:
             >>> ds.filter("language = 'rust'").selection()
@@ -348,15 +347,15 @@ class Dataset:
         return Selection(self._native.selection())
 
     def select(self, rows: Selection | Iterable[int]) -> Dataset:
-        """Keeps the rows of a selection, in the dataset's order; or those of these numbers, in that of the numbers.
+        """Keeps the rows of a selection, in the dataset's order, or the rows with these numbers, in the given order.
 
-        Numbers count the rows kept so far; negative ones count from the end. A state of the result is valid with the
+        Row numbers count the rows kept so far; negative ones count from the end. A state of the result is valid for the
         same rows only.
 
         Raises:
-            SelectionError: the selection is of other objects, or of another version of them, or a part.
-            RowIndexError: there is no row of that number.
-            SettingError: a row is named twice, or the dataset is shuffled and the rows are numbers.
+            SelectionError: the selection is of other objects, of another version of them, or only a part.
+            RowIndexError: a row number is out of range.
+            SettingError: a row number is given twice, or the dataset is shuffled and row numbers are given.
 
         Example:
             >>> train, validation = ds.selection().split([0.9, 0.1], seed=7)
@@ -370,13 +369,12 @@ class Dataset:
         return self._of(self._native.select_rows(self._row_numbers(rows)))
 
     def take(self, n: int) -> Dataset:
-        """Keeps the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
+        """Keeps the first `n` of the current rows, in the dataset's order; all rows if there are fewer.
 
-        Evaluates the filters as far as that takes, if there are any and that has not been done. To look at rows, see
-        `head`.
+        Evaluates filters only as far as needed to find `n` rows. To look at rows, see `head`.
 
         Raises:
-            SettingError: the dataset is shuffled, and has other first rows in each epoch; or it is repeated.
+            SettingError: the dataset is shuffled, and so has other first rows in each epoch, or is repeated.
 
         Example:
             >>> [row["path"] for row in ds.take(2)]
@@ -386,12 +384,12 @@ class Dataset:
         return self._between("take", 0, n, "draw some by `selection().sample(n, seed)`, or look at `head(n)`")
 
     def skip(self, n: int) -> Dataset:
-        """Leaves out the first `n` rows of those kept so far, in the dataset's order; all where there are no more.
+        """Leaves out the first `n` of the current rows, in the dataset's order; all rows if there are fewer.
 
-        Evaluates the filters if there are any and that has not been done.
+        Evaluates the filters if that has not been done.
 
         Raises:
-            SettingError: the dataset is shuffled, and has another first row in each epoch; or it is repeated.
+            SettingError: the dataset is shuffled, and so has other first rows in each epoch, or is repeated.
 
         Example:
             >>> list(ds.skip(990).select_columns("path").take(1))
@@ -402,7 +400,7 @@ class Dataset:
         return self._between("skip", check_count("n", n, least=0), None, "skip before `shuffle`")
 
     def _between(self, method: str, start: int, stop: int | None, instead: str) -> Dataset:
-        """Keeps a range of the rows kept so far."""
+        """Keeps a range of the current rows."""
         if self._shuffle is not None:
             raise SettingError(f"{method}: a shuffled dataset has another order in each epoch; {instead}")
         if self._num_passes != 1:
@@ -420,9 +418,9 @@ class Dataset:
         return self if (start, stop) == (0, num_rows) else self._of(native.select_rows(range(start, stop)))
 
     def _beginning(self, n: int) -> _lib.Dataset | None:
-        """Returns the first kept rows, `n` at least, where filters find these without a look at the others.
+        """Returns a dataset of at least the first `n` kept rows, if filters can find these without reading the others.
 
-        What is returned takes only these rows to be kept. None where all are known, or there are no more.
+        Returns None if the kept rows are known already, or if there are no others.
         """
         if self._shuffle is not None or self._native.num_rows_known is not None:
             return None
@@ -431,19 +429,19 @@ class Dataset:
         return beginning
 
     def repeat(self, num_times: int | None = None) -> Dataset:
-        """Makes an epoch go through the rows several times, or without an end; each pass is shuffled anew.
+        """Makes an epoch pass over the rows several times, or endlessly; each pass is shuffled anew.
 
-        Passes follow each other in the loop. Each is an epoch of the dataset without `repeat`, with a last batch and a
-        remainder of its own: no batch holds rows of two. Epoch `e` of `ds.repeat(k)` has the orders of the epochs
-        `e * k` to `e * k + k - 1` of `ds`; without an end epoch `e` begins with that of epoch `e`. States name the
-        pass, and so hold for any number of passes. What counts rows (`len`, `ds[i]`, SQL) sees them once.
+        Each pass is an epoch of the dataset without `repeat`, with its own last batch and remainder: no batch holds
+        rows of two passes. Epoch `e` of `ds.repeat(k)` has the orders of epochs `e * k` to `e * k + k - 1` of `ds`; an
+        endless epoch `e` begins with the order of epoch `e`. A state names its pass, and so is valid for any number of
+        passes. Whatever counts rows (`len`, `ds[i]`, SQL) counts each row once.
 
         Args:
-            num_times: Passes of an epoch; without an end by default. Of a dataset that is repeated already: of each of
-                its passes.
+            num_times: Passes per epoch; endless by default. Multiplies the passes of a dataset that is repeated
+                already.
 
         Raises:
-            SettingError: `num_times` is below 1, or the passes are more than 2^31 - 1 altogether.
+            SettingError: `num_times` is below 1, or there are more than 2^31 - 1 passes in total.
 
         Example:
             >>> twice = ds.shuffle(seed=1).repeat(2).batches(100)
@@ -461,15 +459,15 @@ class Dataset:
         return Dataset(self._native, self._shuffle, self._format, num_passes)
 
     def shard(self, index: int, num_shards: int) -> Dataset:
-        """Keeps the row groups of shard `index` of `num_shards`: consecutive ones, of about as many rows in each shard.
+        """Keeps shard `index` of `num_shards`: consecutive row groups, with about the same number of rows per shard.
 
-        What was chosen of the rows (`filter`, `take`, `select`) does not change the shards: one may have none of them.
-        Only their bytes are read, so many machines evaluate a filter in parts: each takes the `selection` of its shard,
-        and `Selection.merge` makes one of all. Ranks of a training need no shards; see `to_torch`.
+        `filter`, `take` and `select` do not change the shards, so a shard may have no kept rows. Only the shard's bytes
+        are read, so several machines can evaluate a filter in parts: each takes the `selection` of its shard, and
+        `Selection.merge` combines them. Ranks of a training run need no shards; see `to_torch`.
 
         Raises:
-            SettingError: `index` is not below `num_shards`, or the dataset is a shard already, or of a query: take the
-                shard before `sql`.
+            SettingError: `index` is not below `num_shards`, the dataset is a shard already, or `sql` chose its rows by
+                more than a `WHERE`: call `shard` before.
 
         Example:
             >>> [ds.shard(i, 4).num_rows for i in range(4)]
@@ -480,17 +478,17 @@ class Dataset:
         return self._of(self._native.shard(index, num_shards))
 
     def gather(self, indices: Any, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> _lib.Batch:
-        """Returns the rows of these numbers as one Arrow batch: in their order, and as often as each is named.
+        """Returns the rows with these numbers as one Arrow batch, in the given order; a number may be repeated.
 
-        Reads only the pages that hold them, all at once.
+        Reads only the pages that hold the rows, all at once.
 
         Args:
-            indices: What `ds[...]` takes: numbers, a slice, an array of numbers or of Booleans.
-            memory_limit: Bytes in hand while reading, beside the batch.
+            indices: What `ds[...]` takes: row numbers, a slice, an array of row numbers or of Booleans.
+            memory_limit: Bytes held while reading, in addition to the batch.
 
         Raises:
-            RowIndexError: there is no row of that number.
-            SettingError: the dataset is shuffled, or the numbers are none.
+            RowIndexError: a row number is out of range.
+            SettingError: the dataset is shuffled, or `indices` are not row numbers.
 
         Example:
             >>> ds.select_columns(["path", "size"]).gather([7, -1, 7])
@@ -502,10 +500,10 @@ class Dataset:
         return self._native.gather(self._row_numbers(indices), memory_limit)
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns a row by its number, or several, in the dataset's [format](#with_format): without one, dicts.
+        """Returns one or several rows by number, in the dataset's [format](#with_format); without one, dicts.
 
-        Takes numbers (negative ones count from the end), slices with steps, lists and arrays of numbers, and arrays of
-        a Boolean for each row. Rows count in the dataset's order, among those kept.
+        Takes row numbers (negative ones count from the end), slices with steps, lists and arrays of row numbers, and
+        arrays with a Boolean per row. Numbers count the kept rows, in the dataset's order.
 
         Example:
             >>> small = ds.select_columns(["path", "size"])
@@ -523,12 +521,10 @@ class Dataset:
         form = self._prepared()
         if form is not None:
             return form(batch)
-        import pyarrow as pa
-
-        return to_python(pa.record_batch(batch), "to_pydict")
+        return to_python(_pyarrow().record_batch(batch), "to_pydict")
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Returns rows by their numbers, read together: what a `DataLoader` asks for."""
+        """Returns rows by number, read together; called by torch's `DataLoader`."""
         return self._rows(self.gather(indices))
 
     def _row_numbers(self, key: Any) -> list[int]:
@@ -544,13 +540,11 @@ class Dataset:
         form = self._prepared()
         if form is not None:
             return list(form.rows(batch))
-        import pyarrow as pa
-
-        rows: list[Any] = to_python(pa.record_batch(batch), "to_pylist")
+        rows: list[Any] = to_python(_pyarrow().record_batch(batch), "to_pylist")
         return rows
 
     def _prepared(self) -> Format | None:
-        """Returns the format, which looks at the columns of all kept rows once."""
+        """Returns the format, prepared once for the columns of all kept rows."""
         if self._format is not None and self._prepared_format is None:
             self._prepared_format = self._format.prepare(self._make_reader(ReadOptions()))
         return self._prepared_format
@@ -573,19 +567,19 @@ class Dataset:
 
         Args:
             seed: 0 to 2^64 - 1. The default is fixed, so that ranks agree.
-            shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; one rank of `N` holds
-                `1/N` of them.
+            shuffle_bytes: Decoded bytes of the shuffle windows of all lanes together; each of `N` ranks holds `1/N` of
+                them.
             num_lanes: Lanes that an epoch is dealt into; derived by default, 192 where that fits.
-            window_rows: Rows of a lane's window; derived by default.
-            weights: SQL of what each row weighs: an epoch is then drawn with replacement, in proportion to it. Columns
-                and window functions over the kept rows, so `1.0 / count(*) OVER (PARTITION BY label)` balances classes.
-                Computed once, when rows are first needed; 8 bytes of memory for each row.
-            num_samples: Rows that an epoch draws by `weights`; as many as there are by default. `len` of the dataset
-                stays the number of those that it draws from.
+            window_rows: Rows in the window of a lane; derived by default.
+            weights: SQL expression for the weight of a row: an epoch is drawn with replacement, in proportion to it. It
+                may use window functions over the kept rows: `1.0 / count(*) OVER (PARTITION BY label)` balances
+                classes. Computed once, when rows are first needed; takes 8 bytes of memory per row.
+            num_samples: Rows that an epoch draws by `weights`; by default as many as are kept. `len` of the dataset
+                stays the number of kept rows.
 
         Raises:
-            SettingError: a setting that cannot work; when rows are needed: a weight is NULL, below 0 or not finite.
-            QueryError: `weights` does not parse or type-check, or is not one value for each row.
+            SettingError: a setting cannot work; when rows are needed: a weight is NULL, negative or not finite.
+            QueryError: `weights` does not parse or type-check, or is not one value per row.
 
         Example:
             >>> balanced = ds.shuffle(seed=1, weights="1.0 / count(*) OVER (PARTITION BY language)", num_samples=64)
@@ -620,30 +614,30 @@ class Dataset:
         num_threads: int = 0,
         pool: PoolOptions | None = None,
     ) -> MappedDataset:
-        """Has every batch pass through a function on its way to the loop, in other processes or threads if wanted.
+        """Applies a function to every batch on its way to the loop, in worker processes or threads if wanted.
 
-        Nothing is computed now, and nothing kept: `to_torch` and `batches` of the result run the function in every
-        epoch, on their batches. Workers read no files. Order, steps, `len` and states are those without `map`, whatever
-        the number of workers; batches that they have in hand do not count. [More](../howto/transforms.md).
+        Nothing is computed now, and nothing is kept: `to_torch` and `batches` of the result run the function on their
+        batches in every epoch. Workers read no files. Order, steps, `len` and states are the same as without `map`, for
+        any number of workers; a state does not count batches still in workers. [More](../howto/transforms.md).
 
         Args:
-            function: Takes what the stream would yield, a dict of tensors and lists (`to_torch`) or a batch in the
-                dataset's [format](#with_format) (`batches`; without a format a dict of lists), and returns a dict of
-                columns with as many rows. They are added to the batch's, or take their place. None changes nothing. A
-                function on tables returns the table.
-            batched: Whether it takes batches; otherwise single rows, whose results are stacked where they have one
-                shape and type.
-            with_indices: Whether it takes the positions of the rows in the order of the epoch after that: in a dataset
-                that is not shuffled, the rows' numbers.
-            with_seeds: Whether it takes random seeds of 64 bits after that, one for each row, as a NumPy array (an
-                integer for a row). They follow from the seed of `shuffle`, the epoch and the row's position, so that
-                workers, batches and ranks do not matter.
-            input_columns: It takes these columns, as arguments of their own.
-            remove_columns: Leaves these columns of the batch out, behind the function.
-            fn_kwargs: Further arguments.
-            num_proc: Processes that run it; None or 0 for none. They are kept for all epochs of a stream.
-            num_threads: Threads that run it instead, for functions that release the interpreter's lock.
-            pool: More about workers: batches in hand, a time limit.
+            function: Takes what the stream would yield: a dict of tensors and lists (`to_torch`) or a batch in the
+                dataset's [format](#with_format) (`batches`; without a format, a dict of lists). Returns a dict of
+                columns with as many rows, which are added to the batch or replace its columns. None changes nothing. A
+                function on tables returns a table.
+            batched: Pass batches to the function instead of single rows. Results for single rows are stacked if they
+                share one shape and type.
+            with_indices: Also pass the positions of the rows in the order of the epoch; in a dataset that is not
+                shuffled, these are the row numbers.
+            with_seeds: Then also pass 64-bit random seeds, one per row, as a NumPy array (an integer for a single row).
+                They depend on the seed of `shuffle`, the epoch and the row's position, not on workers, batches or
+                ranks.
+            input_columns: Pass only these columns, as positional arguments.
+            remove_columns: Columns to remove from the batch after the call.
+            fn_kwargs: Further keyword arguments of the function.
+            num_proc: Processes that run the function; None or 0 for none. They are kept for all epochs of a stream.
+            num_threads: Threads that run it instead, for functions that release the GIL.
+            pool: Further settings of the workers: batches held, a time limit.
 
         Raises:
             SettingError: an argument cannot work, or the function cannot be sent to a process.
@@ -682,7 +676,7 @@ class Dataset:
         forms: Mapping[str, str] | None = None,
         compat: Compat | None = None,
     ) -> Dataset:
-        """Chooses what `batches`, `iter` and loops over the dataset yield.
+        """Sets what `batches`, `iter`, `ds[...]` and loops over the dataset return.
 
         | format | a batch | a row |
         |---|---|---|
@@ -693,18 +687,18 @@ class Dataset:
         | `"pandas"` | `pandas.DataFrame` | frame of one row |
         | `"polars"` | `polars.DataFrame` | frame of one row |
 
-        Tensors and arrays share the batch's memory through DLPack; so do Arrow and Polars. pandas copies what it cannot
-        hold. `to_torch` yields tensors whatever the format is; of `"torch"` it takes `forms` and `compat` over, unless
-        it is given its own.
+        Tensors and arrays share the batch's memory through DLPack; Arrow and Polars share it, too. pandas copies what
+        it cannot hold. `to_torch` yields tensors in any format; it uses the `forms` and `compat` of `"torch"` unless it
+        is given its own.
 
         Args:
-            type: The format; `datasets`' short names (`"np"`, `"pt"`, `"pd"`, ...) are known too.
-            forms: Of single columns, as in `to_torch`; for tensors and arrays.
+            type: The format. The short names of `datasets` (`"np"`, `"pt"`, `"pd"`, ...) work, too.
+            forms: Forms of single columns, as in `to_torch`; for tensors and arrays.
             compat: `"datasets"` for exactly the rows and batches of `datasets` in this format; see `to_torch`.
 
         Raises:
-            SettingError: no such format, or its library is not installed; or the dataset has media to `decode`, which
-                this format would hold as bytes.
+            SettingError: the format is unknown or its library not installed, or `decode` was called and this format
+                would hold the media as bytes.
 
         Example:
             >>> frame = next(iter(ds.with_format("pandas").batches(8)))
@@ -721,7 +715,7 @@ class Dataset:
 
     @property
     def _is_decoded(self) -> bool:
-        """Whether rows are what `decode` makes of them."""
+        """Whether `decode` was called."""
         return isinstance(self._format, DatasetsFormat) and self._format.library is None
 
     @familiar.explained(familiar.OF_STREAM)
@@ -742,13 +736,13 @@ class Dataset:
         steps_per_epoch: int | None = None,
         read_once: bool = False,
     ) -> Stream[Any]:
-        """Streams batches in the dataset's [format](#with_format): Arrow batches, which every Arrow library takes.
+        """Streams batches in the dataset's [format](#with_format); without one, Arrow batches for any Arrow library.
 
-        Arguments, order and state are those of `to_torch`. Needs no torch.
+        Arguments, order and state are as in `to_torch`. torch is not needed.
 
         Raises:
-            TensorError: a column has no form in the chosen format; here, and while iterating only where lists
-                [seemed to be of one length](../howto/tensors.md#lists-of-different-lengths).
+            TensorError: a column has no form in the chosen format. Raised here; while iterating, only if lists
+                [seemed to have one length](../howto/tensors.md#lists-of-different-lengths).
 
         Example:
             >>> import pyarrow as pa
@@ -791,77 +785,80 @@ class Dataset:
         steps_per_epoch: int | None = None,
         read_once: bool = False,
     ) -> TorchStream:
-        """Streams batches as dicts of tensors and lists by column, into a `torch.utils.data.IterableDataset`.
+        """Streams batches as dicts of tensors and lists by column: a `torch.utils.data.IterableDataset`.
 
-        Tensors share the batch's memory: no copy after the shuffle's. What each type becomes:
+        Tensors share the batch's memory: nothing is copied after the shuffle. Iterate it as it is; torch's `DataLoader`
+        takes it with `batch_size=None`, because its items are batches. What each type becomes:
 
         | column | form |
         |---|---|
         | numbers, dates, times, durations | `(n,)`, natural dtype; times are integers in their [unit](#units) |
         | Boolean | `(n,)` bool (one copy) |
-        | fixed-size lists, fixed-shape tensors, lists that are all of one length | `(n, k, ...)` |
+        | fixed-size lists, fixed-shape tensors, lists that all have one length | `(n, k, ...)` |
         | fixed-size binary | `(n, bytes)` uint8 |
         | other lists, maps | `Ragged`: values, offsets |
         | structs | dict of their fields |
         | strings, binary, decimals, and lists of them | list of `str`, `bytes`, `decimal.Decimal`, lists |
-        | dictionaries | as their values |
+        | dictionaries | like their values |
         | numbers, lists and structs that may be NULL | `Masked`: values, mask |
 
-        Lists are "of one length" and columns without NULLs where the footers of the kept row groups, or a filter, say
-        so: all batches of a stream have the same forms.
+        Whether lists have one length and columns may be NULL is decided by the footers of the kept row groups and the
+        filters, so all batches of a stream have the same forms.
 
         Args:
-            batch_size: Rows of a batch.
+            batch_size: Rows per batch.
             drop_last: Leave out a last batch with fewer rows.
-            remainder: What becomes of the last rows when the world size does not divide them: `"drop"` (fewer than
-                `world_size` rows, others each epoch; `num_dropped` counts them), `"pad"` (rows from the epoch's start
-                repeat), or `"keep"` (ranks differ by one row and perhaps one batch: DDP would hang).
-            rank: Of this process; by default that of the initialised `torch.distributed`, else of `RANK` and
-                `WORLD_SIZE`.
-            world_size: As `rank`.
-            memory_limit: Bytes in flight, decoded and ready, all together. Never changes the order.
-            num_threads: Threads that decode and gather; one for each core by default.
-            on_error: What becomes of rows that cannot be read, because an object is damaged, gone or out of reach for
-                longer than the store is given: the stream ends with the error, or `"skip"` leaves them out. Their
-                positions stay [empty](../howto/errors.md#rows-that-cannot-be-read): the other rows keep their
-                order and their ranks. `Stream.holes` lists what was left out, and so does the state.
-            max_skipped: How many rows of an epoch `on_error="skip"` may leave out: a number, or a share (a float
+            remainder: What to do with the last rows if the world size does not divide the number of rows: `"drop"`
+                leaves them out (fewer than `world_size`; `num_dropped` counts them), `"pad"` repeats rows from the
+                start of the epoch, `"keep"` lets ranks differ by one row and thus by one batch (DDP would hang).
+            rank: Rank of this process; by default from the initialised `torch.distributed`, else from the environment
+                variables `RANK` and `WORLD_SIZE`.
+            world_size: Number of ranks; default as for `rank`.
+            memory_limit: Bytes in flight, decoded and ready, in total. Never changes the order.
+            num_threads: Threads that decode and gather; one per core by default.
+            on_error: What to do with rows that cannot be read because an object is damaged, gone, or out of reach for
+                longer than the store's `retry_for`: `"raise"` ends the stream with the error, `"skip"` leaves them out.
+                Their positions stay [empty](../howto/errors.md#rows-that-cannot-be-read), so other rows keep their
+                order and rank. `Stream.holes` and the state list what was left out.
+            max_skipped: How many rows of an epoch `on_error="skip"` may leave out: a number, or a fraction (a float
                 below 1).
-            forms: Other forms for single columns (fields of structs behind a dot): `"tensor"` (lists: one length,
-                checked in each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a `torch.nested`
-                tensor of the jagged layout), `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a
-                dtype: `"bfloat16"`, `"float32"`, `"int16"`, ... takes the bytes of binary, and of unsigned integers
-                of that width, as such, `"float64"` rounds decimals, `"int64"` counts their last digit.
+            forms: Other forms for single columns (struct fields with a dot): `"tensor"` (lists: one length, checked in
+                each batch), `"ragged"` (strings and binary: their bytes), `"nested"` (a jagged `torch.nested` tensor),
+                `"list"` (Python objects), `"dictionary"` (`DictionaryEncoded`), or a dtype: `"bfloat16"`,
+                `"float32"`, `"int16"`, ... reinterpret the bytes of binary and of unsigned integers of that width;
+                for decimals, `"float64"` rounds and `"int64"` gives the unscaled integer.
             compat: `"datasets"` for exactly the batches of `datasets`' torch format: int64 and float32, lists stacked
-                where those of a batch are of one length, media decoded. [Slower](../howto/features.md#formats). It and
-                `forms` are those of `with_format("torch", ...)`, if there was such a call and neither is given here.
-            mesh: The `DeviceMesh` over whose ranks batches differ, `mesh["dp"]`, say: ranks of one replica of a model
-                that is split get the same batches.
-            replicate: How many consecutive ranks get the same batches, where there is no mesh.
-            read_once: Has one rank of each replica read for those on the same host, and hand its batches to them by
+                if those of a batch have one length, media decoded. [Slower](../howto/features.md#formats). If neither
+                `compat` nor `forms` is given, those of `with_format("torch", ...)` are used.
+            mesh: The `DeviceMesh` of data-parallel ranks, such as `mesh["dp"]`. Ranks that hold parts of the same model
+                replica get the same batches.
+            replicate: Without a mesh: how many consecutive ranks get the same batches.
+            read_once: Let one rank of each replica read for the others on its host and pass them the batches through
                 shared memory. [More](../howto/gpus.md#models-that-are-split).
-            pin_memory: Tensors arrive in pinned memory, from which copies to a GPU can overlap with what it computes.
-                Where there is no GPU, batches stay as they are.
-            device: A GPU, `"cuda"`, say, to which batches are copied beside what the loop computes, two batches ahead.
-                With `drop_last` all tensors of a column have one shape. [More](../howto/dataloader.md#gpus).
+            pin_memory: Deliver tensors in pinned memory, so that copies to a GPU can overlap with its computation.
+                Without a GPU, batches stay as they are.
+            device: A GPU, such as `"cuda"`, to copy batches to while the loop computes, two batches ahead. With
+                `drop_last`, all tensors of a column have one shape. [More](../howto/dataloader.md#gpus).
             padding: `True`, or [`Pad`](#forebay.Pad): lists of numbers become `(n, length)`, with an `attention_mask`.
-            pack: [`Pack`](#forebay.Pack): lists of tokens become [sequences of one length](../howto/packing.md), of
-                which `batch_size` are a batch. Each rank has a state of its own then.
+            pack: [`Pack`](#forebay.Pack): lists of tokens become [sequences of one length](../howto/packing.md),
+                `batch_size` of them per batch. Each rank then has its own state.
             decode: [`Image`](#forebay.Image) by column: encoded images become [pixels](../howto/images.md).
-            steps_per_epoch: Batches of an epoch, on every rank. Epoch `e` begins where epoch `e - 1` ended, with batch
-                `e * steps_per_epoch` of the passes over the dataset, however many; see [`repeat`](#repeat).
+            steps_per_epoch: Batches per epoch, on every rank. Epoch `e` begins where epoch `e - 1` ended, with batch
+                `e * steps_per_epoch` of as many passes over the dataset as it takes; see [`repeat`](#repeat).
 
         Raises:
-            TensorError: a column has no form, or not the one asked for; here, and while iterating only where lists
-                [seemed to be of one length](../howto/tensors.md#lists-of-different-lengths).
-            ColumnNotFoundError: `forms` names a column that is not there.
-            SkipLimitError: while iterating, when more than `max_skipped` rows could not be read.
+            TensorError: a column has no form, or not the requested one. Raised here; while iterating, only if lists
+                [seemed to have one length](../howto/tensors.md#lists-of-different-lengths).
+            ColumnNotFoundError: `forms` names a column that is not in the dataset.
+            VersionError: torch is not installed.
+            SkipLimitError: while iterating, more than `max_skipped` rows could not be read.
 
         Example:
             >>> batch = next(iter(ds.select_columns(["tokens", "text"]).to_torch(32)))
             >>> batch["tokens"].shape, len(batch["text"])
             (torch.Size([32, 4]), 32)
         """
+        import_for("`to_torch`", "torch")
         from forebay.devices import make_stages
         from forebay.torch import TorchStream
 
@@ -875,7 +872,7 @@ class Dataset:
         return TorchStream(self, share, read, form, make_stages(device, pin_memory=pin_memory))
 
     def _torch_format(self, forms: Mapping[str, str] | None, compat: Compat | None) -> Format:
-        """Returns the format that is asked for; where none is, the dataset's own, if that is one of torch."""
+        """Returns the requested format; if none is requested, the dataset's own if that is torch's."""
         own = self._format
         if forms is None and compat is None and own is not None and own.library == "torch":
             return own
@@ -891,22 +888,23 @@ class Dataset:
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
         num_threads: int | None = None,
     ) -> IterableDataset:
-        """Hands the dataset to Hugging Face `datasets`: a real `datasets.IterableDataset` over Forebay's stream.
+        """Returns a real `datasets.IterableDataset` (Hugging Face) over Forebay's stream.
 
-        Everything that takes one takes it: `Trainer`, `accelerate`, TRL, `interleave_datasets`, `DataLoader`. Nothing
-        is read until it is iterated. One process yields the dataset's order, that of the epoch after `set_epoch`;
-        `split_dataset_by_node`, `shard` and DataLoader workers divide it, so that every row is delivered once. States
-        are small, and exact under `shuffle`. Its `len` is known.
+        It works with `Trainer`, `accelerate`, TRL, `interleave_datasets`, `DataLoader`, and all else that takes one.
+        Nothing is read until it is iterated. A single process yields the dataset's order, after `set_epoch` that of the
+        epoch; `split_dataset_by_node`, `shard` and DataLoader workers divide it so that every row is delivered once.
+        States are small, and exact under `shuffle`. Its `len` is known.
 
         Args:
-            split: A name for its `split`; by default that of the one that was opened.
-            num_shards: How many processes can divide it at most; the lanes of the order by default, at least 192.
-            memory_limit: Bytes in flight, decoded and ready, of all shares together; one has at least 256 MiB of them.
-            num_threads: Threads that decode and gather, in each process; one for each core by default.
+            split: The name of its `split`; by default that of the opened split.
+            num_shards: The most processes that can divide it; by default the lanes of the order, at least 192.
+            memory_limit: Bytes in flight, decoded and ready, of all shards together; a shard has at least 256 MiB of
+                them, if the limit allows.
+            num_threads: Threads that decode and gather, in each process; one per core by default.
 
         Raises:
-            VersionError: `datasets` is not installed, or of a version that Forebay does not know.
-            SchemaError: a column has a type that `datasets` does not know.
+            VersionError: `datasets` or torch is not installed, or `datasets` has an unsupported version.
+            SchemaError: a column has a type that `datasets` does not support.
 
         Example:
             >>> rows = ds.select_columns(["path", "size"]).shuffle(seed=42).to_hf()
@@ -931,14 +929,14 @@ class Dataset:
         return made
 
     def iter(self, batch_size: int | None = None, drop_last_batch: bool = False) -> Iterator[Any]:
-        """Yields all rows of the dataset in its order, or batches of them, in the dataset's [format](#with_format).
+        """Yields all rows in the dataset's order, or batches of them, in the dataset's [format](#with_format).
 
-        Without a format rows are dicts of Python values, and batches dicts of lists; both need pyarrow.
+        Without a format, rows are dicts of Python values and batches are dicts of lists; both need pyarrow.
 
         Raises:
             SettingError: `batch_size` is below 1.
             TensorError: a column has no form in the format.
-            ForebayError: while iterating, as any loop over a [stream](../howto/errors.md#when-they-come).
+            ForebayError: while iterating, as in any loop over a [stream](../howto/errors.md#when-they-come).
 
         Example:
             >>> next(ds.select_columns(["path", "size"]).iter())
@@ -951,17 +949,15 @@ class Dataset:
         if chosen is not None:
             by_rows = batch_size is None
             return Iteration(chain.from_iterable(map(chosen.rows, batches)) if by_rows else map(chosen, batches), ANEW)
-        import pyarrow as pa
-
-        records = map(pa.record_batch, batches)
+        records = map(_pyarrow().record_batch, batches)
         if batch_size is None:
             return Iteration(chain.from_iterable(to_python(record, "to_pylist") for record in records), ANEW)
         return Iteration((to_python(record, "to_pydict") for record in records), ANEW)
 
     def _all_rows(self, batch_size: int | None, *, drop_last: bool) -> Iterator[_lib.Batch]:
-        """Yields all rows as Arrow batches, whatever the format is; without a `batch_size` of any size.
+        """Yields all rows as Arrow batches, whatever the format; without a `batch_size`, of any size.
 
-        Who looks at a few does not wait until filters have found all: the first that they find come before.
+        The first rows that filters find come before all are found, so a look at a few rows is fast.
         """
         num_first = 0
         beginning = self._beginning(batch_size or 1)
@@ -974,7 +970,7 @@ class Dataset:
     def _arrow_batches(
         self, batch_size: int | None, position: int = 0, *, drop_last: bool = False
     ) -> Stream[_lib.Batch]:
-        """Streams the rows from `position` on; their weights are computed once for all loops."""
+        """Streams the rows from `position` on; weights are computed once for all loops."""
         if batch_size is None:
             batch_size = min(ROWS_PER_READ, self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows)
         share = ShareOptions(batch_size=batch_size, rank=0, world_size=1, drop_last=drop_last)
@@ -991,8 +987,8 @@ class Dataset:
         Reads the first row groups only as far as needed, also for filters, unless the dataset is shuffled.
 
         Raises:
-            SettingError: `n` is below 0, or more than a batch can have.
-            ForebayError: as `iter`.
+            SettingError: `n` is negative, or more rows than a batch can have.
+            ForebayError: as in `iter`.
 
         Example:
             >>> ds.select_columns(["path", "size"]).head(2).num_rows
@@ -1014,16 +1010,14 @@ class Dataset:
     @property
     def schema(self) -> Any:
         """The columns' types, as a `pyarrow.Schema`."""
-        import pyarrow as pa
-
-        return pa.schema(self._native)
+        return import_for("`schema`", "pyarrow").schema(self._native)
 
     @property
     def units(self) -> dict[str, str]:
-        """What the integers of dates, times and durations count, by column: `"D"`, `"s"`, `"ms"`, `"us"` or `"ns"`.
+        """The units of dates, times and durations as integers, by column: `"D"`, `"s"`, `"ms"`, `"us"` or `"ns"`.
 
-        Points in time count from 1970-01-01 (UTC where the column has a time zone), times of day from midnight. Fields
-        of structs have their path: `"meta.created"`.
+        Dates and timestamps count from 1970-01-01 (in UTC if the column has a time zone), times of day from midnight.
+        Struct fields are named by path: `"meta.created"`.
 
         Example:
             >>> ds.units
@@ -1039,7 +1033,7 @@ class Dataset:
     def _evaluate(self, memory_limit: int | None = None, *, reads_all: bool = False) -> int:
         """Evaluates the filters if that has not been done; returns the number of kept rows.
 
-        `reads_all` says that one reader is about to read all of them: the first are fetched meanwhile.
+        `reads_all` says that one reader is about to read all rows: the first ones are then fetched meanwhile.
         """
         known = self._native.num_rows_known
         if known is not None:
@@ -1055,15 +1049,15 @@ class Dataset:
         return self.num_rows
 
     def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Writes the dataset's objects, and what their footers say, to one object, so that opening it reads no footers.
+        """Writes the list of the dataset's objects and their footers to one object, so that opening reads no footers.
 
-        `load_dataset(uri, split=...)` opens it in one request, on any machine that reaches the objects. They are read
-        only if they are what they were: one that changed is an `ObjectChangedError`. Filters, columns, and rows that
-        `take`, `skip`, `select` or a slice of a split chose, are not saved, and neither are credentials.
+        `load_dataset(uri, split=...)` opens it in one request, on any machine that can reach the objects. An object
+        that has changed since is an `ObjectChangedError`. Filters, columns, credentials, and the rows chosen by `take`,
+        `skip`, `select` or a slice of a split are not saved.
 
         Args:
-            uri: A path or a URI of any store that can be written to; it ends in `.forebay`.
-            storage_options: Of that store; by default those that the dataset was opened with, where it is the same.
+            uri: A path, or a URI in any writable store; ends in `.forebay`.
+            storage_options: Options of that store; by default those the dataset was opened with, if it is the same.
 
         Raises:
             SettingError: the name has another ending.
@@ -1078,15 +1072,14 @@ class Dataset:
         save_manifest([(None, self._native)], uri, storage_options)
 
     def explain(self, analyze: bool = False) -> Explanation:
-        """What a pass over the dataset takes: row groups, rows, bytes, requests, time, order. Evaluates the filters.
+        """Evaluates the filters; returns row groups, rows, bytes, requests, time and order of a pass over the dataset.
 
         Args:
-            analyze: Reads a pass as well, in the order of the dataset, and drops the rows; what that took is beside the
-                estimates under `measured`.
+            analyze: Also read all rows once, in the dataset's order, and report what that took under `measured`.
 
         Raises:
             QueryError: a filter or query fails on a value.
-            StoreError: the store failed.
+            StoreError: the store fails.
 
         Example:
             >>> facts = ds.filter("size < 150").explain(analyze=True)
@@ -1100,7 +1093,7 @@ class Dataset:
         return Explanation(facts | measured)
 
     def _measure(self) -> dict[str, float]:
-        """Reads all kept rows once, and returns what it took."""
+        """Reads all kept rows once and returns what that took."""
         start = time.monotonic()
         unshuffled = Dataset(self._native)
         batch_rows = unshuffled._make_reader(ReadOptions()).fitting_batch_rows
@@ -1118,7 +1111,7 @@ class Dataset:
 
     @property
     def _epoch_rows(self) -> int:
-        """Rows of an epoch: those that are kept, or as many as are drawn of them."""
+        """Rows of an epoch: the kept rows, or the number drawn from them."""
         drawn = None if self._shuffle is None else self._shuffle.num_samples
         return self.num_rows if drawn is None else drawn
 
@@ -1144,20 +1137,20 @@ class Dataset:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Streams all rows to an Arrow consumer, in the dataset's order (epoch 0 of a shuffled one).
 
-        Batches have up to 65,536 rows, and fewer where these take more than 16 MiB. In the dataset's order those of
-        large row groups end with them, and are handed over as they were decoded, without a copy.
+        Batches have up to 65,536 rows, and fewer if these take more than 16 MiB. If the dataset is not shuffled, no
+        batch spans two large row groups, and batches are handed over as decoded, without a copy.
         """
         batch_rows = self._make_reader(ReadOptions(), reads_all=True).fitting_batch_rows
         return self.batches(batch_rows, rank=0, world_size=1).hand_over(requested_schema, follows_parts=True)
 
     def __datafusion_table_provider__(self, session: Any = None) -> object:
-        """Hands the dataset to `datafusion` as a table, which is read as far as a query needs it.
+        """Exports the dataset to `datafusion` as a table; a query reads only what it needs.
 
-        Columns, limits and filters on the dataset's own columns are pushed down into the read. Rows come in the order
-        of the dataset, also of a shuffled one.
+        Columns, limits and filters on the dataset's own columns are pushed down. Rows come in the dataset's order, even
+        if it is shuffled.
 
         Raises:
-            VersionError: the major version of `datafusion` is not that of the DataFusion that Forebay is built with.
+            VersionError: the major version of `datafusion` is not that of the DataFusion Forebay is built with.
 
         Example:
             >>> import datafusion
@@ -1177,10 +1170,14 @@ class Dataset:
 
 
 def _warn_of_note(native: _lib.Dataset) -> None:
-    """Says what a user may want to know of how the selection was made."""
+    """Warns of what a user should know about how the selection was made."""
     note = native.selection_note
     if note is not None:
         warnings.warn(note, PerformanceWarning, stacklevel=level_of_loop())
+
+
+def _pyarrow() -> Any:
+    return import_for("a row of Python objects", "pyarrow")
 
 
 def _share(

@@ -1,11 +1,10 @@
-"""Batches in the memory that a GPU reads: pinned, or already copied to the device, a few batches ahead of the loop.
+"""Puts batches into pinned memory, or copies them to a GPU, a few batches ahead of the loop.
 
-Pinned memory is torch's: its allocator keeps what is freed, and gives it away again when the copies from it are over.
-The native stream is given slabs of it ahead of time, one for each batch, and gathers into them what becomes tensors;
-what does not fit, and what functions return, is copied there. From there a batch goes to the device by a stream of its
-own, beside what the loop computes. The loop's stream waits for an event of the copies, not the process, and every
-tensor is told that this stream uses it, so that its memory is not given away too early. Without an accelerator there is
-no stage, and nothing is copied.
+Pinned memory is torch's: its allocator keeps freed memory and reuses it once the copies from it are done. The native
+stream gets slabs of it ahead of time, one per batch, and gathers columns into them that become tensors; what does not
+fit, and what functions return, is copied there. A batch then goes to the device on a separate CUDA stream, while the
+loop computes. The loop's CUDA stream, not the process, waits for an event of the copies, and every tensor is recorded
+on that stream, so that its memory is not reused too early. Without an accelerator there is no stage and no copy.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from forebay.stages import Batches, Item, Pass, Stage
 
 BATCHES_AHEAD = 2
-"""Batches that are on their way to the device beside the one that the loop has."""
+"""Batches on their way to the device, besides the one that the loop has."""
 
 MOST_BYTES_WAITING = 32 << 20
-"""Pinned memory that waits for batches, but for two of them in any case."""
+"""The most bytes of pinned memory that wait for batches; there are always slabs for two."""
 
 
 class Link(Protocol):
-    """The way to a device: that of CUDA, or one that notes what it is asked for, in the tests."""
+    """A connection to a device: `Cuda`, or in tests one that records its calls."""
 
     def allocate(self, num_bytes: int) -> Any:
         """Returns pinned memory, as a tensor of bytes."""
@@ -46,17 +45,17 @@ class Link(Protocol):
         """Begins to copy pinned memory to the device; returns the tensor there."""
 
     def move_whole(self, value: Any) -> Any:
-        """Has an object that knows how go there by itself."""
+        """Moves an object to the device by its own methods."""
 
     def mark(self) -> Any:
-        """Returns an event behind all copies so far."""
+        """Returns an event after all copies so far."""
 
     def hand_over(self, event: Any, tensors: list[Any]) -> None:
-        """Has the stream of the loop wait for an event, and use the tensors."""
+        """Makes the stream of the loop wait for an event, and use the tensors."""
 
 
 class Cuda:
-    """The way to a GPU of CUDA or ROCm."""
+    """A connection to a GPU, with CUDA or ROCm."""
 
     def __init__(self, device: str | None) -> None:
         import torch
@@ -66,11 +65,11 @@ class Cuda:
         self._stream = None if device is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
     def allocate(self, num_bytes: int) -> Any:
-        """Returns memory of torch's allocator of pinned memory."""
+        """Returns memory from torch's allocator of pinned memory."""
         return self._torch.empty(num_bytes, dtype=self._torch.uint8, device="cpu", pin_memory=True)
 
     def pin(self, tensor: Any) -> Any:
-        """Returns a copy in memory of that allocator."""
+        """Returns a copy in memory from that allocator."""
         return self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True).copy_(tensor)
 
     def copy(self, pinned: Any) -> Any:
@@ -79,7 +78,7 @@ class Cuda:
             return pinned.to(self._device, non_blocking=True)
 
     def move_whole(self, value: Any) -> Any:
-        """Calls the object's own `pin_memory` and `to`, in the stream of the loop: its tensors are not known here."""
+        """Calls the object's own `pin_memory` and `to`, on the stream of the loop, as its tensors are unknown here."""
         if callable(getattr(value, "pin_memory", None)):
             value = value.pin_memory()
         return value if self._device is None or not hasattr(value, "to") else value.to(self._device)
@@ -89,7 +88,7 @@ class Cuda:
         return None if self._stream is None else self._stream.record_event()
 
     def hand_over(self, event: Any, tensors: list[Any]) -> None:
-        """Has the current stream wait for the copies."""
+        """Makes the current stream wait for the copies."""
         stream = self._torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for tensor in tensors:
@@ -97,7 +96,7 @@ class Cuda:
 
 
 def make_stages(device: Any, *, pin_memory: bool) -> tuple[Stage, ...]:
-    """Returns the stage of `to_torch(pin_memory=..., device=...)`; none where there is nothing to do.
+    """Returns the stage of `to_torch(pin_memory=..., device=...)`; none if there is nothing to do.
 
     Raises:
         SettingError: there is no such device.
@@ -131,54 +130,54 @@ class DeviceStage:
         self._make_link = make_link
 
     def begin(self, batches: Batches, this: Pass) -> Batches:
-        """Begins an iteration; workers of a DataLoader leave batches as they are, for its own `pin_memory`."""
+        """Begins an iteration; in workers of a DataLoader, batches stay as they are, for its own `pin_memory`."""
         if not this.is_alone:
             return batches
         link, stream = self._make_link(self._device), getattr(batches, "stream", None)
-        # Where functions lie between, batches are not the stream's any more.
+        # With functions in between, batches are no longer those of the stream.
         slabs = None if stream is None else Slabs(stream, link)
         return Ahead(batches, link, slabs, copies=self._device is not None)
 
 
 class Slabs:
-    """Pinned memory that a stream gathers batches into: a tensor of bytes for each.
+    """Pinned memory that a stream gathers batches into: a tensor of bytes per batch.
 
-    A batch's tensors become tensors over its slab, as any that is cut from another. Nothing is used twice here: a slab
-    whose stream and tensors are gone is torch's again, which knows of the copies from it.
+    The tensors of a batch become views of its slab. Slabs are not reused here: torch, which knows of the copies from a
+    slab, gets it back when the stream and the tensors are gone.
     """
 
     def __init__(self, stream: _lib.Stream, link: Link) -> None:
         self._stream = stream
         self._link = link
-        # Those that are held elsewhere: by the stream, and by what it made of a batch.
+        # Slabs that are still held, by the stream or by the tensors of a batch.
         self._supplied: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._size = 0
-        # From now on it notes what batches need.
+        # From now on the stream notes how much memory batches need.
         stream.slabs()
 
     def supply(self) -> None:
-        """Has slabs wait for as many batches as the stream may gather before it is asked again."""
+        """Supplies slabs for as many batches as the stream may gather before the next call."""
         num_waiting, num_bytes = self._stream.slabs()
         if num_bytes == 0:
             return
-        # As long as torch makes its blocks, so that one serves for batches of about a size.
+        # The size of torch's blocks, so that one block serves batches of about the same size.
         size = 1 << (num_bytes - 1).bit_length()
         if size > self._size:
-            # Those that wait are too small, and go when a larger one is supplied.
+            # Waiting slabs are too small; the stream drops them when a larger one is supplied.
             self._size, num_waiting = size, 0
-        # All that are ready may be taken at once, and as many gathered in their places.
+        # All ready batches may be taken at once, and as many gathered in their place.
         for _ in range(num_waiting, min(2 * MOST_TAKEN, max(2, MOST_BYTES_WAITING // size))):
             slab = self._link.allocate(size)
             self._supplied[slab.data_ptr()] = slab
             self._stream.supply(slab.data_ptr(), size, slab)
 
     def held(self) -> list[tuple[int, int, Any]]:
-        """Returns where the memory of each slab begins and ends, and the slab."""
+        """Returns start address, end address and tensor of each slab."""
         return [(start, start + slab.numel(), slab) for start, slab in self._supplied.items()]
 
 
 def over_slab(tensor: Any, slabs: list[tuple[int, int, Any]]) -> Any | None:
-    """Returns a tensor as one over the slab that its memory is of; None where that is of none."""
+    """Returns a tensor as a view of the slab that holds its memory; None if no slab does."""
     start = tensor.data_ptr()
     for begin, end, slab in slabs:
         if begin <= start < end:
@@ -194,7 +193,7 @@ class Moved(NamedTuple):
     item: Item
     event: Any
     tensors: list[Any]
-    """Those of the device."""
+    """Its tensors on the device."""
 
 
 class Ahead:
@@ -219,12 +218,12 @@ class Ahead:
             self._supply()
             self._moved.append(self._move(next(self._batches)))
         moved = self._moved.popleft()
-        # Others that are there, so that they are copied while the loop computes.
+        # Takes further ready batches, so that they are copied while the loop computes.
         while self._failure is None and len(self._moved) < BATCHES_AHEAD:
             try:
                 self._supply()
                 item = next(self._batches, None) if self._batches.is_ready() else None
-            except Exception as error:  # noqa: BLE001 - raised behind the batches before it
+            except Exception as error:  # noqa: BLE001 - raised after the batches before it
                 self._failure = error
                 break
             if item is None:
@@ -235,12 +234,12 @@ class Ahead:
         return moved.item
 
     def _supply(self) -> None:
-        """Has slabs there before batches are taken: others are gathered in their places at once."""
+        """Supplies slabs before batches are taken, because others are then gathered at once."""
         if self._slabs is not None:
             self._slabs.supply()
 
     def _move(self, item: Item) -> Moved:
-        """Takes a batch to pinned memory, and has it copied on."""
+        """Moves a batch to pinned memory, and begins to copy it to the device."""
         tensors: list[Any] = []
         slabs = [] if self._slabs is None else self._slabs.held()
 
@@ -248,7 +247,7 @@ class Ahead:
             is_plain = str(tensor.layout) == "torch.strided" and not tensor.is_nested
             pinned = tensor
             if tensor.device.type == "cpu" and is_plain:
-                # First: what lies in a slab is pinned, but torch would not know of copies from there.
+                # First: memory in a slab is pinned, but torch would not know of the copies from it.
                 pinned = over_slab(tensor, slabs)
                 if pinned is None:
                     pinned = tensor if tensor.is_pinned() else self._link.pin(tensor)
@@ -269,12 +268,12 @@ class Ahead:
 def map_tensors(
     function: Callable[[Any], Any], value: Any, of_whole: Callable[[Any], Any] = lambda whole: whole
 ) -> Any:
-    """Returns a batch with a function applied to all tensors of torch in it.
+    """Returns a batch with a function applied to all torch tensors in it.
 
     Args:
-        function: Applied to tensors in dicts, lists, tuples and their subclasses, however deep.
+        function: Applied to tensors in dicts, lists, tuples and their subclasses, at any depth.
         value: The batch.
-        of_whole: Applied to objects that go to devices by methods of their own, as torch's packed sequences.
+        of_whole: Applied to objects that move to devices by their own methods, such as torch's packed sequences.
     """
     import torch
 
@@ -288,9 +287,9 @@ def map_tensors(
         mapped = {name: map_tensors(function, part, of_whole) for name, part in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return mapped
-        # What tokenizers and models return: dicts of their own, with attributes.
+        # Tokenizers and models return dict subclasses with attributes.
         made = copy.copy(value)
-        # Some refuse `update`.
+        # Some of them refuse `update`.
         for name, part in mapped.items():
             made[name] = part
         return made
@@ -302,9 +301,9 @@ def map_tensors(
 
 
 def _moves_itself(value: Any) -> bool:
-    """Whether an object is of torch's protocol for batches of other classes: it has `pin_memory`, or `to`.
+    """Whether an object follows torch's protocol for custom batches: it has `pin_memory`, or `to`.
 
-    Dicts, lists and tuples with `to` alone are walked through, as what tokenizers return: their tensors then go ahead.
+    Dicts, lists and tuples that only have `to`, as from tokenizers, are walked instead: their tensors are moved ahead.
     """
     if isinstance(value, type):
         return False

@@ -1,4 +1,4 @@
-"""Datasets and streams as people read them."""
+"""Text and HTML for datasets and streams."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from forebay.options import ShuffleOptions
 
 MAX_COLUMNS = 20
-"""Columns listed by name."""
+"""The most columns listed by name."""
 
 MAX_TEXT = 1000
-"""Characters of a filter: some are lists of a hundred thousand numbers."""
+"""The most characters shown of a filter; some filters are lists of a hundred thousand numbers."""
 
 
 def dataset_text(dataset: Dataset) -> str:
-    """Returns what is kept of how much, with the columns and their types."""
+    """Returns the number of kept rows, and the columns and their types."""
     columns = _columns(dataset)
     width = max((len(name) for name, _ in columns), default=0)
     lines = [f"Dataset({_summary(dataset)})", *(f"  {name:{width}}  {kind}" for name, kind in columns)]
@@ -34,7 +34,7 @@ def dataset_html(dataset: Dataset) -> str:
 
 
 def stream_html(stream: Stream[Any], text: str) -> str:
-    """Returns a stream's line above what it streams."""
+    """Returns the text of a stream, followed by its dataset."""
     return f"<p><code>{escape(text)}</code></p>{dataset_html(stream._dataset)}"
 
 

@@ -1,6 +1,6 @@
-"""Ranks: which one this process is, and whether all of them are about to read the same epoch.
+"""Ranks: the rank of this process, and the check that all ranks are about to read the same epoch.
 
-Nothing here imports torch: a process group exists only where the program has imported `torch.distributed` itself.
+Nothing here imports torch: a process group exists only if the program has imported `torch.distributed` itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
 WARN_AFTER = 30.0
-"""Seconds after which a rank that still waits for the others says so."""
+"""Seconds after which a rank warns that it still waits for the others."""
 
 MAX_GROUPS_SHOWN = 4
-"""Different values that one message lists."""
+"""The most different values that a message lists."""
 
 _LATE = (
     "rank {rank} has waited {waited:.0f} s for the other ranks to begin this epoch; all ranks must iterate, or pass "
@@ -29,11 +29,11 @@ _LATE = (
 )
 
 Fact = int | str | list[str]
-"""Something that must be the same on every rank: integers are shown for every rank, text only for this one."""
+"""A value that must be the same on every rank. Messages show integers of all ranks, but text of this rank only."""
 
 
 def current_world() -> tuple[int, int]:
-    """Rank and world size: of the initialised `torch.distributed`, else of the environment, else one process."""
+    """Returns rank and world size: of the initialised `torch.distributed`, else of the environment, else 0 and 1."""
     distributed = process_group()
     if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
@@ -55,13 +55,13 @@ def process_group() -> Any | None:
 
 
 def agreeing(distributed: Any, facts: Mapping[str, Fact]) -> Iterator[float]:
-    """Compares facts between the ranks of the process group, in one all-gather of 8 bytes a fact.
+    """Compares facts between the ranks of the process group, in one all-gather of 8 bytes per fact.
 
-    Yields how long to pause before going on, until all ranks have answered. Every rank must call this; every rank then
-    raises or none does. A fact `a.b` means something only where `a` is the same, and is told only then.
+    Yields the seconds to pause before going on, until all ranks have answered. Every rank must call this, and then
+    either all ranks raise or none. A fact `a.b` is meaningful, and reported, only if `a` is the same on all ranks.
 
     Raises:
-        AgreementError: a fact differs, or the ranks could not be asked.
+        AgreementError: a fact differs, or the ranks could not be compared.
     """
     rank = int(distributed.get_rank())
     table = yield from gather(distributed, [_number(fact) for fact in facts.values()])
@@ -81,7 +81,7 @@ def agreeing(distributed: Any, facts: Mapping[str, Fact]) -> Iterator[float]:
 
 def _number(fact: Fact) -> int:
     """Returns a fact as 64 bits: an integer as it is, text as its digest."""
-    import hashlib  # loads OpenSSL: not when Forebay is imported
+    import hashlib  # loads OpenSSL, so not when Forebay is imported
 
     if isinstance(fact, int):
         data = (fact & (1 << 64) - 1).to_bytes(8, "little")
@@ -91,14 +91,14 @@ def _number(fact: Fact) -> int:
 
 
 def gather(distributed: Any, numbers: Sequence[int]) -> Generator[float, None, list[list[int]]]:
-    """Returns the numbers of every rank, and yields pauses meanwhile."""
+    """Returns the numbers of every rank; yields pauses meanwhile."""
     torch = sys.modules["torch"]
     mine = torch.tensor(numbers, dtype=torch.int64, device=_device(distributed))
     gathered = [mine.clone() for _ in range(distributed.get_world_size())]
     try:
         work = distributed.all_gather(gathered, mine, async_op=True)
         start, pause, is_patient = time.monotonic(), 0.0002, True
-        # Waiting in C++ would keep Ctrl-C waiting, too.
+        # Waiting in C++ would block Ctrl-C.
         while not work.is_completed():
             waited = time.monotonic() - start
             if is_patient and waited > WARN_AFTER:
@@ -115,13 +115,13 @@ def gather(distributed: Any, numbers: Sequence[int]) -> Generator[float, None, l
 
 
 def _device(distributed: Any) -> str:
-    """Returns a device that the process group can send from; the host where it can."""
+    """Returns a device that the process group can send from; the CPU if possible."""
     devices = [entry.split(":")[0] for entry in distributed.get_backend_config().split(",")]
     return "cpu" if "cpu" in devices else devices[0]
 
 
 def _difference(name: str, fact: Fact, rank: int, column: Sequence[int]) -> str:
-    """Says which ranks have which values."""
+    """Returns the text that says which ranks have which values."""
     name = name.rpartition(".")[2]
     groups: dict[int, list[int]] = {}
     for of, value in enumerate(column):
@@ -129,7 +129,7 @@ def _difference(name: str, fact: Fact, rank: int, column: Sequence[int]) -> str:
     shown = list(groups.items())[:MAX_GROUPS_SHOWN]
     more = f" and {len(groups) - len(shown)} more" if len(groups) > len(shown) else ""
     if isinstance(fact, int):
-        # What was sent as signed is shown as what it is.
+        # Values were sent as signed numbers; show the original ones.
         values = ((bool(value) if isinstance(fact, bool) else value % (1 << 64), of) for value, of in shown)
         return f"{name} is " + ", ".join(f"{value} on {_ranks(of)}" for value, of in values) + more
     parted = " and ".join(_ranks(of) for _, of in shown)

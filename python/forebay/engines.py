@@ -1,4 +1,4 @@
-"""Other engines that read a dataset as a table of their own."""
+"""Other engines that read a dataset as a table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from forebay.exceptions import SettingError, VersionError
 
 
 def check_datafusion(session: Any) -> None:
-    """Refuses a `datafusion` that reads tables otherwise than the DataFusion that Forebay is built with writes them.
+    """Refuses a `datafusion` that cannot read tables of the DataFusion that Forebay is built with.
 
-    `session` is what it passes: a session, or what one reads plans with. Without `datafusion` there is nothing to
-    compare, and whoever asks has to know.
+    `session` is what `datafusion` passes: a session, or its codec for plans. If `datafusion` is not installed there is
+    nothing to compare, and compatibility is up to the caller.
 
     Raises:
-        VersionError: its major version is another.
+        VersionError: the major versions differ.
         SettingError: `session` is something else.
     """
     installed, ours = _installed(), _lib.DATAFUSION_VERSION
@@ -36,11 +36,11 @@ def check_datafusion(session: Any) -> None:
 
 
 def _installed() -> str | None:
-    """Returns the version of `datafusion` that is imported, or else of that which would be."""
+    """Returns the version of `datafusion` that is imported, or else installed."""
     imported = getattr(sys.modules.get("datafusion"), "__version__", None)
     if isinstance(imported, str):
         return imported
-    from importlib import metadata  # 10 ms, which importing Forebay does without
+    from importlib import metadata  # takes 10 ms, so not when Forebay is imported
 
     try:
         return metadata.version("datafusion")

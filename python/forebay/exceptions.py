@@ -1,7 +1,7 @@
-"""Exceptions: every one is a `ForebayError`, and the builtin that fits is mixed in.
+"""Exceptions: each is a `ForebayError` and also the builtin exception that fits.
 
-The message says what is wrong, where (object, row group, column, value) and what to do. What a store, a decoder or the
-system said below is the `__cause__`, which is kept when an exception is pickled on its way from another process.
+The message says what is wrong, where (object, row group, column, value) and what to do. The error of the store, the
+decoder or the system is the `__cause__`, which is kept when an exception is pickled in another process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from forebay._lib import redacted
 
 
 class _ChainedError(Exception):
-    """An exception that holds no secrets, and takes its causes along when it is pickled or copied."""
+    """An exception that holds no secrets, and keeps its causes when it is pickled or copied."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*(_said(one) if isinstance(one, str) else one for one in arguments))
@@ -28,12 +28,12 @@ class _ChainedError(Exception):
 
 
 def _said(text: str) -> str:
-    """Returns a text without secrets, and with escapes for what is no Unicode, as in names of files."""
+    """Returns a text with secrets redacted and invalid Unicode, as in file names, escaped."""
     return redacted(text.encode(errors="backslashreplace").decode())
 
 
 def _portable(cause: BaseException) -> BaseException:
-    """Returns an exception, or what it says where it cannot be pickled: it may be of any library's class."""
+    """Returns an exception, or a `Cause` with its text if it cannot be pickled, as those of some libraries."""
     try:
         pickle.loads(pickle.dumps(cause))  # noqa: S301 - made here
     except Exception:  # noqa: BLE001 - classes may raise anything
@@ -42,42 +42,42 @@ def _portable(cause: BaseException) -> BaseException:
 
 
 class ForebayError(_ChainedError):
-    """Base of all exceptions that Forebay raises on its own account."""
+    """Base class of all exceptions that Forebay raises itself."""
 
 
 class Cause(_ChainedError):  # noqa: N818 - it is the cause of one
-    """What a library below said, as the `__cause__` of a `ForebayError`; never raised by itself."""
+    """The error of an underlying library, as the `__cause__` of a `ForebayError`; never raised itself."""
 
 
 class NotFoundError(ForebayError, FileNotFoundError):
-    """Nothing is stored under the source, or no Parquet object matches it."""
+    """Nothing is stored at the source, or no Parquet object matches it."""
 
 
 class AccessDeniedError(ForebayError, PermissionError):
-    """The store refused the credentials, or the system the user."""
+    """The store refused the credentials, or the operating system denied access."""
 
 
 class DatasetNotFoundError(NotFoundError):
-    """The Hub has no such dataset or revision, or not for this user.
+    """The Hub has no such dataset or revision, or this user may not see it.
 
-    Once `datasets` is imported, those that are raised are its `DatasetNotFoundError`, too.
+    Once `datasets` is imported, those that are raised are also instances of its `DatasetNotFoundError`.
     """
 
 
 class GatedDatasetError(DatasetNotFoundError, AccessDeniedError):
-    """A dataset of the Hub is for those whom its owner lets in."""
+    """A dataset on the Hub is gated: its owner grants access."""
 
 
 class StoreError(ForebayError, OSError):
-    """The store failed in a way that asking again does not change, or gave wrong answers only."""
+    """The store failed in a way that a retry cannot fix, or only gave wrong answers."""
 
 
 class StoreTimeoutError(StoreError, TimeoutError):
-    """The store refused, failed or kept silent for longer than `retry_for`."""
+    """The store refused, failed or did not answer for longer than `retry_for`."""
 
 
 class HubUnreachableError(StoreError, ConnectionError):
-    """The Hub cannot be reached, or is not to be asked, and what is wanted was not downloaded before."""
+    """The Hub cannot be reached or offline mode is set, and the data was not downloaded before."""
 
 
 class ObjectChangedError(StoreError):
@@ -89,7 +89,7 @@ class DataError(ForebayError, ValueError):
 
 
 class SkipLimitError(DataError):
-    """More rows could not be read than `max_skipped` allows; the `__cause__` is why the last ones could not."""
+    """More rows could not be read than `max_skipped` allows; the `__cause__` is the error of the last ones."""
 
 
 class SchemaError(ForebayError, ValueError):
@@ -109,11 +109,11 @@ class SettingError(ForebayError, ValueError):
 
 
 class RowIndexError(ForebayError, IndexError):
-    """There is no row of that number."""
+    """A row number is out of range."""
 
 
 class SelectionError(ForebayError, ValueError):
-    """A saved selection is malformed, is a part only, or is of another dataset."""
+    """A saved selection is malformed, is only a part, or is of another dataset."""
 
 
 class StateError(ForebayError, ValueError):
@@ -125,7 +125,7 @@ class AgreementError(ForebayError, ValueError):
 
 
 class MemoryLimitError(ForebayError, MemoryError):
-    """`memory_limit` cannot hold the least that is needed at once."""
+    """`memory_limit` is less than what is needed at once."""
 
 
 class TensorError(ForebayError, TypeError):
@@ -133,23 +133,23 @@ class TensorError(ForebayError, TypeError):
 
 
 class ClosedError(ForebayError, ValueError):
-    """A stream was closed, or belongs to another process, or an error has ended the iteration."""
+    """A stream was closed, belongs to another process, or was ended by an error."""
 
 
 class TransformError(ForebayError, RuntimeError):
-    """A function that runs on batches raised or returned what is none; its own exception is the `__cause__`."""
+    """A function on batches raised, and its exception is the `__cause__`, or it returned something invalid."""
 
 
 class WorkerDiedError(TransformError):
-    """A process that runs functions on batches ended before its work."""
+    """A process that runs functions on batches ended before its work was done."""
 
 
 class TransformTimeoutError(TransformError, TimeoutError):
-    """A function that runs on batches took longer than its `timeout`."""
+    """A function on batches took longer than the `timeout`."""
 
 
 class VersionError(ForebayError, ImportError):
-    """A library beside Forebay has another version than the one that it works with."""
+    """A library that Forebay needs is missing, or has an unsupported version."""
 
 
 class SkippedRowsWarning(UserWarning):
@@ -157,8 +157,8 @@ class SkippedRowsWarning(UserWarning):
 
 
 class StoreWarning(UserWarning):
-    """A store refuses, fails, breaks connections or stalls, and requests are made again: once for each of these."""
+    """A store refuses, fails, breaks connections or stalls, and requests are retried; once for each of these."""
 
 
 class PerformanceWarning(UserWarning):
-    """A dataset streams, but its files or `memory_limit` make that slow, or the shuffle coarse; it says what helps."""
+    """The files or `memory_limit` make streaming slow, or the shuffle coarse; the message says what helps."""

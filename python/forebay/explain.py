@@ -1,4 +1,4 @@
-"""`Explanation`: what a pass over a dataset takes, as a dict and as text."""
+"""`Explanation`: what a pass over a dataset takes, as a dict that prints as text."""
 
 from __future__ import annotations
 

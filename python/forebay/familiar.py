@@ -1,4 +1,4 @@
-"""Names that users of `datasets` know, and what they are here."""
+"""Names that users know from `datasets` and other libraries, and their equivalents in Forebay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARDS = "`ds.to_hf()` has them"
 _STREAM = "what `ds.to_torch(n)` and `ds.batches(n)` return has one"
 
 OF_DATASET = {
-    # What `split_dataset_by_node` asks.
+    # Read by `split_dataset_by_node`.
     "_distributed": "`ds.to_hf()`, or `ds.to_torch(n)`, which finds its rank",
     "add_column": "`ds.sql('SELECT *, x * 2 AS y FROM dataset')`",
     "batch": "`ds.batches(n)` or `ds.to_torch(n)`",
@@ -75,7 +75,7 @@ OF_DATASET = {
     "with_transform": "`ds.map(function, batched=True)`",
     "write_parquet": _FRAME,
 }
-"""What `datasets` and data frames have, and `Dataset` has not."""
+"""Attributes of `datasets` and data frames that `Dataset` does not have."""
 
 _ROWS = (
     "`pyarrow.table(result)`, `polars.DataFrame(result)` or `pandas.DataFrame.from_arrow(result)`, and what they offer"
@@ -89,7 +89,7 @@ OF_QUERY_RESULT = dict.fromkeys(
     ),
     _ROWS,
 )
-"""What results of DuckDB, DataFusion and data frames have, and `QueryResult` has not."""
+"""Attributes of data frames and of results of DuckDB and DataFusion that `QueryResult` does not have."""
 
 _ANYWHERE = {"batch", "load_state_dict", "set_epoch", "set_transform", "state_dict", "with_transform"}
 
@@ -103,7 +103,7 @@ BEHIND_FUNCTIONS = {
     else f"before `map`, {instead}"
     for name, instead in OF_DATASET.items()
 }
-"""What `datasets` and data frames have, and a dataset with functions has not."""
+"""Attributes of `datasets` and data frames that a dataset with functions does not have."""
 
 _DOWNLOADED = "nothing is downloaded: leave it out"
 
@@ -119,7 +119,7 @@ OF_LOAD = {
     "trust_remote_code": "nothing but Parquet is read: leave it out",
     "verification_mode": _DOWNLOADED,
 }
-"""Arguments that `load_dataset` has in `datasets`, and not here."""
+"""Arguments of `load_dataset` in `datasets` that do not exist here."""
 
 _BATCH = "functions get the batches of the loop, whose size `to_torch` and `batches` take"
 _KEPT = "nothing is computed before the loop asks, nor kept: leave it out"
@@ -135,14 +135,14 @@ OF_MAP = {
     "new_fingerprint": _KEPT,
     "writer_batch_size": _KEPT,
 }
-"""Arguments that `map` has in `datasets`, and not here."""
+"""Arguments of `map` in `datasets` that do not exist here."""
 
 OF_FORMAT = {
     "columns": "`select_columns(columns)` before it",
     "device": "`to_torch(batch_size, device=...)` takes it",
     "output_all_columns": "every column comes in the format: leave it out",
 }
-"""Arguments that `with_format` has in `datasets`, and not here."""
+"""Arguments of `with_format` in `datasets` that do not exist here."""
 
 OF_SHUFFLE = {
     "buffer_size": "rows are shuffled in windows, in `shuffle_bytes` of memory: leave it out",
@@ -150,7 +150,7 @@ OF_SHUFFLE = {
     "keep_in_memory": _KEPT,
     "load_from_cache_file": _KEPT,
 }
-"""Arguments that `shuffle` has in `datasets`, and not here."""
+"""Arguments of `shuffle` in `datasets` that do not exist here."""
 
 _ORDER = "the order is the dataset's; `load_state_dict` goes on in it, in the place of `skip_first_batches`"
 
@@ -159,7 +159,7 @@ OF_LOADER = {
     "generator": "`ds.shuffle(seed=...)`",
     "sampler": _ORDER,
 }
-"""What torch's `DataLoader` has, and `DataLoader` has not."""
+"""Attributes of torch's `DataLoader` that `DataLoader` does not have."""
 
 _SHUFFLED = "`shuffle(seed=...)` before it"
 _WORKERS = (
@@ -179,7 +179,7 @@ OF_STREAM = {
     "shuffle": _SHUFFLED,
     "transform": "`map(function, batched=True)` before it",
 }
-"""Arguments that loaders have elsewhere, and `to_torch` and `batches` have not."""
+"""Arguments of other loaders that `to_torch` and `batches` do not have."""
 
 OF_MODULE = {
     "concatenate_datasets": "`datasets.concatenate_datasets([a.to_hf(), b.to_hf()])`",
@@ -190,20 +190,20 @@ OF_MODULE = {
     "scan_parquet": "`forebay.load_dataset(path)`",
     "split_dataset_by_node": "`ds.to_torch(n)` asks `torch.distributed`, or takes `rank` and `world_size`",
 }
-"""Functions that `datasets` and data frames have, and the module has not."""
+"""Functions of `datasets` and data frame libraries that this package does not have."""
 
 OTHER_FORMATS = frozenset({"arrow", "audiofolder", "csv", "imagefolder", "json", "pandas", "text", "webdataset"})
-"""What `datasets.load_dataset` takes for a path and is the name of a format."""
+"""Names of formats that `datasets.load_dataset` takes as a path."""
 
 
 def missing(owner: Any, what: str, name: str, known: Mapping[str, str]) -> AttributeError:
-    """Returns the error for an attribute that `owner`, which is called `what`, does not have."""
+    """Returns the error for an attribute that `owner`, named `what` in the message, does not have."""
     instead = f"; instead: {known[name]}" if name in known else ""
     return AttributeError(f"{what} has no `{name}`{instead}", name=name, obj=owner)
 
 
 def explained(known: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Has a method say what there is in the place of arguments that it does not have."""
+    """Makes a method raise a `TypeError` for known foreign arguments that says what to use instead."""
 
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)

@@ -1,4 +1,4 @@
-"""Features in their JSON form and Arrow types: which stores which, without `datasets`."""
+"""The Arrow types that store features in JSON form, and the features of Arrow types, without `datasets`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LISTS = {"list": "List", "large_list": "LargeList", "sequence": "List"}
-"""Lists in YAML and in JSON."""
+"""Kinds of lists in YAML, and in JSON."""
 
 MEDIA = ("Image", "Audio", "Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure")
-"""Features whose values are the bytes of a file, or its path."""
+"""Features whose values are the bytes or the path of a file."""
 
 ARRAYS = {f"Array{dimensions}D": dimensions for dimensions in range(2, 6)}
 
@@ -26,17 +26,17 @@ SIMPLE = (
     *("float16", "float32", "float64", "date32", "date64"),
     *("binary", "large_binary", "binary_view", "string", "large_string", "string_view"),
 )
-"""Names of types that pyarrow has a function for, perhaps with an underscore after it."""
+"""Types for which pyarrow has a function of the same name, perhaps with a trailing underscore."""
 
 
 def value_dtype(name: str) -> str | None:
-    """Returns the dtype of a `Value` as `datasets` spells it; None if it is none."""
+    """Returns the dtype of a `Value` as `datasets` spells it; None if there is no such dtype."""
     name = ALIASES.get(name, name)
     return None if value_type(name) is None else name
 
 
 def value_type(name: str) -> pa.DataType | None:
-    """Returns the Arrow type of a `Value` of dtype `name`; None if there is none."""
+    """Returns the Arrow type of a `Value` of dtype `name`; None if there is no such dtype."""
     import pyarrow as pa
 
     if name in SIMPLE:
@@ -59,17 +59,17 @@ def value_type(name: str) -> pa.DataType | None:
 
 
 def storage_type(feature: Any) -> pa.DataType:
-    """Returns the Arrow type, without extensions, in which a feature in JSON form is stored.
+    """Returns the Arrow type, without extensions, that stores a feature in JSON form.
 
     Raises:
-        ValueError: it is no feature, or none that is known.
+        ValueError: it is not a feature, or an unknown one.
     """
     import pyarrow as pa
 
     if isinstance(feature, list) and len(feature) == 1:
         return pa.list_(storage_type(feature[0]))
     if not isinstance(feature, dict):
-        raise ValueError(f"{feature!r} is no feature")  # noqa: TRY004 - so for all that is none
+        raise ValueError(f"{feature!r} is no feature")  # noqa: TRY004 - as for everything that is not a feature
     kind = feature.get("_type")
     if kind is None or isinstance(kind, dict):
         return pa.struct([(name, storage_type(part)) for name, part in feature.items()])
@@ -115,7 +115,7 @@ def infer_feature(field: pa.Field) -> Any:
     """Returns the feature of an Arrow field, in JSON form.
 
     Raises:
-        ValueError: its type has none.
+        ValueError: there is no feature for its type.
     """
     import pyarrow as pa
 
@@ -140,7 +140,7 @@ def infer_feature(field: pa.Field) -> Any:
 
 
 def _extension(field: pa.Field) -> Any:
-    """Returns the feature that an extension type of `datasets`, or of Arrow's JSON, stands for."""
+    """Returns the feature for an extension type of `datasets`, or Arrow's JSON type."""
     name, told = "", b""
     if hasattr(field.type, "storage_type"):
         name = field.type.extension_name

@@ -1,7 +1,7 @@
-"""Features: what Hugging Face's `datasets` calls the columns' types, classes and media.
+"""Features: the types, classes and media of columns, as defined by Hugging Face `datasets`.
 
-Files that `datasets` wrote say so in their metadata, dataset cards in YAML, and Arrow types are the rest. With
-`datasets` installed they are its own `Features`; without it, a dict of the JSON form that `Features.from_dict` takes.
+They come from the metadata of files that `datasets` wrote, from YAML in dataset cards, and otherwise from Arrow types.
+With `datasets` installed they are its `Features`; without it, a dict in the JSON form that `Features.from_dict` takes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.exceptions import SchemaError, SettingError
 from forebay.feature_types import LISTS, infer_feature, storage_type, value_dtype
+from forebay.packages import import_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 METADATA = b"huggingface"
-"""Where `datasets` keeps features in the metadata of a schema."""
+"""The key of features in the metadata of a schema."""
 
 NO_FEATURE = (ValueError, TypeError, KeyError, AttributeError, IndexError)
-"""What a feature that somebody else wrote may be, for `datasets` or for us."""
+"""Exceptions that malformed features may raise, in `datasets` or here."""
 
 
 def datasets_module() -> Any:
-    """Returns `datasets`, or None where it is not installed."""
+    """Returns `datasets`, or None if it is not installed."""
     try:
         return importlib.import_module("datasets")
     except ImportError:
@@ -34,16 +35,14 @@ def datasets_module() -> Any:
 
 
 def read_features(exported: Any) -> Any:
-    """Returns the features of what has an Arrow schema, column by column.
+    """Returns the features of an object with an Arrow schema, column by column.
 
-    A feature of the metadata holds where its Arrow type is that of the column, as in `datasets`.
+    A feature in the metadata is used if its Arrow type is that of the column, as in `datasets`.
 
     Raises:
-        SchemaError: a column has a type that features have no word for, such as a map.
+        SchemaError: a column has a type that features cannot express, such as a map.
     """
-    datasets = datasets_module()
-    import pyarrow as pa
-
+    datasets, pa = datasets_module(), import_for("`features`", "pyarrow")
     # Extension types are known by now: `datasets` registers its own.
     schema = pa.schema(exported)
     told = _told(schema)
@@ -52,7 +51,7 @@ def read_features(exported: Any) -> Any:
 
 
 def without_feature(exported: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of `wanted`, features in JSON form, that the columns of what has an Arrow schema do not have."""
+    """Returns those of `wanted`, features in JSON form, that the columns of an Arrow schema do not have."""
     datasets = datasets_module()
     import pyarrow as pa
 
@@ -70,9 +69,9 @@ def without_feature(exported: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_plain_arrays(rows: Any) -> Any:
-    """Returns a batch or table of pyarrow whose arrays of `datasets` are lists.
+    """Returns a pyarrow batch or table with the array types of `datasets` turned into lists.
 
-    They are the same in Python; where one of any length is NULL, that of `datasets` fails.
+    Both are the same in Python, but `datasets` fails if an array of variable length is NULL.
     """
     for place, field in enumerate(rows.schema):
         if getattr(field.type, "extension_name", "").startswith("datasets."):
@@ -82,7 +81,7 @@ def with_plain_arrays(rows: Any) -> Any:
 
 
 def _told(schema: Any) -> dict[str, Any]:
-    """Returns the features that the metadata of a schema has, as JSON."""
+    """Returns the features in the metadata of a schema, in JSON form."""
     try:
         features = json.loads((schema.metadata or {})[METADATA])["info"]["features"]
     except (KeyError, TypeError, ValueError):
@@ -108,7 +107,7 @@ def _feature_of(field: Any, told: Any, datasets: Any) -> Any:
 
 
 def _checked(field: Any, told: Any, datasets: Any) -> Any:
-    """Returns the feature that a JSON object describes, if it is one and of the field's type."""
+    """Returns the feature that a JSON object describes, if it is valid and has the field's type."""
     try:
         if datasets is None:
             return told if field.nullable and storage_type(told).equals(_stored(field.type)) else None
@@ -124,12 +123,12 @@ def _stored(data_type: Any) -> Any:
 
 
 def features_from_card(entries: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> Any:
-    """Returns the features that a dataset card lists under `dataset_info.features`, in YAML's lists and dicts.
+    """Returns the features that a dataset card lists under `dataset_info.features`, in the lists and dicts of YAML.
 
-    Those that `dataset_infos.json` has by name are in JSON form.
+    Also takes the JSON form, by name, of `dataset_infos.json`.
 
     Raises:
-        SchemaError: the list is none of features.
+        SchemaError: the entries are not features.
 
     Example:
         >>> from forebay.features import features_from_card
@@ -146,7 +145,7 @@ def features_from_card(entries: Sequence[Mapping[str, Any]] | Mapping[str, Any])
 
 
 def _from_card(entry: Any) -> Any:
-    """Returns YAML's form of a feature as JSON's: the first key says what it is."""
+    """Converts a feature from its YAML form, whose first key is the kind, to its JSON form."""
     if isinstance(entry, list):
         return {item.pop("name"): _from_card(item) for item in entry}
     if not entry:
@@ -168,13 +167,13 @@ def _list_from_card(kind: str, entry: dict[str, Any]) -> Any:
     item = entry.pop(kind)
     feature = _from_card({"dtype": item} if isinstance(item, str) else item)
     if kind == "sequence" and isinstance(item, list):
-        # What was a list of structs is a struct of lists.
+        # In YAML a list of structs stands for a struct of lists.
         return {name: {"feature": part, **entry, "_type": "List"} for name, part in feature.items()}
     return {"feature": feature, **entry, "_type": LISTS[kind]}
 
 
 def _with_names(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a feature, in which the names of classes are a list."""
+    """Returns the settings of a feature, with the names of classes as a list."""
     names = settings.get("names")
     if not isinstance(names, dict):
         return settings
@@ -192,7 +191,7 @@ def to_json(features: Any) -> dict[str, Any]:
     """Returns features, or a dict of them, in the JSON form of `Features.to_dict`.
 
     Raises:
-        SettingError: they are no features.
+        SettingError: the argument holds no valid features.
     """
     if not hasattr(features, "items"):
         raise SettingError(f"features: expected `datasets.Features` or a dict of features, got {features!r}")
@@ -210,6 +209,6 @@ def to_json(features: Any) -> dict[str, Any]:
 
 
 def _plain(feature: Any) -> Any:
-    """Returns a feature in JSON form, once its type is known to exist."""
+    """Returns a feature in JSON form, after a check that its type exists."""
     storage_type(feature)
     return feature

@@ -1,7 +1,7 @@
-"""Makes the calls that the core has for `fsspec`, which reads stores that the core does not know itself.
+"""Makes the core's calls of `fsspec`, for stores that the core does not support itself.
 
-Calls are made by threads of Python's own, which its exit may end at any time, and which end with the store that they
-are for. `fsspec` gives each of them a file system, and asynchronous ones to all together.
+Calls run on Python threads, which Python may end at any time when it exits, and which end with their store. `fsspec`
+gives each thread its own file system, but shares asynchronous ones among all.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
     Job = tuple[str, str, tuple[Any, ...], Reply]
     Infos = list[tuple[str, int, str | None]]
-    """Names, sizes, and what changes when an object does."""
+    """Names, sizes, and versions, which change when an object does."""
 
 MOST_THREADS = 32
-"""Half of them may be stuck: the core makes no more than 16 calls at the same time."""
+"""The core makes at most 16 calls at a time, so half of the threads may be stuck."""
 
 VERSIONS = ("ETag", "etag", "sha", "CRC", "mtime", "LastModified", "last_modified", "modified", "modify", "created")
-"""What file systems call that which changes when an object does, the surest first."""
+"""Keys that file systems use for the version of an object, the most reliable first."""
 
 _UNUSABLE = (ImportError, TypeError, ValueError)
-"""What the class of a file system raises because of its name or its arguments."""
+"""Exceptions of a file system's class about its name or arguments."""
 
 _MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, NotImplementedError)
-"""What a file system raises that it would raise again."""
+"""Exceptions of a file system that a retry would raise again."""
 
 
 class Calls:
@@ -51,12 +51,12 @@ class Calls:
         weakref.finalize(self, self._threads.jobs.put, None)
 
     def submit(self, method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
-        """Has a call made; `reply` is told what comes of it."""
+        """Queues a call; its result goes to `reply`."""
         self._threads.submit((method, url, arguments, reply))
 
 
 class _Threads:
-    """As many threads as there are calls at the same time, which hold nothing but this."""
+    """One thread per simultaneous call. Threads refer to this object only, so that `Calls` can be collected."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -78,7 +78,7 @@ class _Threads:
         while (job := self.jobs.get()) is not None:
             if job[-1].is_wanted:
                 self._call(*job)
-            # Who waits for the answer is not kept until the next call.
+            # Does not keep the reply until the next call.
             del job
             with self._lock:
                 self._num_calls -= 1
@@ -88,13 +88,13 @@ class _Threads:
     def _call(self, method: str, url: str, arguments: tuple[Any, ...], reply: Reply) -> None:
         try:
             try:
-                # It takes the options of the links of a chain out of them.
+                # `url_to_fs` removes the options of chained URLs from the dict.
                 fs, path = _url_to_fs(url, copy.deepcopy(self._options))
             except _UNUSABLE as error:
                 reply.fail("unusable", _no_store(url, error))
                 return
             reply.send(*_METHODS[method](fs, path, *arguments))
-        except BaseException as error:  # noqa: BLE001 - is told to who waits
+        except BaseException as error:  # noqa: BLE001 - passed to the reply
             reply.fail(kind_of(error), error)
 
 
@@ -119,7 +119,7 @@ def _find(fs: Any, folder: str) -> tuple[Infos]:
         found = fs.find(folder, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return ([],)
-    # Some names begin with a slash where their folder does not.
+    # Some file systems return names with a leading slash for a folder without one.
     folder = folder.strip("/")
     sized = {name: info if info.get("size") is not None else fs.info(name) for name, info in found.items()}
     return ([_told(name.strip("/").removeprefix(folder).strip("/"), info) for name, info in sized.items()],)
@@ -134,7 +134,7 @@ def _info(fs: Any, path: str) -> tuple[Infos]:
 
 def _read(fs: Any, path: str, start: int, end: int) -> tuple[Infos, bytes]:
     data = fs.cat_file(path, start=start, end=end) if start < end else b""
-    # Afterwards: what was replaced meanwhile is another one by now.
+    # After reading: an object that was replaced meanwhile has another version by now.
     (infos,) = _info(fs, path)
     return infos, data if isinstance(data, bytes) else bytes(data)
 
@@ -149,7 +149,7 @@ _METHODS: dict[str, Callable[..., tuple[Any, ...]]] = {"find": _find, "info": _i
 
 def _told(name: str, info: Mapping[str, Any]) -> tuple[str, int, str | None]:
     version = next((info[key] for key in VERSIONS if info.get(key) is not None), None)
-    # A listing may have in seconds what `info` has as a date.
+    # A listing may have seconds where `info` has a date.
     version = version.timestamp() if isinstance(version, datetime) else version
     if info.get("size") is None:
         raise ValueError(f"the file system does not say how large {name or 'it'} is: nobody knows where its end is")
@@ -157,9 +157,9 @@ def _told(name: str, info: Mapping[str, Any]) -> tuple[str, int, str | None]:
 
 
 def kind_of(error: BaseException) -> str:
-    """Returns what is to be done about an exception, as the core calls it."""
+    """Returns the core's name for the kind of an exception, which decides how it is handled."""
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        # Some say so of whatever kept them from looking.
+        # Some file systems raise it for any error.
         below = "not_found" if error.__cause__ is None else kind_of(error.__cause__)
         return "not_found" if below == "final" else below
     if isinstance(error, PermissionError):
@@ -182,7 +182,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def _status_of(error: BaseException) -> int | None:
-    """Returns the status of HTTP that an exception is about, whatever client raised it."""
+    """Returns the HTTP status of an exception of any client; None if it has none."""
     places = (error, getattr(error, "response", None))
     found = (getattr(place, name, None) for place in places for name in ("status", "status_code", "code"))
     return next((status for status in found if isinstance(status, int)), None)

@@ -1,6 +1,6 @@
-"""Filters in other forms than SQL: lists of conditions as pandas and `datasets` take them, and expressions of pyarrow.
+"""Filters in forms other than SQL: lists of conditions as in pandas and `datasets`, and pyarrow expressions.
 
-Both become SQL text, in which each value is a parameter.
+Both become SQL text in which each value is a parameter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORM = 'expected `("column", "==", value)` with one of the operators ' + ", ".jo
 
 
 def is_expression(filters: Any) -> bool:
-    """Returns whether something is a `pyarrow.compute.Expression`, without importing pyarrow."""
+    """Whether an object is a `pyarrow.compute.Expression`, without importing pyarrow."""
     kind = type(filters)
     return kind.__module__.startswith("pyarrow") and kind.__name__ == "Expression"
 
@@ -39,13 +39,13 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
     """Returns a filter as SQL text and the values of its parameters.
 
     Args:
-        filters: `[(column, operator, value), ...]`, all of which hold; a list of such lists, of which one holds; or a
-            `pyarrow.compute.Expression`.
-        schema: Of pyarrow, with the columns that it may name.
+        filters: `[(column, operator, value), ...]`, which must all hold; a list of such lists, of which one must hold;
+            or a `pyarrow.compute.Expression`.
+        schema: A pyarrow schema of the columns that may be named.
 
     Raises:
-        SettingError: it is none of these, or says what SQL does not say.
-        ColumnNotFoundError: an expression names a column that is not there.
+        SettingError: the filter is none of these, or cannot be expressed in SQL.
+        ColumnNotFoundError: an expression names a column that is not in the schema.
     """
     if is_expression(filters):
         from forebay.substrait import translate
@@ -60,7 +60,7 @@ def to_sql(filters: Any, schema: Any) -> tuple[str, dict[str, Any]]:
 
 
 class Values:
-    """Values in the order in which a text has their parameters."""
+    """Values of parameters, in the order of the text."""
 
     def __init__(self) -> None:
         self.named: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class Values:
 
 
 def alternatives(filters: Any) -> list[list[Any]]:
-    """Returns the lists of conditions of which one must hold, none of them empty."""
+    """Returns the lists of conditions of which one must hold; refuses other forms."""
     if not isinstance(filters, list | tuple) or not filters:
         raise SettingError(f"filters: expected SQL text, a list of conditions or a pyarrow expression, got {filters!r}")
     if isinstance(filters, tuple) and isinstance(filters[0], str):
@@ -109,7 +109,7 @@ def _condition(condition: Any, schema: Any, values: Values) -> str:
 
 
 def _is_float32(column: str, schema: Any) -> bool:
-    """Returns whether a column, or the field of a struct behind dots, holds numbers of 32 bits."""
+    """Whether a column, or a struct field named with dots, holds 32-bit floats."""
     name, *path = [column] if column in schema.names else column.split(".")
     if name not in schema.names:
         raise SettingError(
@@ -124,7 +124,7 @@ def _is_float32(column: str, schema: Any) -> bool:
 
 
 def _to_float32(value: Any) -> Any:
-    """Returns the number of 32 bits that pyarrow looks for in a list; `==` compares in 64 bits, there and here."""
+    """Returns the 32-bit float that pyarrow looks for in a list; `==` compares in 64 bits, there and here."""
     return c_float(value).value if isinstance(value, float) and not isnan(value) else value
 
 
@@ -137,16 +137,16 @@ def _check_value(condition: Any, values: Iterable[Any]) -> None:
 
 
 def column_text(name: str, names: Sequence[str]) -> str:
-    """Returns a column, or the field of a struct behind dots, as SQL names it.
+    """Returns the SQL for a column, or for a struct field named with dots.
 
-    A column that is not among `names` may be one that is not selected: SQL will tell.
+    A column that is not among `names` may exist but not be selected; SQL then raises the error.
     """
     column, *path = name.split(".")
     return field_text(column, path) if column in names and name not in names else _quoted(name)
 
 
 def field_text(column: str, path: Sequence[str]) -> str:
-    """Returns the field at `path` in the structs of a column as SQL names it."""
+    """Returns the SQL for the field at `path` in the structs of a column."""
     return _quoted(column) + "".join("['" + part.replace("'", "''") + "']" for part in path)
 
 

@@ -1,6 +1,6 @@
-"""What batches and rows become: Arrow, or the arrays and frames of the library that the user works with.
+"""Formats of batches and rows: Arrow, or the arrays and frames of another library.
 
-Each format is a small picklable object that turns a `Batch` into the library's batch and takes that apart into rows. A
+Each format is a small picklable object that turns a `Batch` into the library's batch and splits that into rows. A
 library is imported when its format is chosen.
 """
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from forebay import _lib
 
 FormatName = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow"]
-"""The names that `Dataset.with_format` takes; those of Hugging Face."""
+"""The names that `Dataset.with_format` takes, the same as in Hugging Face `datasets`."""
 
 FormatAlias = Literal["np", "pa", "pd", "pl", "pt", "pyarrow", "python", "pytorch", "tf"]
-"""Other names that `datasets` has for them."""
+"""Aliases of them in `datasets`."""
 
 _ALIASES: dict[str, FormatName | None] = {
     "np": "numpy",
@@ -40,16 +40,16 @@ _ALIASES: dict[str, FormatName | None] = {
 
 
 def format_of(name: Any) -> Any:
-    """Returns the format that a name of `datasets` stands for, and other values as they are."""
+    """Returns the format for an alias of `datasets`, and other values as they are."""
     return _ALIASES.get(name, name) if isinstance(name, str) else name
 
 
 class Format(Protocol):
-    """Turns batches into those of a library."""
+    """Converts batches into those of a library."""
 
     @property
     def library(self) -> str | None:
-        """The library, as `with_format` names it; None for rows of Python."""
+        """The library, as named in `with_format`; None for Python rows."""
 
     def prepare(self, reader: _lib.Reader) -> Format:
         """Returns the format for the columns of `reader`, or refuses them."""
@@ -62,10 +62,10 @@ class Format(Protocol):
 
 
 def make_format(name: str | None, forms: Mapping[str, str] | None = None, compat: str | None = None) -> Format | None:
-    """Returns the format of a name; `None` is that of Arrow batches and Python rows.
+    """Returns the format with a name; None means Arrow batches and Python rows.
 
     Raises:
-        SettingError: no such format, its library is not installed, or it knows no forms.
+        SettingError: the format is unknown, its library is not installed, or it takes no forms.
     """
     check_compat(compat)
     if not is_choice(name, Literal[FormatName, None]):
@@ -87,7 +87,7 @@ def make_format(name: str | None, forms: Mapping[str, str] | None = None, compat
 
 
 def check_forms(forms: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the forms asked for as a dict of texts, or refuses them."""
+    """Returns the requested forms as a dict of texts, or refuses them."""
     if forms is None:
         return {}
     try:
@@ -113,7 +113,7 @@ class TensorFormat:
         self._make_tensor = _tensor_maker(library)
 
     def prepare(self, reader: _lib.Reader) -> TensorFormat:
-        """Chooses the form of each column: what has none is refused now, not in step 10 000."""
+        """Chooses the form of each column; a column without one is refused now, not in step 10 000."""
         prepared = TensorFormat(self._library, self._requests, self.finish)
         target = self._library
         if target == "jax" and not _import("jax", target).config.jax_enable_x64:
@@ -123,12 +123,12 @@ class TensorFormat:
 
     @property
     def library(self) -> str | None:
-        """The library, as `with_format` names it."""
+        """The library, as named in `with_format`."""
         return self._library
 
     @property
     def has_requests(self) -> bool:
-        """Whether forms were asked for."""
+        """Whether forms were requested."""
         return bool(self._requests)
 
     @property
@@ -143,17 +143,17 @@ class TensorFormat:
         return any(image["on_error"] == "skip" for image in images.values())
 
     def finished(self, settings: str) -> TensorFormat:
-        """Returns the format of batches that a stream has made something of, as JSON says; see `forebay.shaping`."""
+        """Returns this format for batches that a stream pads, packs or decodes as `settings` say, as JSON."""
         return TensorFormat(self._library, self._requests, settings)
 
     def __call__(self, batch: _lib.Batch) -> dict[str, Any]:
         """Returns the columns by name. Tensors share the batch's memory."""
         assert self._forms is not None, "a format is prepared before its first batch"  # noqa: S101
-        # torch's function takes capsules, too, and asks them nothing.
+        # torch's function also takes capsules directly, without calls of `__dlpack__`.
         return batch.convert(self._forms, self._make_tensor, takes_capsules=self._library == "torch")
 
     def rows(self, batch: _lib.Batch) -> Iterator[dict[str, Any]]:
-        """Yields dicts of one row of each column; None where it is NULL."""
+        """Yields each row as a dict; None for NULL."""
         columns = self(batch)
         for index in range(len(batch)):
             yield row_of(columns, index)
@@ -173,7 +173,7 @@ def _restore(library: str, requests: dict[str, str], finish: str | None, forms: 
 
 
 class FrameFormat:
-    """Tables of pyarrow, frames of pandas or Polars; rows are tables of one row."""
+    """pyarrow tables, pandas or Polars frames; a row is a table of one row."""
 
     def __init__(self, library: str) -> None:
         self._library = library
@@ -181,7 +181,7 @@ class FrameFormat:
 
     @property
     def library(self) -> str | None:
-        """The library, as `with_format` names it."""
+        """The library, as named in `with_format`."""
         return self._library.removeprefix("py")
 
     def prepare(self, reader: _lib.Reader) -> FrameFormat:  # noqa: ARG002 - tables hold all types
@@ -211,7 +211,7 @@ class FrameFormat:
         return pa.record_batch(batch).to_pandas()
 
     def _no_form(self, batch: Any, error: BaseException) -> DataError:
-        """Returns the exception for a batch that the library raised `error` for: it names the first such column."""
+        """Returns the exception for a batch on which the library raised `error`; names the first such column."""
         what, library = "a batch", self._library
         if importlib.util.find_spec("pyarrow") is not None:
             import pyarrow as pa
@@ -241,7 +241,7 @@ class FrameFormat:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Returns whether a library refuses a type or a value; Polars panics at some, which is no `Exception`."""
+    """Whether a library refused a type or value; Polars panics at some, which is no `Exception`."""
     if type(error).__name__ == "PanicException":
         return True
     return isinstance(error, Exception) and not isinstance(error, ForebayError | MemoryError)

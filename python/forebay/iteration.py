@@ -1,4 +1,4 @@
-"""What a loop asks for batches: an iterator that after an error has no next one, but is at no end."""
+"""Iterators of loops: after an error, they raise a `ClosedError` instead of ending as if all were read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 FROM_STATE = "load what `state_dict` returns, and iterate again, to go on behind the batches that were received"
 ANEW = "iterate again, from the first row on"
-"""How to go on where an iteration has ended in an error: of what has a position, and of what has none."""
+"""How to go on after an iteration has ended in an error, with a position (`FROM_STATE`) or without (`ANEW`)."""
 
 
 class Iteration(Generic[T]):
-    """The batches that a loop asks for, one by one."""
+    """An iterator over the batches of a loop."""
 
     def __init__(self, batches: Iterable[T], advice: str = FROM_STATE) -> None:
         self._failures: list[str] = []
         self._advice = advice
-        # Which does not hold on to this: an iteration that is left has to end at once, not with the next collection.
+        # The generator does not refer to `self`: an abandoned iteration must end at once, not at the next collection.
         self._batches = _noted(batches, self._failures)
 
     def __iter__(self) -> Iterator[T]:
@@ -39,7 +39,7 @@ class Iteration(Generic[T]):
 
 
 class AsyncIteration(Generic[T]):
-    """The batches that a task of an event loop asks for. One that is cancelled while it waits ends the iteration."""
+    """An iterator over batches for a task of an event loop. If the task is cancelled while waiting, it ends."""
 
     def __init__(self, batches: AsyncGenerator[T, None]) -> None:
         self._failure: str | None = None
@@ -51,7 +51,7 @@ class AsyncIteration(Generic[T]):
     async def __anext__(self) -> T:
         if self._failure is not None:
             raise _ended_by(self._failure)
-        # Of another task, which goes on waiting: this one is refused.
+        # Another task is waiting already: this call is refused, and that one goes on.
         is_asked = getattr(self._batches, "ag_running", False)
         try:
             return await anext(self._batches)
@@ -72,7 +72,7 @@ def _ended_by(failure: str, advice: str = FROM_STATE) -> ClosedError:
 
 
 def _noted(batches: Iterable[T], failures: list[str]) -> Generator[T]:
-    """Yields the batches, and notes what ends them: not what a second thread is told that asks meanwhile."""
+    """Yields the batches, and notes the exception that ends them, but not that of a second thread asking meanwhile."""
     try:
         yield from batches
     except GeneratorExit:

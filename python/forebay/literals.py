@@ -1,6 +1,6 @@
-"""Messages of Substrait, and the values that its literals have.
+"""Reads Substrait messages and the values of their literals.
 
-The few messages that matter are read here, so that they need no library of Protocol Buffers.
+Only a few messages matter, so no Protocol Buffers library is needed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ EPOCH = datetime(1970, 1, 1)
 MILLIS_OF_A_DAY = 86_400_000
 
 OWN = 33
-"""The field of literals of types that are Arrow's own."""
+"""The field of literals whose types are specific to Arrow."""
 
 
 class UnknownError(Exception):
-    """What has no SQL."""
+    """An expression has no equivalent in SQL."""
 
 
 def read_message(body: bytes) -> Message:
-    """Returns the fields of a message of Protocol Buffers: numbers, and the bytes of what is longer."""
+    """Returns the fields of a Protocol Buffers message: numbers, and the bytes of longer fields."""
     message: Message = {}
     place = 0
     while place < len(body):
@@ -58,16 +58,16 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
 
 
 def read_number(message: Message, field: int) -> int:
-    """Returns a number, which is not written where it is 0."""
+    """Returns a number field, which is omitted from messages if 0."""
     value: int = message.get(field, [0])[0]
     return value
 
 
 def read_literal(body: bytes, types: Mapping[int, str]) -> Any:
-    """Returns the value of a literal; `types` are the names of the types that are Arrow's own.
+    """Returns the value of a literal; `types` are the names of types specific to Arrow.
 
     Raises:
-        UnknownError: it is NULL, or of a type that has no values here.
+        UnknownError: the literal is NULL, or of an unsupported type.
     """
     literal = read_message(body)
     for kind, values in literal.items():
@@ -79,7 +79,7 @@ def read_literal(body: bytes, types: Mapping[int, str]) -> Any:
     name = types[read_number(own, 1)]
     if name not in _OWN_READERS:
         raise UnknownError(f"it compares with a value of type `{name}`")
-    # A number, text or bytes in a message of its own, in one of any kind; what is 0 or empty is not there.
+    # A number, text or bytes in its own message within an `Any`; 0 and empty values are omitted.
     wrapped = read_message(read_message(own[2][0]).get(2, [b""])[0])
     return _OWN_READERS[name](wrapped.get(1, [None])[0])
 
@@ -95,7 +95,7 @@ def _decimal(body: bytes) -> Decimal:
 
 
 def _instant(value: int, zone: str | None = None) -> Any:
-    """Returns microseconds since 1970 as a scalar of pyarrow: Python has no year 10000."""
+    """Returns microseconds since 1970 as a pyarrow scalar, because Python has no year 10000."""
     import pyarrow as pa
 
     return pa.scalar(_signed(value), pa.timestamp("us", zone))
@@ -137,7 +137,7 @@ _READERS: dict[int, Any] = {
     24: _decimal,
     27: lambda micros: _instant(micros, "UTC"),
 }
-"""How the kinds of literals are read, by their field."""
+"""Readers of literals, by field number."""
 
 _OWN_READERS: dict[str, Any] = {
     **dict.fromkeys(("u8", "u16", "u32", "u64"), _unsigned),
@@ -148,4 +148,4 @@ _OWN_READERS: dict[str, Any] = {
     "time_millis": lambda value: _time(value, "ms"),
     "time_nanos": lambda value: _time(value, "ns"),
 }
-"""How literals of Arrow's own types are read, by their name."""
+"""Readers of literals of types specific to Arrow, by type name."""

@@ -1,4 +1,4 @@
-"""`load_dataset`: names, folders and files to datasets, with the features, rows and columns that are asked for."""
+"""`load_dataset`: opens names, folders and files as datasets with the requested features, rows and columns."""
 
 from __future__ import annotations
 
@@ -92,51 +92,52 @@ def load_dataset(
     storage_options: Mapping[str, Any] | None = None,
     streaming: bool = True,
 ) -> Dataset | DatasetDict:
-    """Opens Parquet where it lies: lists the objects and reads their footers, one request each.
+    """Opens Parquet in place: lists the objects and reads their footers, with one request each.
 
-    Footers are kept in a cache on disk, and read again only for objects that changed. Folders named `key=value` below
-    what is listed are columns, after those of the files.
+    Footers are cached on disk and read again only for objects that have changed. Folders named `key=value` below the
+    listed one become columns, after those of the files.
 
     Args:
-        path: A dataset of the Hugging Face Hub (`org/name`, `hf://datasets/org/name@revision/folder`,
-            `org/name@~parquet` for the Hub's own copy as Parquet, `hf://buckets/...`), unless a local folder is called
-            so. Or a folder, a file, a glob (`**` too) or a list of them: a local path, `file://`, `s3://`, `gs://`,
-            `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or a store of `obstore`.
-            Hidden and `_`-prefixed objects are ignored; the order is natural (`part-2` before `part-10`), on the Hub
-            that of `datasets`.
-        name: The configuration, as the card on the Hub or in the folder names it; the default one without.
-        split: Of the splits that the card names, or that folder and file names tell, as Hugging Face finds them
-            (`train`, `validation`, `test`; all is `train` where no name says otherwise): one of them, several as
-            `train+test`, `all`, or rows of them: `train[:10%]`, `train[100:200]`, `train[-1000:]`.
-        data_files: Files of the dataset: a path, a pattern, a list of them, or those of each split. `path` may be
-            `"parquet"` then.
-        data_dir: A folder of the dataset; or any, if `path` is `"parquet"`.
-        revision: A branch, a tag or a commit of a dataset of the Hub. Its commit is part of every state.
-        token: For the Hub: by default that of `HF_TOKEN` or of a login, if there is one; `True` for that one, which has
-            to be there, `False` for none.
-        columns: Columns to keep; by default those that the configuration's card names, else all.
-        filters: Rows to keep, as `Dataset.filter` takes them; they may name columns that are not kept. By default those
-            of the configuration's card.
-        features: Of some or all columns, as `Dataset.cast` takes them; filters see the columns so. Of all columns, they
-            give them their order. By default those of the dataset's card, if it has some.
+        path: A dataset on the Hugging Face Hub (`org/name`, `hf://datasets/org/name@revision/folder`,
+            `org/name@~parquet` for the Hub's own Parquet copy, `hf://buckets/...`), unless a local folder has that
+            name. Or a folder, a file, a glob (also `**`) or a list of these: local paths, `file://`, `s3://`, `gs://`,
+            `az://`, or `http(s)://` (files only); a manifest (see `Dataset.save_manifest`); or an `obstore` store.
+            Hidden and `_`-prefixed objects are ignored. Objects are in natural order (`part-2` before `part-10`); on
+            the Hub, in that of `datasets`.
+        name: The configuration, as named in the card on the Hub or in the folder; by default the card's default.
+        split: One of the splits that the card, or folder and file names, define by the rules of Hugging Face (`train`,
+            `validation`, `test`; everything is `train` if no name says otherwise); several, as `train+test` or `all`;
+            or rows of them, as `train[:10%]`, `train[100:200]`, `train[-1000:]`.
+        data_files: Files of the dataset: a path, a pattern, a list of them, or a dict of these by split. `path` may
+            then be `"parquet"`.
+        data_dir: A folder of the dataset, or any folder if `path` is `"parquet"`.
+        revision: A branch, tag or commit of a dataset on the Hub. The commit is part of every state.
+        token: Token for the Hub. By default `HF_TOKEN` or that of a login, if there is one; `True` requires one;
+            `False` uses none.
+        columns: Columns to keep; by default those named in the configuration's card, else all.
+        filters: Rows to keep, as in `Dataset.filter`; they may name columns that are not kept. By default those of the
+            configuration's card.
+        features: Features of some or all columns, as in `Dataset.cast`; filters see the columns after the cast. If all
+            columns are named, they also set their order. By default those of the dataset's card, if it has any.
         storage_options: Credentials and endpoint under the names of the `object_store` crate (`aws_access_key_id`,
-            `aws_endpoint`, ...), over those of the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long
-            one read goes on when the store refuses or fails. For the Hub `hf_endpoint`, `hf_token`, and `hf_patience`.
-            For what `fsspec` reads the arguments of its file system, of any type that JSON has.
-        streaming: There for calls that come from `datasets`; only True will do, as nothing is downloaded first.
+            `aws_endpoint`, ...), which override the environment (`AWS_ACCESS_KEY_ID`, ...), and `retry_for`: how long a
+            read is retried when the store refuses or fails. For the Hub: `hf_endpoint`, `hf_token` and `hf_patience`.
+            For `fsspec`: the arguments of the file system, of any JSON type.
+        streaming: For compatibility with `datasets`; must be True, as nothing is downloaded first.
 
     Returns:
-        A `Dataset`; without `split` a `DatasetDict` of all splits.
+        A `Dataset`; without `split`, a `DatasetDict` of all splits.
 
     Raises:
         NotFoundError: nothing is there, or no Parquet object.
-        DatasetNotFoundError: the Hub has no such dataset or revision, or not for this user.
+        DatasetNotFoundError: the Hub has no such dataset or revision, or this user may not see it.
         AccessDeniedError: the store refused the credentials.
-        HubUnreachableError: the Hub cannot be reached, or is not to be asked, and nothing was downloaded before.
+        HubUnreachableError: the Hub cannot be reached or offline mode is set, and nothing was downloaded before.
         DataError: an object is not Parquet, a manifest is damaged, or a card is broken.
         SchemaError: the objects' types do not fit together.
-        SettingError: no such configuration or split, or an option that is not known.
+        SettingError: there is no such configuration or split, or an option is unknown.
         QueryError: a filter does not parse or type-check.
+        ColumnNotFoundError: `columns`, `filters` or `features` name a column that is not in the files.
 
     Example:
         >>> ds = load_dataset(corpus, split="train", columns=["path", "size"])
@@ -186,7 +187,7 @@ def _is_cut(split: Any) -> bool:
 
 
 def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
-    """Returns the features that a dataset's card has for its columns, if it has any."""
+    """Returns the features of a dataset's card for its columns, if it has any."""
     said = info.get("features")
     if not said:
         return None
@@ -203,9 +204,9 @@ def _of_card(dataset: Dataset, info: Mapping[str, Any]) -> Any:
 
 
 def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
-    """Whether a column is there that can be cast to a feature."""
+    """Whether the column exists and can be cast to the feature."""
     try:
-        # Alone: to plan a cast takes time for every column, too.
+        # The column alone: planning a cast takes time for every column.
         dataset.select_columns(name).cast({name: feature})
     except (ColumnNotFoundError, SettingError):
         return False
@@ -213,14 +214,14 @@ def _fits(dataset: Dataset, name: str, feature: Any) -> bool:
 
 
 def _in_order_of(features: Any, dataset: Dataset) -> Dataset:
-    """Returns a dataset with its columns in the order of features, as in `datasets`, where these are of all of them."""
+    """Returns a dataset with its columns in the order of `features`, as in `datasets`, if these name all columns."""
     names = list(features) if hasattr(features, "items") else []
     found = dataset.column_names
     return dataset.select_columns(names) if names != found and set(names) == set(found) else dataset
 
 
 def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filters | None, features: Any) -> Dataset:
-    """Returns a dataset with the features, rows and columns that are asked for at its opening."""
+    """Returns a dataset with the features, rows and columns requested in `load_dataset`."""
     if features is not None:
         dataset = dataset.cast(features)
     if filters is not None:
@@ -229,7 +230,7 @@ def _wanted(dataset: Dataset, columns: Sequence[str] | None, filters: str | Filt
 
 
 class DatasetDict(dict[str, "Dataset"]):
-    """Splits by name."""
+    """Datasets by split name; made by `load_dataset` without `split`."""
 
     def __repr__(self) -> str:
         splits = [f"  {name}: {dataset!r}".replace("\n", "\n  ") for name, dataset in self.items()]
@@ -238,7 +239,7 @@ class DatasetDict(dict[str, "Dataset"]):
     def __missing__(self, name: object) -> Never:
         raise KeyError(f"no split {name!r}; there are {', '.join(self)}")
 
-    # Not for type checkers, to which it would say that a dict has all names.
+    # Hidden from type checkers, which would take it to mean that a dict has every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
@@ -251,11 +252,11 @@ class DatasetDict(dict[str, "Dataset"]):
             )
 
     def save_manifest(self, uri: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Writes the objects of all splits, and what their footers say, to one object; see `Dataset.save_manifest`."""
+        """Writes the lists of all splits' objects and their footers to one object; see `Dataset.save_manifest`."""
         save_manifest([(name, dataset._native) for name, dataset in self.items()], uri, storage_options)
 
     def to_hf(self, **settings: Any) -> Any:
-        """Hands all splits to Hugging Face `datasets`, as an `IterableDatasetDict`; see `Dataset.to_hf`."""
+        """Returns all splits as a `datasets.IterableDatasetDict` (Hugging Face); see `Dataset.to_hf`."""
         from forebay.hf.versions import import_datasets
 
         made = {name: dataset.to_hf(**{"split": name} | settings) for name, dataset in self.items()}
@@ -263,7 +264,7 @@ class DatasetDict(dict[str, "Dataset"]):
 
 
 def only_split(source: str) -> Dataset:
-    """Opens the files of a side table, whatever split their names say."""
+    """Opens the files of a side table, whatever split their names indicate."""
     splits = load_dataset(source)
     if len(splits) > 1:
         raise SettingError(f"tables: `{source}` has the splits {', '.join(splits)}; pass one of them as a Dataset")

@@ -1,4 +1,4 @@
-"""Manifests: all that opening a dataset reads, in one object."""
+"""Manifests: everything that opening a dataset reads, in one object."""
 
 from __future__ import annotations
 

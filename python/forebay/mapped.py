@@ -1,4 +1,4 @@
-"""Datasets with functions: `Dataset.map`, and the stage of a stream that runs them."""
+"""Datasets with functions: `Dataset.map`, and the stage of a stream that runs the functions."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ REFUSED = {
     "schema": "what columns functions return is known from their batches only",
     "features": "what columns functions return is known from their batches only",
 }
-"""Methods of `Dataset` that make no sense behind functions, and what to do instead."""
+"""Methods of `Dataset` that make no sense after `map`, and what to do instead."""
 
 
 class _RefusedError(SettingError, AttributeError):
-    """What a dataset has, and one with functions has not; `hasattr` is false."""
+    """A method that a dataset has and one with functions does not; `hasattr` is false."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who runs functions: `number` processes or threads; none for the loop itself."""
+    """What runs functions: `number` processes or threads, or with 0 the loop itself."""
 
     kind: str = "loop"
     number: int = 0
@@ -70,7 +70,7 @@ class Workers:
 
 
 class MappedDataset:
-    """A dataset whose batches pass through functions. Made by `Dataset.map`; immutable, as a `Dataset` is."""
+    """A dataset whose batches pass through functions. Made by `Dataset.map`; immutable, like a `Dataset`."""
 
     def __init__(self, dataset: Dataset, steps: tuple[Step, ...], workers: Workers) -> None:
         self._dataset = dataset
@@ -79,17 +79,17 @@ class MappedDataset:
 
     @familiar.explained(familiar.OF_MAP)
     def map(self, function: Callable[..., Any], **settings: Any) -> MappedDataset:
-        """Has batches pass through one more function, in the same workers; arguments are those of `Dataset.map`.
+        """Applies one more function to batches, in the same workers; arguments are those of `Dataset.map`.
 
         Raises:
-            SettingError: the functions before run in threads and this one in processes, or the other way round.
+            SettingError: the earlier functions run in threads and this one in processes, or the other way round.
         """
         step, workers = make_step(self._dataset, function, number=len(self._steps), **settings)
         kinds = {found.kind for found in (self._workers, workers)} - {"loop"}
         if len(kinds) > 1:
             raise SettingError("num_threads: all functions of a dataset run in the same workers, threads or processes")
         chosen = workers if workers.number >= self._workers.number else self._workers
-        # Those that were given last.
+        # The options that were given last.
         given = self._workers if settings.get("pool") is None else workers
         chosen = replace(chosen, options=given.options)
         return MappedDataset(self._dataset, (*self._steps, step), chosen)
@@ -100,40 +100,40 @@ class MappedDataset:
         return MappedDataset(self._dataset.shuffle(seed, **settings), self._steps, self._workers)
 
     def repeat(self, num_times: int | None = None) -> MappedDataset:
-        """Makes an epoch go through the rows several times; see `Dataset.repeat`."""
+        """Makes an epoch pass over the rows several times; see `Dataset.repeat`."""
         return MappedDataset(self._dataset.repeat(num_times), self._steps, self._workers)
 
     @familiar.explained(familiar.OF_STREAM)
     def batches(self, batch_size: int, **settings: Any) -> Stream[Any]:
-        """Streams batches, behind the functions; arguments are those of `Dataset.batches`."""
+        """Streams batches after the functions; arguments are those of `Dataset.batches`."""
         stream: Stream[Any] = self._dataset.batches(batch_size, **settings)
         return self._behind(stream)
 
     @familiar.explained(familiar.OF_STREAM)
     def to_torch(self, batch_size: int, **settings: Any) -> TorchStream:
-        """Streams batches of tensors, behind the functions; arguments are those of `Dataset.to_torch`."""
+        """Streams batches of tensors after the functions; arguments are those of `Dataset.to_torch`."""
         made = self._dataset.to_torch(batch_size, **settings)
         self._behind(made._stream)
         return made
 
     def _behind(self, stream: Stream[Any]) -> Stream[Any]:
-        """Makes the functions the first stage of a stream that nobody has begun."""
+        """Makes the functions the first stage of a stream that has not begun."""
         put_first(stream, self._steps, None, self._workers)
         return stream
 
     def __iter__(self) -> Iterator[Any]:
-        """Refuses: functions run on batches, which `to_torch` and `batches` deliver."""
+        """Refused: functions run on batches, which `to_torch` and `batches` deliver."""
         raise SettingError("rows: a dataset with functions is iterated in batches; use `to_torch` or `batches`")
 
     def __getitem__(self, key: Any) -> Any:
-        """Refuses: functions run on the batches of a stream."""
+        """Refused: functions run on the batches of a stream."""
         raise SettingError(
             "row: rows by number are those without `map`; call the function on them, or look at a batch of `to_torch` "
             "or `batches`; loops of torch have `forebay.DataLoader`, and trainers `ds.to_hf().map(function)`"
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Refuses: what columns functions return is known from their batches only, and Arrow asks before."""
+        """Refused: Arrow asks for the columns first, and those that functions return are known from batches only."""
         raise SettingError(NO_ARROW)
 
     @property
@@ -169,10 +169,10 @@ def make_step(
     num_threads: int = 0,
     pool: PoolOptions | None = None,
 ) -> tuple[Step, Workers]:
-    """Checks the arguments of `Dataset.map`.
+    """Checks the arguments of `Dataset.map`, and returns the step and its workers.
 
     Raises:
-        SettingError: one of them cannot work.
+        SettingError: an argument cannot work.
     """
     if not callable(function):
         raise SettingError(f"map: expected a function, got {function!r}")
@@ -197,7 +197,7 @@ def make_step(
 
 
 def make_workers(num_proc: int | None, num_threads: int, pool: PoolOptions | None) -> Workers:
-    """Checks who is to run functions."""
+    """Checks the arguments about workers, and returns the workers."""
     num_proc = 0 if num_proc is None else check_count("num_proc", num_proc, least=0, most=1024)
     num_threads = check_count("num_threads", num_threads, least=0, most=1024)
     if num_proc and num_threads:
@@ -213,10 +213,10 @@ def make_workers(num_proc: int | None, num_threads: int, pool: PoolOptions | Non
 def put_first(
     stream: Stream[Any], steps: tuple[Step, ...], collate: Collate | None, workers: Workers, *, keeps: bool = True
 ) -> None:
-    """Makes functions the first stage of a stream that nobody has begun.
+    """Makes functions the first stage of a stream that has not begun.
 
     Raises:
-        SettingError: they cannot be sent to other processes, or rows have no positions that they could be told.
+        SettingError: the functions cannot be sent to other processes, or the rows have no positions to pass to them.
     """
     is_whole = stream._read.on_error == "raise" and not getattr(stream._format, "leaves_rows_out", False)
     if not is_whole:
@@ -227,26 +227,26 @@ def put_first(
     program = Program(Opener(stream._format), steps, collate, 0 if shuffle is None else shuffle.seed)
     stage = MapStage(program, workers, keeps_workers=keeps)
     if workers.kind == "processes":
-        # What cannot be sent is refused now.
+        # Refuses now what cannot be sent.
         stage.make_job()
     stream._hands_over_batches = True
     stream._stages = (stage, *stream._stages)
 
 
 class MapStage:
-    """Runs a program on the batches of a stream, by workers that are kept for all its epochs."""
+    """Runs a program on the batches of a stream, in workers that are kept for all its epochs."""
 
     def __init__(self, program: Program, workers: Workers, *, keeps_workers: bool = True) -> None:
         self._program = program
         self._workers = workers
         self._keeps_workers = keeps_workers
         self._crew: Crew | None = None
-        # Weakly: an iteration holds on to the stream, which then would end, with its workers, only as a cycle.
+        # Weak: an iteration refers to the stream, so a strong reference would be a cycle that keeps the workers alive.
         self._running: weakref.ref[Ordered] | None = None
 
     def begin(self, batches: Batches, this: Pass) -> Batches:
-        """Begins an iteration. In a DataLoader worker the program runs there: it is a worker itself."""
-        # Not when Forebay is imported: nothing of `multiprocessing` is.
+        """Begins an iteration. In a DataLoader worker, the program runs in that worker."""
+        # Not at the top: importing Forebay does not import `multiprocessing`.
         from forebay.pool.ordered import Inline, Ordered
 
         if self._workers.kind == "loop" or not this.is_alone:
@@ -255,7 +255,7 @@ class MapStage:
         running = None if self._running is None else self._running()
         is_taken = running is not None and not running.is_closed
         if is_taken or not self._keeps_workers:
-            # Of this iteration alone.
+            # A crew for this iteration only.
             return Ordered(batches, self._make_crew(), this, timeout, ends_crew=True)
         if self._crew is None or not self._crew.is_usable:
             self._crew = self._make_crew()
@@ -278,7 +278,7 @@ class MapStage:
         """Returns the program as bytes.
 
         Raises:
-            SettingError: it cannot be sent to another process.
+            SettingError: the program cannot be sent to another process.
         """
         from forebay.pool.sending import to_bytes
         from forebay.pool.worker import HOW_TO_BE_FOUND, Job
@@ -294,11 +294,11 @@ class MapStage:
             ) from error
 
     def close(self) -> None:
-        """Ends the workers; the next iteration starts others."""
+        """Ends the workers; the next iteration starts new ones."""
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers stay behind.
+        # Workers are not pickled.
         return self.__dict__ | {"_crew": None, "_running": None}

@@ -1,4 +1,4 @@
-"""Settings that travel together, checked when they are made."""
+"""Groups of settings, checked when they are made."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from forebay import _lib
 
 OnError = Literal["raise", "skip"]
-"""What becomes of rows that cannot be read; see `Dataset.to_torch`."""
+"""What to do with rows that cannot be read; see `Dataset.to_torch`."""
 
 Remainder = Literal["drop", "pad", "keep"]
-"""What becomes of the rows that `world_size` does not divide; see `Dataset.to_torch`."""
+"""What to do with the rows that are left when `world_size` does not divide them; see `Dataset.to_torch`."""
 
 GIB = 1 << 30
 
@@ -31,7 +31,7 @@ MOST_COUNT = (1 << 63) - 1
 MOST_BATCH_ROWS = (1 << 31) - 1
 
 DEFAULT_MEMORY_LIMIT = 2 * GIB
-"""Bytes in flight, decoded and ready, all together; twice the default shuffle window."""
+"""Bytes in flight, decoded and ready, in total; twice the default shuffle window."""
 
 DEFAULT_SHUFFLE_BYTES = 1 * GIB
 """Decoded bytes of the shuffle windows of all lanes together, over all ranks."""
@@ -41,21 +41,21 @@ LEAST_MEMORY_LIMIT = 1 << 20
 DEFAULT_MAX_SKIPPED = 0.01
 
 AS_JSON = " as JSON"
-"""What ends the name of an option that is passed on as JSON, beside its text: file systems know more than text."""
+"""Suffix for options that are passed on as JSON in addition to text, as file systems take more than text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Memory and threads of a stream, and its patience. Never changes the order of rows."""
+    """Memory, threads and error handling of a stream. Never changes the order of rows."""
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
-    """Bytes in flight, decoded and ready, all together, of one process; at least 1 MiB."""
+    """Bytes in flight, decoded and ready, in total, in one process; at least 1 MiB."""
     num_threads: int | None = None
-    """Threads that decode and gather, 1 to 1024; one for each core by default."""
+    """Threads that decode and gather, 1 to 1024; one per core by default."""
     on_error: OnError = "raise"
-    """Whether rows that cannot be read end the stream, or are left out."""
+    """Whether rows that cannot be read end the stream or are left out."""
     max_skipped: int | float = DEFAULT_MAX_SKIPPED
-    """How many may be left out in an epoch: a number of rows, or a share of them all below 1."""
+    """The most rows of an epoch that may be left out: a number, or a fraction below 1."""
 
     def __post_init__(self) -> None:
         keep_count(self, "memory_limit", least=LEAST_MEMORY_LIMIT)
@@ -74,7 +74,7 @@ class ReadOptions:
             keep_count(self, "num_threads", most=1024)
 
     def skippable(self, num_rows: int) -> int | None:
-        """Returns how many of `num_rows` may be left out; `None` where the first that would be is an error."""
+        """Returns how many of `num_rows` may be left out; None if the first such row is an error."""
         if self.on_error == "raise":
             return None
         return int(num_rows * self.max_skipped) if isinstance(self.max_skipped, float) else self.max_skipped
@@ -82,7 +82,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleOptions:
-    """How rows are mixed. Part of the order: a state is valid only with the same values."""
+    """How rows are shuffled. Part of the order: a state is valid only with the same values."""
 
     seed: int = 0
     """0 to 2^64 - 1."""
@@ -91,11 +91,11 @@ class ShuffleOptions:
     num_lanes: int | None = None
     """Lanes that an epoch is dealt into, 1 to 2^20; derived from the footers by default."""
     window_rows: int | None = None
-    """Rows of a lane's window, 1 to 2^40; derived from the footers by default."""
+    """Rows in the window of a lane, 1 to 2^40; derived from the footers by default."""
     weights: str | None = None
-    """SQL of what a row weighs, where an epoch is drawn with replacement."""
+    """SQL expression for the weight of a row; an epoch is then drawn with replacement."""
     num_samples: int | None = None
-    """Rows that are drawn, 1 to 2^32 - 1; as many as there are by default."""
+    """Rows to draw, 1 to 2^32 - 1; by default as many as there are."""
     weighed: _lib.Dataset | None = field(default=None, repr=False, compare=False)
     """The dataset whose columns `weights` names; set by `Dataset.shuffle`."""
 
@@ -123,20 +123,20 @@ class ShuffleOptions:
 
 
 StartMethod = Literal["spawn", "forkserver"]
-"""How worker processes start; never by `fork`, which a process with threads does not survive."""
+"""How worker processes start; never by `fork`, which is unsafe in a process with threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOptions:
-    """How the workers of `Dataset.map` work. Never changes what comes of batches, or their order."""
+    """Settings for the workers of `Dataset.map`. Never change the content or order of batches."""
 
     prefetch: int = 4
-    """Batches that each worker has in hand or done, 1 to 1024. They are beside the `memory_limit`, and each takes up to
-    two of the files that a process may have open."""
+    """Batches that each worker holds, finished or not, 1 to 1024. They come on top of `memory_limit`, and each uses up
+    to two of the files that a process may have open."""
     timeout: float | None = None
-    """Seconds that the loop waits for a batch at most; without an end by default. They are counted from when the loop
-    waits and all workers have started, and anew with each batch that workers still finish for a loop that was left.
-    An `async for` takes none of it; there is `asyncio.timeout`."""
+    """The most seconds that the loop waits for a batch; unlimited by default. Counted once the loop waits and all
+    workers have started, and anew after each batch that workers still finish for a loop that was left. Does not apply
+    to `async for`; use `asyncio.timeout`."""
     start_method: StartMethod = "spawn"
     """How processes start."""
     worker_init_fn: Callable[[int], Any] | None = None
@@ -171,7 +171,7 @@ class ShareOptions:
     steps_per_epoch: int | None = None
     read_once: bool = False
     group: tuple[int, int] | None = None
-    """Rank and world size of the process, where several ranks have this share."""
+    """Rank and world size of the process, if several ranks have this share."""
 
     def __post_init__(self) -> None:
         keep_count(self, "batch_size", most=MOST_BATCH_ROWS)
@@ -199,11 +199,11 @@ class ShareOptions:
 
     @property
     def has_replicas(self) -> bool:
-        """Whether other ranks may have this share, too."""
+        """Whether other ranks may have the same share."""
         return self.process[1] != self.world_size
 
     def check_world(self) -> None:
-        """Refuses to iterate when the process group was initialised after the rank was looked up."""
+        """Refuses to iterate if the process group was initialised after the rank was looked up."""
         made = self.process
         if self.is_detected and current_world() not in (made, (0, 1)):
             rank, world_size = current_world()
@@ -214,20 +214,20 @@ class ShareOptions:
 
 
 def check_text(name: str, value: object) -> str:
-    """Refuses what is not text, and text that no file holds: halves of surrogate pairs have no UTF-8."""
+    """Returns a text. Refuses other types, and lone surrogates, which have no UTF-8."""
     if not isinstance(value, str):
         raise SettingError(f"{name}: expected text, got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        # Not the value: it may be a secret. Neither is it in the cause, which would take it along.
+        # Not the value: it may be a secret. Nor the cause, which holds it.
         where = f"character {error.start} of {len(value)}"
         raise SettingError(f"{name}: expected Unicode text, got half of a surrogate pair at {where}") from None
     return value
 
 
 def check_options(storage_options: object) -> dict[str, str]:
-    """Returns the options of a store as a dict of texts; refuses what is none."""
+    """Returns the options of a store as a dict of texts; refuses other types."""
     if storage_options is None:
         return {}
     if not isinstance(storage_options, Mapping):
@@ -248,10 +248,10 @@ def _json(name: str, value: object) -> str:
 
 
 def check_names(name: str, values: object) -> list[str]:
-    """Returns a name, or several, as a list; refuses what is neither."""
+    """Returns one or several names as a list; refuses other types."""
     if isinstance(values, str):
         return [check_text(name, values)]
-    # An array without a dimension only says that it can be iterated.
+    # An array without dimensions only claims to be iterable.
     is_scalar = getattr(values, "shape", None) == ()
     if is_scalar or not isinstance(values, Iterable) or isinstance(values, bytes | Mapping):
         raise SettingError(f"{name}: expected a name or a list of names, got {values!r}")
@@ -259,7 +259,7 @@ def check_names(name: str, values: object) -> list[str]:
 
 
 def check_named(name: str, values: object, what: str) -> Mapping[str, Any]:
-    """Returns things by their names, none for None; refuses what is no dict of them."""
+    """Returns a dict of things by name, empty for None; refuses other types."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -268,12 +268,12 @@ def check_named(name: str, values: object, what: str) -> Mapping[str, Any]:
 
 
 def is_choice(value: object, choices: Any) -> bool:
-    """Whether a value is one of a `Literal` of texts and None. Arrays are none, and cannot be compared with one."""
+    """Whether a value is among those of a `Literal` of texts and None. Arrays, which cannot be compared, are not."""
     return (value is None or isinstance(value, str)) and value in get_args(choices)
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
-    """Refuses what is not one of a `Literal` of texts and None."""
+    """Refuses a value that is not among those of a `Literal` of texts and None."""
     if not is_choice(value, choices):
         *others, last = (repr(choice) for choice in get_args(choices) if choice is not None)
         texts = f"{', '.join(others)} or {last}" if others else last
@@ -282,13 +282,13 @@ def check_choice(name: str, value: object, choices: Any) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuses what is not True or False."""
+    """Refuses a value that is not True or False."""
     if not isinstance(value, bool):
         raise SettingError(f"{name}: expected True or False, got {value!r}")
 
 
 def check_count(name: str, value: Any, *, least: int = 1, most: int = MOST_COUNT) -> int:
-    """Returns an integer from `least` to `most`, which may have been one of NumPy; refuses what is none."""
+    """Returns an integer from `least` to `most`, also given as NumPy's; refuses other values."""
     if not is_number(value):
         raise SettingError(f"{name}: expected an integer, got {value!r}")
     count = index(value)
@@ -298,5 +298,5 @@ def check_count(name: str, value: Any, *, least: int = 1, most: int = MOST_COUNT
 
 
 def keep_count(options: object, name: str, *, least: int = 1, most: int = MOST_COUNT) -> None:
-    """Checks a count among frozen options, and makes it an integer of Python."""
+    """Checks a count in frozen options, and makes it a Python integer."""
     object.__setattr__(options, name, check_count(name, getattr(options, name), least=least, most=most))

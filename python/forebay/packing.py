@@ -1,8 +1,7 @@
-"""Streams of packed sequences: documents as one rank reads them, and a state that is exact to the token.
+"""Streams of packed sequences, made from the documents of one rank, with states that are exact to the token.
 
-The position of a packed stream is that of the first document that is still needed, and how much of what follows was
-delivered; the sequences are decided again from there. Ranks use up documents at a pace of their own, so each has a
-state of its own.
+The position of a packed stream is the first document that is still needed, and how much was delivered from there on;
+sequences are packed again from there. Ranks consume documents at different rates, so each rank has its own state.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
     from forebay.stages import Batches, Stage
 
 MAX_DOCUMENTS_PER_READ = 256
-"""Documents that are taken from the reader at a time, unless they are large. No state depends on it."""
+"""Documents taken from the reader at a time, fewer if they are large. No state depends on it."""
 
 BYTES_OF_PLACE = 8
-"""Of a column, `position_ids` or `labels`, for each token; at most."""
+"""The most bytes per token of a column, `position_ids` or `labels`."""
 
 MADE = ("position_ids", "cu_seqlens", "max_seqlen", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-"""What batches hold besides the packed columns."""
+"""Keys of batches besides the packed columns."""
 
 
 class PackedFormat:
@@ -48,7 +47,7 @@ class PackedFormat:
 
     @property
     def library(self) -> str:
-        """The library, as `with_format` names it."""
+        """The library, as named in `with_format`."""
         return "torch"
 
     def prepare(self, reader: _lib.Reader) -> PackedFormat:
@@ -57,7 +56,7 @@ class PackedFormat:
         return self
 
     def __call__(self, batch: Any) -> dict[str, Any]:
-        """Returns the columns by name, and what tells the documents apart."""
+        """Returns the columns by name, and the boundaries of the documents."""
         columns: dict[str, Any] = batch.convert(from_dlpack)
         if self._is_flat:
             starts, longest = columns.pop("cu_seqlens"), columns.pop("max_seqlen")
@@ -66,12 +65,12 @@ class PackedFormat:
         return columns
 
     def rows(self, batch: Any) -> NoReturn:  # noqa: ARG002 - refused for any
-        """Refuses: the rows of a packed batch are not those of the dataset."""
+        """Refused: the rows of a packed batch are not those of the dataset."""
         raise SettingError("rows: a packed batch holds sequences, not rows of the dataset; iterate batches")
 
 
 class PackedRun:
-    """A running read whose documents are packed, with the methods of the read."""
+    """A running read whose documents are packed, with the methods of a read."""
 
     def __init__(self, stream: _lib.Stream, packer: _lib.Packer) -> None:
         self.stream = stream
@@ -85,7 +84,7 @@ class PackedRun:
         return self._packer.next()
 
     def wait(self, seconds: float) -> bool:
-        """Waits until `next` would not have to, and takes what documents there are meanwhile."""
+        """Waits until `next` would not block, and takes available documents meanwhile."""
         if not self._is_ready and self.stream.wait(seconds):
             self._packer.feed(self.stream)
         return self._is_ready
@@ -93,22 +92,22 @@ class PackedRun:
     @property
     def _is_ready(self) -> bool:
         if self._owner != os.getpid():
-            # Refused there. What was packed is the parent's to deliver, and another thread may have held the packer's
+            # `wait` raises. Packed sequences are the parent's to deliver, and another thread may have held the packer's
             # lock when this process was forked.
             self.stream.wait(0)
         return self._packer.has_batch or self._packer.is_done
 
     @property
     def mark(self) -> tuple[int, int]:
-        """Behind the last batch taken: a document of the rank, and what of those from it on was delivered."""
+        """The position after the last batch: a document of the rank, and how much was delivered from it on."""
         return self._packer.mark
 
     def holes(self) -> list[dict[str, Any]]:
-        """Those of the read: none, since what cannot be read is an error."""
+        """The holes of the read: none, since rows that cannot be read are an error."""
         return self.stream.holes()
 
     def stats(self) -> dict[str, float]:
-        """Those of the read, and how well the sequences are filled."""
+        """The statistics of the read, and how well the sequences are filled."""
         tokens, padding = self._packer.filled
         return self.stream.stats() | {"tokens_packed": tokens, "tokens_padding": padding}
 
@@ -124,18 +123,18 @@ class PackedRead:
         self._ends = ends
 
     def is_ready(self) -> bool:
-        """Whether a batch is there, or none will come."""
+        """Whether a batch is ready, or none will come."""
         return self._run.wait(0)
 
     def __next__(self) -> Item:
         batch = self._run.next()
         if batch is None:
             raise StopIteration
-        # Its rows are sequences, which have no place in the epoch.
+        # Its rows are sequences, which have no position in the epoch.
         return Item(self._convert(batch), 0, 0, self._ends(self._run.mark))
 
     def close(self) -> None:
-        """Leaves the run to whoever began it."""
+        """Does nothing: the run is closed by its creator."""
 
 
 class PackedStream(Stream[dict[str, Any]]):
@@ -160,7 +159,7 @@ class PackedStream(Stream[dict[str, Any]]):
             raise SettingError(f"values: `{unknown[0]}` is not a column that is packed")
         self._pack = pack
         self._settings = pack._settings(share.batch_size, drop_last=share.drop_last)
-        # Refuses what cannot be numbered.
+        # Refuses invalid numbers.
         _lib.Packer(self._settings, 0, 0)
         num_bytes = BYTES_OF_PLACE * (len(columns) + 1 + pack.labels) * pack.length * share.batch_size
         if num_bytes > read.memory_limit:
@@ -187,7 +186,7 @@ class PackedStream(Stream[dict[str, Any]]):
         try:
             with super()._running(run) as stream:
                 packed = PackedRun(stream, packer)
-                # What users ask for statistics.
+                # `stats` then asks the packed run.
                 self._active = packed
                 try:
                     yield packed
@@ -199,12 +198,12 @@ class PackedStream(Stream[dict[str, Any]]):
 
     @property
     def _is_over(self) -> bool:
-        """Also where what is left fills no batch, and `drop_last` leaves that out: only reading it tells."""
+        """Also True if the rest fills no batch and `drop_last` leaves that out, which only reading it tells."""
         start = self._start
         is_last = start.position > 0 and start.epoch == self._passes.last(self._epoch)
         if super()._is_over or not (is_last and self._share.drop_last):
             return super()._is_over
-        # Of more documents, some in each sequence, nobody has to ask: that would read a window for nothing.
+        # With more documents left than this, there is a batch for sure, and reading a window would be wasted.
         num_left = (self.reader.num_rows - start.position) // self._share.world_size
         if num_left >= self._share.batch_size * self._pack.length:
             return False
@@ -228,21 +227,21 @@ class PackedStream(Stream[dict[str, Any]]):
         return share | {"batch_size": documents, "drop_last": False}
 
     def _facts(self, run: Run) -> dict[str, Fact]:
-        # Ranks stand at positions of their own, and may read as much at a time as they have memory for.
+        # Ranks have different positions, and read as much at a time as their memory allows.
         facts = super()._facts(run._replace(share=run.share | {"batch_size": self._share.batch_size}))
         return {name: fact for name, fact in facts.items() if name != "position"} | {"packing": self._settings}
 
     def _identity(self) -> dict[str, Any]:
-        """What has to be the same for the state to mean the same sequences."""
+        """The settings that must be the same for a state to mean the same sequences."""
         same = {"mode": self._pack.mode, "length": self._pack.length}
         if self._pack.mode == "best_fit":
             same["window"] = self._pack.window
         return same | {"rank": self._share.rank, "world_size": self._share.world_size}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position as a small JSON-able dict: that of the next sequence not yet received.
+        """Returns the position of the next sequence not yet received, as a small dict that can be written as JSON.
 
-        Each rank has a state of its own, for the same rank of as many; the batch size and the columns may change.
+        Each rank has its own state, valid for the same rank and world size; batch size and columns may change.
         """
         return super().state_dict() | {"pack": self._identity() | {"done": self._at.done}}
 
@@ -256,7 +255,7 @@ class PackedStream(Stream[dict[str, Any]]):
         return epoch, self._check_packing(state)
 
     def _check_packing(self, state: Mapping[str, Any]) -> int:
-        """Returns what was delivered of the documents from the position on; refuses other packing and ranks."""
+        """Returns how much was delivered from the position on; refuses other packing and ranks."""
         packed = state.get("pack")
         if not isinstance(packed, dict):
             raise StateError("this state is of a stream that does not pack")

@@ -1,8 +1,7 @@
-"""Passes: an epoch of a stream may go through the dataset several times, without an end, or stop in the middle.
+"""Passes: an epoch may go through the dataset several times, endlessly, or stop in the middle.
 
-A pass has an order, a remainder and a last batch of its own, and no batch holds rows of two. Passes are counted from 0
-over all epochs, so that no order comes twice, and a state names the pass: it is the same for a dataset that is repeated
-and for one that is not.
+Each pass has its own order, remainder and last batch, and no batch holds rows of two passes. Passes are counted from 0
+over all epochs, so that no order comes twice. A state names the pass, and so is the same with and without `repeat`.
 """
 
 from __future__ import annotations
@@ -13,48 +12,48 @@ from typing import Any, NamedTuple
 from forebay.exceptions import SettingError
 
 MOST_PASSES = (1 << 31) - 1
-"""Passes of an epoch that has an end."""
+"""The most passes of an epoch that has an end."""
 
 MOST_EPOCH = (1 << 63) - 1
-"""The last number that an epoch, or a pass, may begin with."""
+"""The largest number of an epoch or a pass."""
 
 MOST_DONE = (1 << 63) - 1
-"""Batches or tokens that a state may say were delivered."""
+"""The most batches or tokens that a state may count as delivered."""
 
 
 class Cursor(NamedTuple):
-    """Where a stream stands: the next batch not yet delivered."""
+    """The position of a stream: its next batch not yet delivered."""
 
     epoch: int = 0
-    """Of the order: the number of the pass."""
+    """The epoch of the order, which is the number of the pass."""
     position: int = 0
     done: int = 0
-    """Batches of an epoch that is counted in steps, or what of packed documents, was delivered before."""
+    """What was delivered before: steps of an epoch counted in steps, or parts of packed documents."""
 
 
 class Run(NamedTuple):
-    """One pass of an iteration, or what of it is left."""
+    """One pass of an iteration, or the rest of it."""
 
     start: Cursor
     share: dict[str, Any]
     last: int | None
-    """The pass that the iteration ends with, if it ends with one."""
+    """The last pass of the iteration, if it has one."""
     number: int
-    """The epoch that the iteration is of, as `set_epoch` counts them."""
+    """The epoch of the iteration, as in `set_epoch`."""
 
     def behind(self, cursor: Cursor) -> Run:
-        """Returns what of it is left."""
+        """Returns the rest of the pass from `cursor` on."""
         return self._replace(start=cursor, share=self.share | {"position": cursor.position})
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What an epoch is made of."""
+    """The passes of an epoch."""
 
     number: int | None = 1
-    """Passes of an epoch; None for no end."""
+    """Passes per epoch; None for endless."""
     steps: int | None = None
-    """Batches of an epoch, which goes through as many passes as that takes."""
+    """Batches per epoch, from as many passes as that takes."""
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.number not in (1, None):
@@ -64,25 +63,25 @@ class Passes:
             )
 
     def first(self, epoch: int) -> int:
-        """Returns the pass that an epoch begins with, where it is not counted in steps."""
+        """Returns the first pass of an epoch that is not counted in steps."""
         return epoch * (self.number or 1)
 
     @property
     def most_epoch(self) -> int:
-        """The last epoch whose passes have numbers; each batch may be a pass."""
+        """The largest epoch whose passes can be numbered, given that each batch may be a pass."""
         return (MOST_EPOCH + 1) // (self.steps or self.number or 1) - 1
 
     def last(self, epoch: int) -> int | None:
-        """Returns the pass that an epoch ends with, if it ends with one."""
+        """Returns the last pass of an epoch; None if it is endless or counted in steps."""
         return None if self.steps is not None or self.number is None else self.first(epoch + 1) - 1
 
     def epoch_of(self, number: int) -> int:
-        """Returns the epoch that a pass is of, where it is not counted in steps."""
+        """Returns the epoch of a pass, if epochs are not counted in steps."""
         return number // (self.number or 1)
 
 
 def check_ends(num_batches: int, last: int | None) -> None:
-    """Refuses passes of no batch that have no end."""
+    """Refuses endless passes without a batch."""
     if last is None and not num_batches:
         raise SettingError(
             "repeat, steps_per_epoch: the dataset has no batch for this rank, so that there is none to repeat"

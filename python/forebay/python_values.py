@@ -1,4 +1,4 @@
-"""Rows as Python objects, as pyarrow makes them."""
+"""Rows as Python objects, made by pyarrow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from forebay.exceptions import DataError
 from forebay.features import with_plain_arrays
 
 NO_OBJECT = (KeyError, OverflowError, ValueError)
-"""What pyarrow raises for values that it has no object for; `KeyError` for types that it does not know."""
+"""Exceptions of pyarrow for values that have no Python object; `KeyError` for unknown types."""
 
 
 def to_python(record: Any, method: Literal["to_pylist", "to_pydict"]) -> Any:
-    """Returns a batch of pyarrow as Python objects, or names the column whose values have none."""
+    """Returns a pyarrow batch as Python objects, or raises an error that names the column whose values have none."""
     record = with_plain_arrays(record)
     try:
         return getattr(record, method)()

@@ -1,4 +1,4 @@
-"""Ranks that get the same batches: those of one replica of a model that is split by tensors, contexts or stages."""
+"""Ranks that get the same batches: those that hold parts of one replica of a model."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from forebay.exceptions import SettingError
 from forebay.options import check_count
 
 SAME_BATCHES = frozenset({"tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline"})
-"""Names of dimensions over which, by all conventions, batches are the same, alone or within the name of a flattened
-one: accelerate's and torchtitan's `dp_shard_cp` is that over which parameters are sharded, not batches."""
+"""Names of mesh dimensions over which batches are the same by convention, alone or within the name of a flattened one:
+`dp_shard_cp` of accelerate and torchtitan is the dimension that shards parameters, not batches."""
 
 
 def share_of(rank: int, world_size: int, mesh: Any, replicate: int, *, is_detected: bool) -> tuple[int, int]:
-    """Returns which of how many shares of the batches a rank takes.
+    """Returns the index of the share of batches that a rank takes, and the number of shares.
 
     Args:
-        rank: Of the process.
-        world_size: Of all processes.
+        rank: The rank of the process.
+        world_size: The number of processes.
         mesh: A `DeviceMesh` of the dimensions over which batches differ, or None.
         replicate: How many consecutive ranks take the same batches.
         is_detected: Whether `rank` and `world_size` are those of the process group or the environment.
 
     Raises:
-        SettingError: these cannot be.
+        SettingError: the arguments do not fit together.
     """
     replicate = check_count("replicate", replicate)
     if mesh is None:
@@ -41,7 +41,7 @@ def share_of(rank: int, world_size: int, mesh: Any, replicate: int, *, is_detect
 
 
 def _coordinate(mesh: Any) -> tuple[int, int]:
-    """Returns where this process is in a mesh, its dimensions taken as one, and how large that is."""
+    """Returns the index of this process in a flattened mesh, and the size of the mesh."""
     if not hasattr(mesh, "get_coordinate") or not hasattr(mesh, "mesh_dim_names"):
         raise SettingError(f"mesh: expected a `torch.distributed.device_mesh.DeviceMesh`, got {mesh!r}")
     names = tuple(mesh.mesh_dim_names or ())

@@ -1,8 +1,8 @@
-"""Who gets the secrets of stores when datasets are pickled.
+"""Which pickles of datasets hold the secrets of stores.
 
-A pickle is a file like any other: it lies in caches, queues and logs. So the values of secret storage options are left
-out of it, but where it goes straight to a process that this one starts, as the workers of a `DataLoader` are. Everybody
-else finds them in the environment, as ever, or is told what is missing.
+A pickle may end up in caches, queues and logs. So it leaves out the values of secret storage options, unless it goes
+straight to a process that this one starts, such as a worker of a `DataLoader`. Other processes take them from the
+environment, as always, or get an error that says what is missing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _GIVEN: ContextVar[dict[str, str] | None] = ContextVar("forebay_options_given", 
 
 @contextmanager
 def pickle_with_secrets() -> Iterator[None]:
-    """Has datasets, streams and loaders that are pickled meanwhile take the secrets of their stores along.
+    """Makes pickles of datasets, streams and loaders include the secrets of their stores within the block.
 
-    For what carries pickles to other processes by itself, and is trusted with them: Ray, joblib, Dask, a queue of
-    `multiprocessing`. What `multiprocessing` and `DataLoader` give to processes when they start them needs this not.
+    For libraries that send pickles to other processes themselves and are trusted with secrets: Ray, joblib, Dask, a
+    `multiprocessing` queue. Not needed for what `multiprocessing` and `DataLoader` pass to processes they start.
 
     Example:
         >>> import pickle
@@ -44,16 +44,16 @@ def pickle_with_secrets() -> Iterator[None]:
 
 @contextmanager
 def unpickle_with(storage_options: Mapping[str, Any]) -> Iterator[None]:
-    """Gives storage options to datasets, streams and loaders that are unpickled meanwhile.
+    """Gives storage options to datasets, streams and loaders that are unpickled within the block.
 
-    They go before those that were pickled and those of the environment. An empty dict says that nothing is missing: the
-    environment knows, as by the role of a machine.
+    They override pickled options and those of the environment. An empty dict means that nothing is missing because the
+    environment provides the credentials, for example through the machine's role.
 
     Args:
         storage_options: As in `load_dataset`, for all stores but local files.
 
     Raises:
-        SettingError: they are no options.
+        SettingError: the argument is not a dict of options.
 
     Example:
         >>> import pickle
@@ -70,16 +70,16 @@ def unpickle_with(storage_options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def are_pickled() -> bool:
-    """Returns whether a pickle that is being made takes secrets along."""
+    """Whether a pickle made now includes secrets."""
     return _PICKLED.get() or _is_starting_a_process()
 
 
 def given_options() -> dict[str, str] | None:
-    """Returns the options given to what is being unpickled."""
+    """Returns the options given by `unpickle_with`."""
     return _GIVEN.get()
 
 
 def _is_starting_a_process() -> bool:
-    """Returns whether what is pickled now goes to a child, through a pipe that nobody else reads."""
+    """Whether a pickle made now goes to a child process, through a pipe that no other process reads."""
     context = sys.modules.get("multiprocessing.context")
     return context is not None and context.get_spawning_popen() is not None

@@ -1,4 +1,4 @@
-"""`Selection`: which rows of a dataset, as a thing to keep, combine, sample and carry elsewhere."""
+"""`Selection`: a set of rows of a dataset, to save, combine, sample and use elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Uri = str | PathLike[str]
 
 
 class Selection:
-    """Which rows of which version of a dataset. Immutable; made by `Dataset.selection`.
+    """A set of rows of one version of a dataset. Immutable; made by `Dataset.selection`.
 
-    It takes a bit for each row where rows are scattered, and a few bytes for each run of them where they are not. It
-    fits the same version of the same objects only, by whatever path or URI they were opened.
+    It takes one bit per row where rows are scattered, and a few bytes per run of rows where they are not. It is only
+    valid for the same version of the same objects, opened by any path or URI.
 
     Example:
         >>> rust = ds.filter("language = 'rust'").selection()
@@ -43,17 +43,17 @@ class Selection:
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the objects that its rows are of, as in states."""
+        """The fingerprint of the objects that hold the rows, as in states."""
         return self._native.fingerprint
 
     @property
     def query(self) -> list[str] | None:
-        """What selected the rows; None where it is the result of `&`, `|`, `-`, `^`, `sample` or `split`."""
+        """The query that selected the rows; None for results of `&`, `|`, `-`, `^`, `sample` or `split`."""
         return self._native.query
 
     @property
     def part(self) -> tuple[int, int] | None:
-        """Number and number of parts where it is that of a `Dataset.shard`; see `merge`."""
+        """Index and number of parts if it is the selection of a `Dataset.shard`; see `merge`."""
         return self._native.part
 
     def _combined(
@@ -62,33 +62,33 @@ class Selection:
         return Selection(combine(self._native, other._native)) if isinstance(other, Selection) else NotImplemented
 
     def __and__(self, other: Selection) -> Selection:
-        """Rows that are in both."""
+        """Rows in both selections."""
         return self._combined(other, _lib.Selection.and_)
 
     def __or__(self, other: Selection) -> Selection:
-        """Rows that are in either."""
+        """Rows in either selection."""
         return self._combined(other, _lib.Selection.or_)
 
     def __sub__(self, other: Selection) -> Selection:
-        """Rows that are not in the other."""
+        """Rows that are not in the other selection."""
         return self._combined(other, _lib.Selection.minus)
 
     def __xor__(self, other: Selection) -> Selection:
-        """Rows that are in one of them."""
+        """Rows in exactly one of the selections."""
         return self._combined(other, _lib.Selection.xor)
 
     def __eq__(self, other: object) -> bool:
         return self._native.equals(other._native) if isinstance(other, Selection) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # equal in its rows, of which there may be many
+    __hash__ = None  # type: ignore[assignment]  # equality compares rows, of which there may be many
 
     def sample(self, n: int, seed: int = 0) -> Selection:
-        """Returns exactly `n` of the rows, every subset of as many equally likely.
+        """Returns exactly `n` of the rows; every subset of that size is equally likely.
 
-        The same rows for the same seed, on every machine and in every release.
+        The same seed gives the same rows, on every machine and in every release.
 
         Raises:
-            SettingError: there are fewer rows.
+            SettingError: there are fewer than `n` rows.
 
         Example:
             >>> ds.selection().sample(100, seed=7)
@@ -99,12 +99,12 @@ class Selection:
         return Selection(self._native.sample(n, seed))
 
     def split(self, fractions: Sequence[float], seed: int = 0) -> list[Selection]:
-        """Deals all rows out at random, none of them twice: training and validation rows, for one.
+        """Divides the rows at random into disjoint parts, such as training and validation rows.
 
         Args:
-            fractions: Of the rows, which add up to 1. Sizes are exact; rows that rounding leaves go where most
-                was cut off.
-            seed: The same parts for the same seed, on every machine and in every release.
+            fractions: The fraction of rows in each part; they add up to 1. Sizes are exact; rows left by rounding go
+                to the parts from which rounding took most.
+            seed: The same seed gives the same parts, on every machine and in every release.
 
         Raises:
             SettingError: the fractions do not add up to 1.
@@ -124,10 +124,10 @@ class Selection:
 
     @staticmethod
     def merge(parts: Iterable[Selection]) -> Selection:
-        """Returns the whole of which `parts` are all parts: what `Dataset.shard(i, n)` selected, for every `i`.
+        """Joins the selections of all shards, `Dataset.shard(i, n)` for every `i`, into that of the whole dataset.
 
         Raises:
-            SelectionError: a part is missing, is there twice, or is of another dataset or query.
+            SelectionError: a part is missing, is given twice, or is of another dataset or query.
 
         Example:
             >>> wanted = ds.filter("size % 10 = 3")
@@ -145,14 +145,14 @@ class Selection:
         return Selection(_lib.Selection.merge([part._native for part in given]))
 
     def save(self, uri: Uri, *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Writes the selection to one object, whole or not at all.
+        """Writes the selection to one object, atomically.
 
         Args:
-            uri: A path, or a URI of any store that can be written to.
+            uri: A path, or a URI in any writable store.
             storage_options: As in `load_dataset`.
 
         Raises:
-            StoreError: the store refuses it.
+            StoreError: the store refuses to write it.
 
         Example:
             >>> path = corpus / "rust.selection"
@@ -164,11 +164,11 @@ class Selection:
 
     @staticmethod
     def load(uri: Uri, *, storage_options: Mapping[str, Any] | None = None) -> Selection:
-        """Reads a selection that `save` wrote.
+        """Reads a selection written by `save`.
 
         Raises:
-            NotFoundError: nothing is there.
-            SelectionError: it is not a selection, or is damaged.
+            NotFoundError: there is no such object.
+            SelectionError: the object is not a selection, or is damaged.
         """
         return Selection(_lib.Selection.load(*_place(uri, storage_options)))
 
@@ -184,7 +184,7 @@ def _place(uri: Uri, storage_options: Mapping[str, Any] | None) -> tuple[str, di
 
 
 def _fraction(value: object) -> float:
-    """Returns a number as the core takes it."""
+    """Returns a number as a float, as the core takes it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)

@@ -1,6 +1,6 @@
-"""What `to_torch` makes of lists and images: `Pad`, `Pack` and `Image`, checked when they are made.
+"""Settings for lists and images in `to_torch`: `Pad`, `Pack` and `Image`, checked when they are made.
 
-All of it happens in Rust, on the threads that read; here it is only said, as JSON.
+The work happens in Rust, on the reading threads; this module only describes it, as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Layout = Literal["CHW", "HWC"]
 ColorMode = Literal["RGB", "L"]
 
 MAX_PIXELS = 178_956_970
-"""Pixels of an encoded image by default: where PIL refuses a bomb."""
+"""The most pixels of an encoded image by default: PIL's limit for decompression bombs."""
 
 
 def _check_values(values: object) -> None:
@@ -63,22 +63,22 @@ class Pad:
     columns: Sequence[str] | None = None
     """The columns; by default all lists of numbers that may differ in length."""
     to: PadTo = "longest"
-    """Length of the rows: that of the batch's longest, or `max_length`, the same for all batches."""
+    """Length of the rows: that of the longest row in the batch, or `max_length` in all batches."""
     max_length: int | None = None
     """Longer lists are cut to this many items."""
     multiple_of: int = 1
     """The length is rounded up to a multiple of this."""
     side: Side = "right"
-    """Where the padding goes."""
+    """The side that is padded."""
     truncation_side: Side = "right"
-    """Where lists are cut."""
+    """The side on which lists are cut."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """What the columns are padded with; without, `labels` with -100, which losses ignore, and others with 0."""
+    """Padding values by column; by default -100 for `labels`, which losses ignore, and 0 for others."""
     dtype: Dtype | None = "int64"
-    """What integers become; `None` for what they are. One that does not fit is an error."""
+    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error."""
     mask: str | None = "attention_mask"
-    """A column to make, int64: 1 for items, 0 for padding of `input_ids`, or else of the first column that is padded.
-    Not made where a padded column has its name."""
+    """Name of an int64 column to add: 1 for items and 0 for padding of `input_ids`, or else of the first padded column.
+    Not added if a padded column has this name."""
 
     def __post_init__(self) -> None:
         if self.columns is not None:
@@ -122,24 +122,24 @@ class Pack:
     """
 
     length: int = field(kw_only=False)
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     mode: PackMode = "concat"
     """`"concat"` puts all tokens end to end and cuts them every `length`: nothing is wasted, documents are divided.
-    `"best_fit"` keeps documents whole (longer ones are cut), puts together those that fit, and pads the rest."""
+    `"best_fit"` keeps documents whole (cutting longer ones), puts those together that fit, and pads the rest."""
     columns: Sequence[str] | None = None
-    """The columns, packed alike: lists of numbers, as long as each other in each row. By default all."""
+    """The columns, packed alike: lists of numbers that have the same length within each row. By default all."""
     window: int = 4096
-    """Documents of a rank that `"best_fit"` looks at together, and holds in memory."""
+    """Documents per rank that `"best_fit"` packs together and holds in memory."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """What the columns are padded with; without, `labels` with -100, which losses ignore, and others with 0."""
+    """Padding values by column; by default -100 for `labels`, which losses ignore, and 0 for others."""
     labels: bool = False
-    """Make `labels`, int64 or int32: those of the column of that name, or the tokens, with -100, or what `values` has
-    for `labels`, for padding and for the first token of each document, which follows from nothing."""
+    """Make `labels`, int64 or int32, from the column of that name or else from the tokens. Padding and the first token
+    of each document or piece of one, which has no context, get -100, or the value for `labels` in `values`."""
     flatten: bool = False
-    """Put the sequences of a batch into one row, `(1, batch_size * length)`, under the names that transformers' models
-    take without padding: `cu_seq_lens_q`, `max_length_q`, ..."""
+    """Put the sequences of a batch into one row, `(1, batch_size * length)`, with the names that transformers' models
+    take for training without padding: `cu_seq_lens_q`, `max_length_q`, ..."""
     dtype: Dtype | None = "int64"
-    """What integers become; `None` for what they are. One that does not fit is an error."""
+    """Type of integers in batches; `None` keeps the stored type. A value that does not fit is an error."""
 
     def __post_init__(self) -> None:
         keep_count(self, "length", most=(1 << 31) - 1)
@@ -155,7 +155,7 @@ class Pack:
         _check_dtype(self.dtype)
 
     def _documents(self, columns: Sequence[str]) -> str:
-        """Returns what is made of batches before they are packed."""
+        """Returns how batches are prepared before packing, as JSON."""
         documents = {
             "columns": list(columns),
             "integers": _integers(self.dtype),
@@ -181,10 +181,10 @@ class Pack:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """What images become: `to_torch(decode={"image": fb.Image(size=(224, 224))})`.
+    """How images are decoded: `to_torch(decode={"image": fb.Image(size=(224, 224))})`.
 
-    Columns are binary, or structs of `bytes` and `path` as Hugging Face writes them; JPEG, PNG or WebP. Tensors are
-    uint8.
+    Columns hold JPEG, PNG or WebP, as binary or as structs of `bytes` and `path` as Hugging Face writes them. Tensors
+    are uint8.
 
     Example:
         >>> decode = {"image": forebay.Image(size=224, crop="random", flip=True)}
@@ -193,26 +193,26 @@ class Image:
     """
 
     size: tuple[int, int] | int = field(kw_only=False)
-    """Height and width, or both."""
+    """Height and width, or one number for both."""
     crop: Crop | None = None
-    """The part that is kept: all of it, whatever its proportions; the largest of the right proportions, in the middle
-    (`"center"`); or a random one as torchvision's `RandomResizedCrop` takes it (`"random"`), by the shuffle's seed, the
-    epoch and the row's position: the same on any number of ranks and threads."""
+    """The part of the image that is resized. `None`: all of it, whatever its aspect ratio. `"center"`: the largest
+    centred part of the right aspect ratio. `"random"`: a random part as in torchvision's `RandomResizedCrop`, from the
+    shuffle's seed, the epoch and the row's position, so the same for any number of ranks and threads."""
     scale: tuple[float, float] = (0.08, 1.0)
-    """The share of the image's area that a random part has."""
+    """Range of a random part's area, as a fraction of the image's area."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """The width of a random part by its height."""
+    """Range of a random part's aspect ratio, width / height."""
     flip: bool | float = False
-    """Mirror images at random, left to right: half of them, or this share."""
+    """Mirror images left to right at random: half of them, or this fraction."""
     layout: Layout = "CHW"
-    """Colours first, as PyTorch's layers take them, or last."""
+    """Channels first, as PyTorch's layers expect, or last."""
     mode: ColorMode = "RGB"
-    """Three colours, or grey (`"L"`). Transparency is dropped."""
+    """Three channels, or greyscale (`"L"`). Transparency is dropped."""
     on_error: OnError = "raise"
-    """What a broken or missing image does: end the stream with an error that names the row, or leave the row out of its
-    batch; `stats()["images_skipped"]` counts them."""
+    """What to do with a broken or missing image: `"raise"` ends the stream with an error that names the row, `"skip"`
+    leaves the row out of its batch; `stats()["images_skipped"]` counts these rows."""
     max_pixels: int = MAX_PIXELS
-    """Pixels that an image may have before it is decoded; more are an error, for a small file may be a huge image."""
+    """The most pixels of an encoded image; more are an error, because a small file may hold a huge image."""
 
     def __post_init__(self) -> None:
         self._size()
@@ -267,10 +267,10 @@ def chosen(
     decode: Mapping[str, Image] | None,
     read: ReadOptions,
 ) -> Format | Pack:
-    """Returns the format of batches whose lists are padded and whose images are decoded; or how lists are packed.
+    """Returns the format that pads lists and decodes images, or how lists are packed.
 
     Raises:
-        SettingError: these are none of our settings, or they exclude each other.
+        SettingError: an argument has the wrong type, or the arguments exclude each other.
     """
     from forebay.formats import TensorFormat
 

@@ -1,8 +1,8 @@
-"""Ranks of one replica that share a host read once: one of them reads, and hands its batches to the others.
+"""Lets one rank of a replica read for the others on its host, and hand them its batches.
 
-Batches go by shared memory, as between the processes of `map`. It is a short cut on which nothing depends: what comes
-next follows from the position, so a rank that is given nothing any more, because the one that reads is gone, has left
-its loop or waits for something, reads on by itself; and a rank that takes nothing any more is given nothing any more.
+Batches go through shared memory, as between the processes of `map`. Nothing depends on it: what comes next follows from
+the position, so a rank that gets no more batches, because the reading rank is gone, has left its loop or waits for
+something, goes on reading by itself; and a rank that takes no more batches is sent none.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from forebay.stages import Batches, Reading
 
 SECONDS_TO_WAIT = 60.0
-"""How long a rank waits for another one of its replica before it goes on without."""
+"""How long a rank waits for another rank of its replica before it goes on without it."""
 
 MOST_UNDER_WAY = 4
-"""Batches that a rank was given and has not taken; it then holds back the one that reads."""
+"""The most batches that a rank was given and has not taken; beyond that the reading rank waits for it."""
 
 MOST_IN_USE = 4
-"""Batches that a loop may keep in shared memory before it gets copies."""
+"""The most batches that a loop may keep in shared memory before it gets copies."""
 
 
 class Party(Alone):
@@ -48,17 +48,17 @@ class Party(Alone):
         self._giver: Giver | None = None
 
     def meeting(self, agreeing: Iterator[float], start: Cursor, *, takes_part: bool = True) -> Iterator[float]:
-        """Yields pauses until ranks agree and know each other. All must call this, also those that read alone."""
+        """Yields pauses until the ranks agree and know each other. All must call this, even those that read alone."""
         yield from agreeing
         if self._has_met:
             return
         self._has_met = True
         with socket.socket(socket.AF_UNIX) as listener:
-            # A name that is in no folder, and gone with the socket.
+            # An abstract name, which is in no folder and disappears with the socket.
             number = int.from_bytes(os.urandom(7), "little")
             listener.bind(_address(number))
             listener.listen()
-            # Packed streams of one share may stand in different places.
+            # Packed streams of one share may have different positions.
             mine = [int(takes_part), _host(), self._share, *start]
             table = yield from gather(self._distributed, [*mine, number])
             if not takes_part:
@@ -73,7 +73,7 @@ class Party(Alone):
 
     @contextmanager
     def reading(self, run: Run) -> Iterator[Batches]:
-        """Begins a pass: with what another rank reads, if that is known to read."""
+        """Begins a pass, with the batches of the reading rank if there is one."""
         if self._giver is not None and self._giver.is_there:
             with ExitStack() as stack:
                 yield Given(self._giver, run, lambda rest: stack.enter_context(self._read(rest)))
@@ -82,7 +82,7 @@ class Party(Alone):
                 yield Giving(batches, self._takers) if self._takers else batches
 
     def close(self) -> None:
-        """Leaves the others to themselves."""
+        """Closes the connections to the other ranks."""
         for taker in self._takers:
             taker.close()
         if self._giver is not None:
@@ -90,7 +90,7 @@ class Party(Alone):
 
 
 class Taker:
-    """A rank that is given batches, for the one that reads."""
+    """A rank that is given batches, as seen by the reading rank."""
 
     def __init__(self, end: socket.socket) -> None:
         from forebay.pool.channel import Channel
@@ -102,7 +102,7 @@ class Taker:
         self._is_there = True
 
     def has_room(self, seconds: float = 0) -> bool:
-        """Waits until a batch can be given, if that is to be waited for."""
+        """Whether a batch can be given; waits up to `seconds` for it."""
         while self._is_there:
             is_full = self._num_under_way >= MOST_UNDER_WAY
             if not _is_readable(self._channel, seconds if is_full else 0):
@@ -119,7 +119,7 @@ class Taker:
         return True
 
     def give(self, value: object, about: Any) -> None:
-        """Hands a batch over; waits where too many are under way, and no longer than `SECONDS_TO_WAIT`."""
+        """Hands over a batch; if too many are under way, waits first, up to `SECONDS_TO_WAIT`."""
         from forebay.pool.channel import Message
         from forebay.pool.pickling import take_apart
 
@@ -136,13 +136,13 @@ class Taker:
             self.close()
 
     def close(self) -> None:
-        """Gives nothing any more."""
+        """Stops giving batches."""
         self._is_there = False
         self._channel.close()
 
 
 class Giver:
-    """The rank that reads, for one that is given its batches."""
+    """The reading rank, as seen by a rank that is given batches."""
 
     def __init__(self, end: socket.socket) -> None:
         from forebay.pool.channel import Channel
@@ -153,14 +153,14 @@ class Giver:
         self.is_there = True
 
     def is_ready(self) -> bool:
-        """Whether something is there to take."""
+        """Whether there is something to take."""
         return _is_readable(self._channel, 0)
 
     def take(self) -> tuple[Any, Any]:
-        """Waits for a batch, no longer than `SECONDS_TO_WAIT`; returns it with what was said about it.
+        """Waits for a batch, up to `SECONDS_TO_WAIT`; returns it and the `about` of its message.
 
         Raises:
-            OSError: nothing came.
+            OSError: no batch came.
         """
         from forebay.pool.channel import Message
 
@@ -175,25 +175,25 @@ class Giver:
             os.close(file)
         value = self._inbox.open(message.parcel)
         with suppress(OSError):
-            # One that is gone is noticed when the next batch is waited for.
+            # If the reading rank is gone, the next wait for a batch notices.
             self._channel.send(Message("ready", returned=tuple(self._inbox.return_unused())))
         return value, message.about
 
     def close(self) -> None:
-        """Takes nothing any more."""
+        """Stops taking batches."""
         self.is_there = False
         self._channel.close()
 
 
 class Giving:
-    """Batches that are handed to other ranks on their way."""
+    """Batches that are also handed to other ranks."""
 
     def __init__(self, batches: Batches, takers: list[Taker]) -> None:
         self._batches = batches
         self._takers = takers
 
     def is_ready(self) -> bool:
-        """Whether a batch is there, or none will come, and everybody has room for it."""
+        """Whether all takers have room, and a batch is ready or none will come."""
         return all(taker.has_room() for taker in self._takers) and self._batches.is_ready()
 
     def __next__(self) -> Item:
@@ -205,12 +205,12 @@ class Giving:
         return item
 
     def close(self) -> None:
-        """Closes what is before it."""
+        """Closes the stage before."""
         self._batches.close()
 
 
 class Given:
-    """Batches that another rank reads, as long as it does; then those that this one reads."""
+    """Batches of the reading rank for as long as it reads; then those that this rank reads."""
 
     def __init__(self, giver: Giver, run: Run, read: Callable[[Run], Batches]) -> None:
         self._giver = giver
@@ -219,7 +219,7 @@ class Given:
         self._own: Batches | None = None
 
     def is_ready(self) -> bool:
-        """Whether something is there, or this rank has to look for itself."""
+        """Whether a batch is ready, or an end, or the reading rank is gone."""
         return self._giver.is_ready() if self._own is None else self._own.is_ready()
 
     def __next__(self) -> Item:
@@ -239,14 +239,14 @@ class Given:
         return next(self._own)
 
     def close(self) -> None:
-        """Closes what this rank reads itself."""
+        """Closes this rank's own read."""
         if self._own is not None:
             self._own.close()
 
 
 def _host() -> int:
-    """Returns what processes have in common that may use each other's sockets: kernel, network and user."""
-    import hashlib  # loads OpenSSL: not when Forebay is imported
+    """Returns a number for kernel, network and user, equal for processes that can use each other's sockets."""
+    import hashlib  # loads OpenSSL, so not when Forebay is imported
 
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123 - of the kernel
         boot = file.read()
@@ -260,7 +260,7 @@ def _address(number: int) -> bytes:
 
 
 def _accepted(listener: socket.socket, num_ranks: int) -> Iterator[socket.socket]:
-    """Yields connections to ranks, as many as come in time."""
+    """Yields connections to up to `num_ranks` ranks, those that come in time."""
     deadline = time.monotonic() + SECONDS_TO_WAIT
     while num_ranks:
         listener.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -1,4 +1,4 @@
-"""What `load_dataset` is given, to datasets of the core: the Hub's names, folders with a card, files of splits."""
+"""Opens the sources of `load_dataset` as datasets of the core: names on the Hub, folders with a card, files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPECTED = "source: expected a path, a URI, a list of them or a store"
 
 @dataclass
 class Request:
-    """The arguments of `load_dataset`, as far as they say which files are meant."""
+    """The arguments of `load_dataset` that select files."""
 
     sources: list[str]
     wanted: Wanted
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass
 class Opened:
-    """Datasets of the core by split, and what a card says of them."""
+    """Datasets of the core by split, and what a card says about them."""
 
     splits: dict[str, _lib.Dataset]
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Opened:
 
 @dataclass
 class _Found:
-    """Files by split, and what a card says of them."""
+    """Files by split, and what a card says about them."""
 
     splits: dict[str, list[File]] | None = None
-    """None where the core finds them."""
+    """None if the core is to find them."""
     info: Mapping[str, Any] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     commit: str | None = None
@@ -65,7 +65,7 @@ class _Found:
 
 
 def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tuple[list[str], dict[str, str]]:
-    """Returns URIs and options; an `obstore` store is taken apart, since its client cannot cross between extensions."""
+    """Returns URIs and options. Takes apart `obstore` stores, whose client cannot be passed between extensions."""
     options = check_options(storage_options)
     if type(source).__module__.split(".")[0] == "obstore":
         from forebay.stores import from_obstore
@@ -76,7 +76,7 @@ def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tup
         return [check_text("source", fspath(source))], options
     _refuse_rows(source)
     try:
-        # The names of a mapping would be taken for paths.
+        # The keys of a mapping would be taken for paths.
         sources = [] if isinstance(source, Mapping) else [check_text("source", fspath(item)) for item in source]
     except TypeError:
         sources = []
@@ -86,7 +86,7 @@ def parse_sources(source: Any, storage_options: Mapping[str, Any] | None) -> tup
 
 
 def _refuse_rows(source: Any) -> None:
-    """Refuses what holds rows: a loop over it gives names of columns, or lines, which would be taken for paths."""
+    """Refuses objects that hold rows: iterating over them gives column names or lines, not paths."""
     kind = type(source)
     if hasattr(source, "read"):
         raise SettingError(f"{EXPECTED}, got an open file ({kind.__name__}); pass its path")
@@ -101,7 +101,7 @@ def _refuse_rows(source: Any) -> None:
 
 
 def open_sources(request: Request) -> Opened:
-    """Opens what is asked for: one split, or all of them.
+    """Opens the requested split, or all splits.
 
     Raises:
         ForebayError: see `load_dataset`.
@@ -131,7 +131,7 @@ def open_sources(request: Request) -> Opened:
 
 
 def _open_listed(request: Request, parts: list[splits.Part] | None, info: Mapping[str, Any]) -> Opened:
-    """Opens sources whose splits the core finds by their names."""
+    """Opens sources whose splits the core finds by file names."""
     if parts is None:
         return Opened(dict(_lib.Dataset.open_splits(request.sources, request.options, request.tick)), info)
     text = str(request.split)
@@ -141,7 +141,7 @@ def _open_listed(request: Request, parts: list[splits.Part] | None, info: Mappin
 
 
 def _of_all(parts: list[splits.Part], names: list[str]) -> list[splits.Part]:
-    """Returns the parts with `all` taken apart."""
+    """Returns the parts with `all` replaced by the splits it stands for."""
     is_all = len({part.name for part in parts}) == 1 and parts[0].name == splits.ALL and splits.ALL not in names
     if is_all and any(part.is_slice for part in parts):
         raise SettingError(
@@ -159,12 +159,12 @@ def _cut(opened: dict[str, _lib.Dataset], parts: list[splits.Part] | None, text:
 
 
 def _shown(source: str) -> str:
-    """Returns a source for messages: what follows the `?` of a URL may be a signature."""
+    """Returns a source for messages, without the query of a URL, which may be a signature."""
     return source.split("?", 1)[0] if source.startswith(("http://", "https://")) else source
 
 
 def _with_owner(source: str) -> str:
-    """Returns what to do where a path may be meant for a dataset of the Hub."""
+    """Returns advice if a path may be meant as a dataset on the Hub."""
     if (meant := places.meant_by(source)) is not None:
         return f"; a dataset of the Hub is named `{meant}`"
     is_name = re.fullmatch(r"\w[\w-]*", source) is not None
@@ -172,10 +172,10 @@ def _with_owner(source: str) -> str:
 
 
 def _once(files: Sequence[File], split: str, where: str) -> list[File]:
-    """Returns the files of a split, each once: several patterns may fit one.
+    """Returns the files of a split, each once, as several patterns may match a file.
 
     Raises:
-        SettingError: there is none, or one whose name is no Unicode.
+        SettingError: there are no files, or a file name is not Unicode.
     """
     if not files:
         raise SettingError(f"split: `{split}` of `{where}` has no files: no pattern of it fits any")
@@ -185,7 +185,7 @@ def _once(files: Sequence[File], split: str, where: str) -> list[File]:
 
 
 def _find(request: Request) -> _Found:
-    """Returns the files of splits, or that the core is to find them."""
+    """Returns the files of the splits, or a result that leaves finding them to the core."""
     sources, wanted = request.sources, request.wanted
     place = (places.parse(sources[0]) or _of_url(sources[0], request)) if len(sources) == 1 else None
     if place is not None:
@@ -216,7 +216,7 @@ def _of_url(source: str, request: Request) -> places.Place | None:
 
 
 def _client(request: Request) -> Client:
-    """Returns the Hub's client, whose place and token the files' store takes over."""
+    """Returns the Hub's client, and passes its endpoint and token on to the store of the files."""
     options = request.options
     token = options.get("hf_token") if request.token is None else request.token
     found = settings.current(token, options.get("hf_endpoint"))
@@ -240,11 +240,11 @@ _UNITS = {
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
-"""Units of times, as the core reads them."""
+"""Units of time, as in the core."""
 
 
 def _seconds(text: str, name: str = "hf_patience") -> float:
-    """Returns a time such as `90`, `90 seconds` or `1m 30s`, as the core reads it."""
+    """Parses a time such as `90`, `90 seconds` or `1m 30s`, as the core does."""
     parts = re.findall(r"([\d.]+) *([a-z]*) *", text)
     try:
         is_whole = re.fullmatch(r" *(?:[\d.]+ *[a-z]+ *)*(?:[\d.]+ *)?", text) is not None
@@ -257,7 +257,7 @@ def _seconds(text: str, name: str = "hf_patience") -> float:
 
 
 def _find_elsewhere(request: Request) -> _Found:
-    """Returns the files of a local folder with a card, or of splits that the user names."""
+    """Returns the files of a local folder with a card, or of splits named by the user."""
     wanted = request.wanted
     source = request.sources[0]
     token = "" if request.token is False else request.token
@@ -271,7 +271,7 @@ def _find_elsewhere(request: Request) -> _Found:
             )
         return _Found()
     if source == "parquet" and wanted.data_files is not None:
-        # Also where a folder is called so.
+        # Even if there is a folder of that name.
         return _of_patterns(patterns.sanitized(wanted.data_files), wanted.data_dir or "", request)
     folder = None if "://" in source else places.local(source)
     if folder is not None and folder.is_dir():
@@ -280,7 +280,7 @@ def _find_elsewhere(request: Request) -> _Found:
             return _of_folder(folder, card, wanted)
         if wanted.is_default:
             return _Found(info={} if card.default is None else card.info(card.default))
-        # What is named otherwise has no features of the card, as in `datasets`.
+        # Without the card's features, as in `datasets`, if the files are named otherwise.
         return _of_folder(folder, Card(), wanted)
     if source in OTHER_FORMATS and wanted.data_files is not None:
         raise SettingError(f"path: `{source}` files are not read, only Parquet; `datasets` converts with `to_parquet`")
@@ -304,7 +304,7 @@ def _find_elsewhere(request: Request) -> _Found:
 
 
 def _of_data_dir(data_dir: str, request: Request) -> _Found:
-    """Returns the files of a folder that is no dataset's: names tell the splits, whatever a card there says."""
+    """Returns the files of a `data_dir` without a dataset: split by names, ignoring any card there."""
     if "://" in data_dir:
         request.sources, request.wanted = [data_dir], Wanted()
         return _find(request)
@@ -319,9 +319,9 @@ def _card(folder: Path) -> Card:
 
 
 def _text(path: Path) -> str | None:
-    """Returns what a file says, if it is there."""
+    """Returns the text of a file; None if it does not exist."""
     try:
-        # With the ends of lines that it has: they tell what is a card.
+        # With its own line ends, which matter for the head of a card.
         return path.read_bytes().decode("utf-8-sig", errors="replace") if path.is_file() else None
     except PermissionError as error:
         raise AccessDeniedError(f"permission denied for `{path}`; this user has not the rights to read it") from error
@@ -341,7 +341,7 @@ def _of_folder(folder: Path, card: Card, wanted: Wanted) -> _Found:
 
 
 def _of_patterns(found: patterns.Patterns, base: str, request: Request) -> _Found:
-    """Returns the files that a user names, wherever they are."""
+    """Returns the files named by the user, wherever they are."""
     client = None
     commits: set[str | None] = set()
     files: dict[str, list[File]] = {}

@@ -1,4 +1,4 @@
-"""What a user writes for a split: `train`, `train+test`, `all`, `train[:10%]`, as `datasets` reads it."""
+"""Parses split expressions as `datasets` does: `train`, `train+test`, `all`, `train[:10%]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ALL = "all"
-"""Names all splits, where none is called so."""
+"""Means all splits, unless a split has this name."""
 
 _PART = re.compile(
     r"""(?P<name>\w+(\.\w+)*)
@@ -28,7 +28,7 @@ _EXAMPLE = "expected `train`, `train+test`, `train[:10%]`, `train[100:200]` or `
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a split: all of them without a beginning and an end."""
+    """Rows of a split; all of them if `start` and `stop` are None."""
 
     name: str
     start: int | None = None
@@ -38,11 +38,11 @@ class Part:
 
     @property
     def is_slice(self) -> bool:
-        """Whether it need not be the whole split."""
+        """Whether the part may be less than the whole split."""
         return self.start is not None or self.stop is not None
 
     def rows(self, num_rows: int) -> tuple[int, int]:
-        """Returns the first row, and the one behind the last, of a split of so many rows."""
+        """Returns the half-open range of rows in a split of `num_rows` rows."""
         start = 0 if self.start is None else self._absolute(self.start, num_rows)
         stop = num_rows if self.stop is None else self._absolute(self.stop, num_rows)
         start = max(num_rows + start, 0) if start < 0 else min(start, num_rows)
@@ -62,10 +62,10 @@ class Part:
 
 
 def parse(split: Any) -> list[Part]:
-    """Returns the parts of a split's text, or of what `datasets` has for one.
+    """Returns the parts of a split expression: a string, or an object of `datasets` such as `ReadInstruction`.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it is not a split expression.
     """
     if not isinstance(split, str):
         if type(split).__module__.split(".")[0] != "datasets":
@@ -84,7 +84,7 @@ def _part(text: str, split: str) -> Part:
     if found is None:
         raise SettingError(f"split: cannot understand `{split}`; {_EXAMPLE}")
     start, stop = (_number(found[name]) for name in ("start", "stop"))
-    # A sign for both, if it is on one of them.
+    # A `%` on either boundary applies to both.
     is_percent = bool(found["start_pct"] or found["stop_pct"])
     rounding = found["rounding"]
     if rounding is not None and (rounding not in _ROUNDINGS or not is_percent):
@@ -104,10 +104,10 @@ def _number(text: str | None) -> int | None:
 
 
 def names(parts: Iterable[Part], available: Sequence[str] | None, where: str) -> list[str]:
-    """Returns the splits that parts are of, each once. Those that are there are not always known yet.
+    """Returns the names of the splits of `parts`, each once; unchecked if the available splits are not known yet.
 
     Raises:
-        SettingError: one of them is not there.
+        SettingError: there is no such split.
     """
     wanted = list(dict.fromkeys(part.name for part in parts))
     if available is None:
@@ -121,17 +121,17 @@ def names(parts: Iterable[Part], available: Sequence[str] | None, where: str) ->
 
 
 def unknown(name: str, available: Sequence[str], where: str) -> SettingError:
-    """Returns the exception for a split that is not there, with those that look like it."""
+    """Returns the exception for an unknown split, with similar names."""
     near = get_close_matches(name, available, 3)
     hint = f" (did you mean `{'`, `'.join(near)}`?)" if near else ""
     return SettingError(f"no split `{name}` in `{where}`; it has {', '.join(available)}{hint}")
 
 
 def ranges(parts: Sequence[Part], sizes: Sequence[tuple[str, int]], text: str) -> list[tuple[int, int]] | None:
-    """Returns the rows of parts in splits one after another, merged where they touch; `None` for all of them.
+    """Returns the ranges of rows of `parts` in the concatenated splits, adjacent ones merged; None for all rows.
 
     Raises:
-        SettingError: a row is there twice, or behind a later one.
+        SettingError: ranges overlap, or are not in the order of the rows.
     """
     if not any(part.is_slice for part in parts):
         if len({part.name for part in parts}) < len(parts):

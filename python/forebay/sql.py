@@ -1,4 +1,4 @@
-"""What whole queries take and return: functions, tables, parameters, saved queries, rows."""
+"""Arguments and results of whole queries: functions, tables, parameters, saved queries, rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from forebay import _lib, familiar
 from forebay.exceptions import ColumnNotFoundError, QueryError, SettingError
 from forebay.iteration import Iteration
 from forebay.options import check_named, check_text
+from forebay.packages import import_for
 
 if TYPE_CHECKING:
     from forebay.dataset import Dataset
 
 QUERIES = "queries"
-"""Folder of the saved queries in the package. In a checkout it holds links: maturin follows those of files alone."""
+"""Folder of the saved queries in the package. In a checkout it holds links to files, as maturin follows no others."""
 
 QUOTED = 200
-"""Characters of SQL that errors quote at most."""
+"""The most characters of SQL that errors quote."""
 
 _PLACE = re.compile(r" at line:? \d+, column:? \d+( of)?", re.IGNORECASE)
 
@@ -32,10 +33,10 @@ _PLACE = re.compile(r" at line:? \d+, column:? \d+( of)?", re.IGNORECASE)
 class Function:
     """A Python function that queries may call.
 
-    It gets one `pyarrow.Array` for each argument, or the number of rows if there is none, and returns an Arrow array of
-    as many values. For equal arguments it must return equal values. It runs on Forebay's threads, one call at a time,
-    as Python does; to be used in `DataLoader` workers it must be one that `pickle` finds by name. States know it by its
-    name alone: rename one that comes to return other values, so that older states are refused.
+    It gets one `pyarrow.Array` per argument, or the number of rows if it has no arguments, and returns an Arrow array
+    with as many values. It must return equal values for equal arguments. It runs on Forebay's threads, one call at a
+    time because of the GIL; in `DataLoader` workers, it must be one that `pickle` finds by name. States identify it by
+    its name only: if it comes to return other values, rename it, so that older states are refused.
 
     Example:
         >>> import pyarrow as pa, pyarrow.compute as pc
@@ -46,20 +47,20 @@ class Function:
     """
 
     call: Callable[..., Any]
-    """What is called."""
+    """The function to call."""
     arguments: Sequence[Any]
-    """Types of the arguments, of pyarrow or another Arrow library."""
+    """Types of the arguments, from pyarrow or another Arrow library."""
     returns: Any
-    """Type of the values."""
+    """Type of the returned values."""
 
 
 def read_query(name: str) -> str:
-    """Returns a saved query, by its name or that of its file.
+    """Returns the text of a saved query, by its name or file name.
 
-    Each begins with a comment: what it is for, its parameters, and the columns that it expects.
+    Each begins with a comment that tells its purpose, parameters and expected columns.
 
     Raises:
-        SettingError: there is none of that name; those there are, are listed.
+        SettingError: there is no query of that name; the message lists those that exist.
 
     Example:
         >>> print(read_query("quality").splitlines()[0])
@@ -79,19 +80,19 @@ def list_queries() -> list[str]:
 
 
 class QueryResult:
-    """The rows of a query, once: an Arrow stream, and an iterator of batches.
+    """The rows of a query, to be read once: an Arrow stream and an iterator of batches.
 
-    Takes part in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the
-    first batch on; `close()`, or the end of a `with` block, ends it before its end.
+    Works in `pa.table(result)`, `pl.DataFrame(result)`, `duckdb.sql("FROM result")`, ... Reads ahead from the first
+    batch on; `close()`, or the end of a `with` block, stops it early.
 
     Raises:
-        ClosedError: the rows were closed, or went to another consumer before.
+        ClosedError: the rows were closed, or another consumer took them.
     """
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
 
-    # Not for type checkers, to which it would say that a result has all names.
+    # Hidden from type checkers, which would take it to mean that a result has every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
@@ -108,7 +109,7 @@ class QueryResult:
             yield batch
 
     def close(self) -> None:
-        """Ends the query; its rows are not to be had any more."""
+        """Ends the query; its rows can no longer be read."""
         self._rows.close()
 
     def __enter__(self) -> QueryResult:
@@ -126,7 +127,7 @@ class QueryResult:
 
 @contextmanager
 def in_words_of(query: str, name: str, given: str) -> Iterator[None]:
-    """Has errors about SQL that we made quote the argument that it was made of; our lines and columns say nothing."""
+    """Makes errors about generated SQL quote the argument it was made from, without lines and columns in the SQL."""
     try:
         yield
     except (QueryError, ColumnNotFoundError) as error:
@@ -140,11 +141,11 @@ def _quoted(text: str) -> str:
 
 
 def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns each value as an Arrow array of it alone."""
+    """Returns each value as an Arrow array with one element."""
     given = check_named("params", parameters, "values")
     if not given:
         return {}
-    import pyarrow as pa
+    pa = import_for("params: values", "pyarrow")
 
     def make(name: str, value: Any) -> Any:
         try:
@@ -156,11 +157,11 @@ def make_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _python_value(value: Any) -> Any:
-    """Returns values of arrays as those of Python, but for nanoseconds: `tolist` makes integers of them.
+    """Returns values of arrays as Python values, except nanoseconds, which `tolist` turns into integers.
 
-    Those of pandas are taken apart here, as pyarrow cuts them off.
+    Nanoseconds of pandas are handled here, as pyarrow truncates them.
     """
-    # `NaT` has `nan` there, an index of pandas another index, and an interval of Arrow no `value`.
+    # `NaT` has `nan` there, an index of pandas has another index, and an interval of Arrow has no `value`.
     parts = (getattr(value, "nanosecond", 0), getattr(value, "nanoseconds", 0))
     if hasattr(value, "value") and any(isinstance(part, int) and part for part in parts):
         return _nanoseconds(value)
@@ -188,7 +189,7 @@ def _nanoseconds(value: Any) -> Any:
 
 
 def _one_value(value: Any) -> Any:
-    """Returns an array of a value; integers that are too large for `int64` are of `uint64`, or decimals."""
+    """Returns an array of one value; integers too large for `int64` become `uint64` or decimals."""
     import pyarrow as pa
 
     try:
@@ -201,14 +202,14 @@ def _one_value(value: Any) -> Any:
 
 
 def _with_integers(value: Any, make: Callable[[int], Any]) -> Any:
-    """Returns a value in which `make` makes other numbers of the integers, in lists too."""
+    """Returns a value with `make` applied to its integers, also in lists."""
     if isinstance(value, list | tuple):
         return [_with_integers(part, make) for part in value]
     return make(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def make_tables(tables: Mapping[str, Any] | None, load: Callable[[str], Dataset]) -> dict[str, Any]:
-    """Returns each table as the core takes it; `load` opens those given by their place."""
+    """Returns each table as the core takes it; `load` opens those given by location."""
     from forebay.dataset import Dataset
 
     def make(name: str, table: Any) -> Any:

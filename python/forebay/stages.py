@@ -1,8 +1,8 @@
-"""What lies between a stream's batches and the loop: functions, copies to a device. Each stage wraps the one before.
+"""Stages between a stream and the loop, such as functions and copies to a device. Each wraps the one before.
 
-A stage takes batches ahead of the loop, but only those that are there: it never waits while it has one to deliver.
-Each batch has with it where its rows stand in the epoch and where the stream stands once the loop has it, so that what
-stages hold does not count for a state.
+A stage takes batches ahead of the loop, but only those that are ready: it never waits while it has one to deliver. Each
+batch carries the position of its rows in the epoch, and the position of the stream once the loop has the batch, so that
+batches held by stages do not count in a state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NO_ARROW = (
     "Arrow: what columns functions return is known from their batches only; loop over `batches(n)`: tables of "
     "`ds.with_format('arrow').map(function, batched=True)` go into `pyarrow.concat_tables` or a `ParquetWriter`"
 )
-"""Why a dataset or stream with functions is no stream of Arrow."""
+"""Why a dataset or stream with functions is not an Arrow stream."""
 
 MOST_TAKEN = 8
 MOST_BYTES_TAKEN = 4 << 20
 MOST_SECONDS_CONVERTING = 0.0005
-"""How much is taken from the native stream at a time, of what is there, and for how long that is converted. A loop that
-comes back from a step finds nothing of ours in the processor's caches: the first batch takes a fifth of a millisecond,
-each further one a hundredth."""
+"""How many ready batches are taken from the native stream at a time, and for how long they are converted. After a
+training step, nothing of Forebay is left in the processor's caches, so the first batch takes a fifth of a millisecond
+and each further one a hundredth."""
 
 
 class Item(NamedTuple):
@@ -45,18 +45,18 @@ class Item(NamedTuple):
     first: int
     """Position of its first row in the epoch."""
     after: Cursor
-    """Where the stream stands once the loop has the batch."""
+    """The position of the stream once the loop has the batch."""
 
 
 class Waiting:
-    """How long a loop has waited for functions: not for a stream that has no batch for them."""
+    """How long a loop has waited for functions, not counting waits for the stream."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._since: float | None = None
 
     def note(self, *, is_on: bool) -> None:
-        """Notes that from now on the loop waits for functions, or does not."""
+        """Notes that the loop begins, or stops, to wait for functions."""
         now = time.perf_counter()
         if self._since is not None:
             self.seconds += now - self._since
@@ -72,15 +72,15 @@ class Pass:
     rank: int
     world_size: int
     is_alone: bool
-    """Whether this process takes all batches of its rank: it is no DataLoader worker."""
+    """Whether this process takes all batches of its rank, and so is not a DataLoader worker."""
     num_positions: int | None = None
-    """Those of the epoch; what would stand behind them is a row that comes again, because ranks lacked one."""
+    """Positions of the epoch; one beyond them is a repeated row, for ranks that lacked one."""
     waiting: Waiting = field(default_factory=Waiting)
-    """What stages that run functions note."""
+    """Noted by stages that run functions."""
 
 
 class Batches(Protocol):
-    """Batches in their order. `next` waits for one; `StopIteration` ends them."""
+    """Batches in order. `next` waits for one; `StopIteration` marks the end."""
 
     def is_ready(self) -> bool:
         """Whether `next` would return, raise or end at once."""
@@ -88,21 +88,21 @@ class Batches(Protocol):
     def __next__(self) -> Item: ...
 
     def close(self) -> None:
-        """Gives up what was taken ahead."""
+        """Drops batches that were taken ahead."""
 
 
 class Running(Protocol):
-    """What tells of a read that is going on."""
+    """The state of a running read."""
 
     def holes(self) -> list[dict[str, Any]]:
-        """What could not be read so far."""
+        """Rows that could not be read so far."""
 
     def stats(self) -> dict[str, float]:
-        """What was done so far."""
+        """Statistics so far."""
 
 
 class Stage(Protocol):
-    """Makes batches of those of the stage before."""
+    """Makes batches from those of the stage before."""
 
     def begin(self, batches: Batches, this: Pass) -> Batches:
         """Begins an iteration."""
@@ -121,7 +121,7 @@ class Read:
         self._convert = convert
         self._ends = ends
         self._number = 0
-        # What the loop has not asked for: as the stream handed it over, as the loop gets it, and the error behind it.
+        # Not yet delivered: batches of the stream, converted items, and the error that comes after them.
         self._taken: deque[tuple[_lib.Batch, int]] = deque()
         self._items: deque[Item] = deque()
         self._error: Exception | None = None
@@ -130,7 +130,7 @@ class Read:
         _reads.add(self)
 
     def is_ready(self) -> bool:
-        """Whether a batch is there, or none will come."""
+        """Whether a batch is ready, or none will come."""
         return bool(self._items or self._taken) or self._error is not None or self.stream.wait(0)
 
     def __next__(self) -> Item:
@@ -139,7 +139,7 @@ class Read:
         return self._items.popleft()
 
     def _convert_some(self) -> None:
-        """Makes items of batches that are there; waits for the first of them."""
+        """Converts ready batches to items; waits for the first one."""
         if self._error is not None:
             raise self._error
         if not self._taken:
@@ -155,25 +155,25 @@ class Read:
                 value = batch if self._convert is None else self._convert(batch)
                 self._items.append(Item(value, len(batch), first, after))
         except Exception as error:
-            # Raised in its turn.
+            # Raised after the items before it.
             self._error = error
             if not self._items:
                 raise
 
     def leave_to_parent(self) -> None:
-        """Has nothing any more, in a process that was forked: what was taken is its parent's to deliver."""
-        # Nothing is freed here: another thread may have held a lock of the allocator while the process was forked.
+        """Forgets all batches in a forked process: they are the parent's to deliver."""
+        # Nothing is freed here: another thread may have held an allocator's lock when the process was forked.
         self._of_parent = self._items, self._taken
         self._items, self._taken, self._error = deque(), deque(), None
 
     def holes(self) -> list[dict[str, Any]]:
-        """What could not be read so far."""
+        """Rows that could not be read so far."""
         return self.stream.holes()
 
     def stats(self) -> dict[str, float]:
-        """What was done so far; what the loop has not asked for is ready, not delivered."""
+        """Statistics so far; batches that the loop has not received count as ready, not as delivered."""
         stats = self.stream.stats()
-        # At once: the loop may be in another thread, and go on meanwhile.
+        # Copied at once: the loop may go on in another thread meanwhile.
         items, taken = list(self._items), list(self._taken)
         num_ready = len(items) + len(taken)
         stats["batches"] -= num_ready
@@ -184,7 +184,7 @@ class Read:
         return stats
 
     def close(self) -> None:
-        """Leaves the stream to whoever began it and ends it now, which gives back what it holds."""
+        """Notes that the creator of the stream closes it now, which frees its memory."""
         self._is_left = True
 
 
@@ -201,7 +201,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Delivered:
-    """Batches as the loop gets them, counted: stages take them ahead, and may let it wait."""
+    """Counts batches as the loop gets them, since stages take batches ahead and may keep the loop waiting."""
 
     def __init__(self, batches: Batches, read: Read, waiting: Waiting) -> None:
         self._batches = batches
@@ -215,11 +215,11 @@ class Delivered:
 
     @property
     def stream(self) -> _lib.Stream:
-        """Where the batches come from."""
+        """The native stream of the batches."""
         return self._read.stream
 
     def is_ready(self) -> bool:
-        """Whether the next batch is there, or none will come. Who asks waits for it."""
+        """Whether the next batch is ready, or none will come. A caller of this counts as waiting."""
         if self._since is None:
             self._since = time.perf_counter()
         return self._batches.is_ready()
@@ -237,11 +237,11 @@ class Delivered:
         return item
 
     def holes(self) -> list[dict[str, Any]]:
-        """What could not be read so far."""
+        """Rows that could not be read so far."""
         return self._read.holes()
 
     def stats(self) -> dict[str, float]:
-        """What was done so far; what stages have in hand is ready, not delivered."""
+        """Statistics so far; batches held by stages count as ready, not as delivered."""
         stats = self._read.stats()
         stats["batches_ready"] += stats["batches"] - self._num_batches
         stats["batches"], stats["rows"] = self._num_batches, self._num_rows
@@ -259,7 +259,7 @@ class Delivered:
 
 
 class Until:
-    """Batches up to the last step of an epoch: those behind it are of the next one."""
+    """Batches up to the last step of an epoch; those after it belong to the next epoch."""
 
     def __init__(self, batches: Batches, num_steps: int, num_workers: int) -> None:
         self._batches = batches
@@ -269,18 +269,18 @@ class Until:
 
     @property
     def stream(self) -> _lib.Stream | None:
-        """Where the batches come from, if nothing was made of them."""
+        """The native stream of the batches, if no stage has changed them."""
         return getattr(self._batches, "stream", None)
 
     def is_ready(self) -> bool:
-        """Whether a batch is there, or none will come."""
+        """Whether a batch is ready, or none will come."""
         return self._is_over or self._batches.is_ready()
 
     def __next__(self) -> Item:
         if self._is_over:
             raise StopIteration
         item = next(self._batches)
-        # Batches of which no row could be read may have been passed over.
+        # Batches without a readable row may have been skipped.
         step = item.after.done - self._num_workers
         self._is_over = step + self._num_workers >= self._num_steps
         if step >= self._num_steps:
@@ -288,7 +288,7 @@ class Until:
         return item
 
     def close(self) -> None:
-        """Closes what is before it."""
+        """Closes the stage before."""
         self._batches.close()
 
 
@@ -300,7 +300,7 @@ class Alone:
 
     def meeting(
         self,
-        agreeing: Iterator[float],  # noqa: ARG002 - nobody has to agree before
+        agreeing: Iterator[float],  # noqa: ARG002 - no rank has to agree first
         start: Cursor,  # noqa: ARG002
         *,
         takes_part: bool = True,  # noqa: ARG002

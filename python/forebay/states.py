@@ -1,4 +1,4 @@
-"""States of loaders that hold streams, reduced to one cursor."""
+"""Reduces the states of loaders that hold streams to one cursor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Hole = dict[str, Any]
 """Rows that could not be read, as a state lists them."""
 
 _OF_A_HOLE = ("span", "start", "end")
-"""What tells one from another."""
+"""What identifies a hole."""
 
 _OF_A_STREAM = ("version", "fingerprint", "query", "order")
 """What the states of all ranks and workers of a stream have in common."""
@@ -20,15 +20,15 @@ _OF_A_STREAM = ("version", "fingerprint", "query", "order")
 def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Reduces the state of a `torchdata.StatefulDataLoader` to one cursor, valid for any number of workers.
 
-    The cursor is the smallest next batch of the loader's workers, which take batches in turn. What they
-    could not read is joined.
+    The cursor is the smallest next batch of the loader's workers, which take batches in turn. The lists of rows that
+    could not be read are joined.
 
     Args:
-        loader_state: What `StatefulDataLoader.state_dict()` returned, or a list of what it did on several ranks. A
-            state of ours comes back as it is.
+        loader_state: The result of `StatefulDataLoader.state_dict()`, or a list of those of several ranks. A state of
+            a stream is returned as it is.
 
     Raises:
-        StateError: there is no state of ours inside, or not one of every worker, or some are of another stream.
+        StateError: `loader_state` holds no state of a stream, lacks that of a worker, or has those of other streams.
     """
     try:
         states = list(_states_in(loader_state))
@@ -55,14 +55,14 @@ def cursor(loader_state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dic
 
 
 def check_dict(state: object) -> None:
-    """Refuses what is no dict, such as the JSON of one."""
+    """Refuses what is not a dict, such as the JSON of one."""
     if not isinstance(state, Mapping):
         hint = "; `json.loads` makes one of JSON" if isinstance(state, str | bytes) else ""
         raise StateError(f"not a Forebay state: expected a dict, got {type(state).__name__}{hint}")
 
 
 def _check(state: Mapping[str, Any]) -> None:
-    """Refuses a state whose parts that are looked at here are not what they were."""
+    """Refuses a state in which the parts that this module uses are malformed."""
     _check_counts(state, ("epoch", "position"), "the state")
     if "worker" in state:
         _check_counts(state["worker"], ("index", "num_workers"), "worker")

@@ -1,6 +1,6 @@
-"""Takes `obstore` stores apart, so that the same store is opened by our own client.
+"""Takes `obstore` stores apart, so that Forebay's own client can open the same store.
 
-A client cannot cross between two extensions; its constructor's arguments can.
+A client cannot be passed between two extensions, but its constructor's arguments can.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _SCHEMES = {"S3Store": ("s3", "bucket"), "GCSStore": ("gs", "bucket"), "AzureSto
 
 
 def from_obstore(store: Any) -> tuple[str, dict[str, str]]:
-    """Returns the URI and the `storage_options` of a store of `obstore`.
+    """Returns the URI and the `storage_options` of an `obstore` store.
 
     Raises:
-        SettingError: the store cannot be rebuilt: one in memory, or with a credential provider.
+        SettingError: the store cannot be rebuilt, because it is in memory or has a credential provider.
     """
     name = type(store).__name__
     if name == "LocalStore":
@@ -43,7 +43,7 @@ def from_obstore(store: Any) -> tuple[str, dict[str, str]]:
 
 
 def _texts(config: Any) -> dict[str, str]:
-    """Returns options as text, the way environment variables spell them."""
+    """Returns options as text, as in environment variables."""
     return {
         str(key): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in dict(config or {}).items()

@@ -1,4 +1,4 @@
-"""Expressions of pyarrow as SQL, by way of Substrait: the form in which pyarrow hands them to other engines.
+"""Translates pyarrow expressions to SQL by way of Substrait, the form in which pyarrow exports them.
 
 Only what means the same in SQL is translated; everything else is refused by name.
 """
@@ -28,7 +28,7 @@ TESTS = {"is_null": "{} IS NULL", "is_not_null": "{} IS NOT NULL", "is_nan": "is
 HINT = "write the filter in SQL, or as a list of conditions"
 
 LAYOUT = "where there is NaN or -0.0, what pyarrow keeps depends on the row groups"
-"""pyarrow passes over row groups by bounds that say nothing of `NaN`, so that it loses such rows of some row groups."""
+"""pyarrow skips row groups by bounds that do not cover `NaN`, and so loses rows with it in some row groups."""
 
 WIDE = {
     **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16", "uint32"), "int64"),
@@ -37,8 +37,8 @@ WIDE = {
     **dict.fromkeys(("binary", "binary_view"), "large_binary"),
     **dict.fromkeys(("time32[s]", "time32[ms]", "time64[us]"), "time64[ns]"),
 }
-"""What types of columns are said to be. pyarrow puts casts around columns that are narrower than a value, of a kind
-that Substrait has not; values of narrower types it casts themselves."""
+"""Types that are declared for columns of narrower types. pyarrow casts columns that are narrower than a value, with
+casts that Substrait does not support; if the value is narrower, it casts the value."""
 
 
 def translate(
@@ -51,21 +51,21 @@ def translate(
     mixed: Collection[str] = (),
     hint: str = HINT,
 ) -> tuple[str, dict[str, Any]]:
-    """Returns an expression of pyarrow as SQL text and the values of its parameters.
+    """Returns a pyarrow expression as SQL text and the values of its parameters.
 
     Args:
         expression: A `pyarrow.compute.Expression`.
-        schema: Of pyarrow, with the columns that it may name.
-        values: Values that other texts have already.
-        integers: What `uint64` may be said to be, the first with which it works; all integers, if that is `float64`.
-        is_exact: Whether `NaN` is compared as in pyarrow, and not as in SQL. It is refused where what pyarrow keeps
-            depends on the row groups.
-        mixed: Columns of which some file has another type, which is that of the lists that pyarrow looks it up in.
-        hint: What to do instead of what is refused.
+        schema: A pyarrow schema of the columns that may be named.
+        values: Values that other texts already use.
+        integers: Types to declare for `uint64`, tried in turn until one works; `float64` is declared for all integers.
+        is_exact: Whether to compare `NaN` as in pyarrow, not as in SQL. Expressions are refused if the rows that
+            pyarrow keeps depend on the row groups.
+        mixed: Columns that some file stores in another type, in which pyarrow then looks them up in lists.
+        hint: What to do instead of a refused expression.
 
     Raises:
-        SettingError: it says what Substrait or SQL does not say.
-        ColumnNotFoundError: it names a column that is not there.
+        SettingError: the expression cannot be expressed in Substrait or SQL.
+        ColumnNotFoundError: the expression names a column that is not in the schema.
     """
     import pyarrow as pa
 
@@ -93,7 +93,7 @@ def translate(
 
 
 def _check_column(said: str, expression: Any, schema: Any) -> None:
-    """Refuses an expression of which pyarrow says that it finds a column in no schema, if it is not in ours."""
+    """Refuses an expression with a column that pyarrow does not find, if the schema does not have it either."""
     found = re.match(r"No match for FieldRef\.(?:Nested\(FieldRef\.)?Name\((.+?)\)(?: FieldRef.*)? in ", said)
     if found is None or found[1] in schema.names:
         return
@@ -103,7 +103,7 @@ def _check_column(said: str, expression: Any, schema: Any) -> None:
 
 
 def _reason(said: str, schema: Any, known: Any) -> str:
-    """Returns why pyarrow makes no Substrait of an expression, with the type that Substrait has not."""
+    """Returns why pyarrow cannot convert an expression to Substrait, with the unsupported type."""
     for field in schema:
         if field.name not in known.names and f"Name({field.name})" in said:
             return f"column `{field.name}` is `{field.type}`, a type that Substrait has not"
@@ -118,7 +118,7 @@ def _reason(said: str, schema: Any, known: Any) -> str:
 
 
 def _known_columns(schema: Any, integers: str) -> Any:
-    """Returns the columns that Substrait has types for; dictionaries are their values, and numbers wide."""
+    """Returns the columns whose types Substrait supports, with dictionaries as their values and wide numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -147,7 +147,7 @@ def _known_columns(schema: Any, integers: str) -> Any:
 
 
 class _Translation:
-    """One expression on its way to SQL."""
+    """The translation of one expression."""
 
     def __init__(
         self, plan: bytes, schema: Any, known: Any, values: Values, mixed: Collection[str], *, is_exact: bool
@@ -173,7 +173,7 @@ class _Translation:
         return self._expression(referred[1][0], is_kept=True)
 
     def _expression(self, body: bytes, *, is_kept: bool = False) -> str:
-        """Returns the SQL of an expression; `is_kept` says that a row is kept only if it is true."""
+        """Returns the SQL of an expression; `is_kept` says that rows are kept only if it is true."""
         message = read_message(body)
         if 1 in message:
             return self.values.add(self._literal(message))
@@ -186,7 +186,7 @@ class _Translation:
         raise UnknownError("it has casts or conditions in it")
 
     def _reference(self, message: Message) -> tuple[str, Any, str]:
-        """Returns a column, or a field of structs, by their places, its type, and the column's name."""
+        """Returns the SQL of a referenced column or struct field, its type, and the column's name."""
         place = read_message(read_message(read_message(message[2][0])[1][0])[2][0])
         names, fields = [], self._known
         while True:
@@ -220,7 +220,7 @@ class _Translation:
         return text
 
     def _without_nan(self, text: str, name: str, sides: list[Message], operands: list[str], is_kept: bool) -> str:
-        """Returns a comparison that is false for `NaN`, as in pyarrow, where in SQL it is the largest number."""
+        """Returns a comparison that is false for `NaN`, as in pyarrow; in SQL, `NaN` is the largest number."""
         are_floats = [2 in side and self._is_float(side) for side in sides]
         is_nan = any(1 in side and _is_nan(self._literal(side)) for side in sides)
         if not any(are_floats) and not is_nan:
@@ -238,7 +238,7 @@ class _Translation:
         return bool(pa.types.is_floating(self._reference(side)[1]))
 
     def _membership(self, message: Message, is_kept: bool) -> str:
-        """Returns `is_in`, which is never NULL in pyarrow: a row without a value is in no list."""
+        """Returns the SQL of `is_in`, which is never NULL in pyarrow: a NULL is in no list."""
         import pyarrow as pa
 
         operand = read_message(message[1][0])
@@ -256,7 +256,7 @@ class _Translation:
         return f"({column} IS NOT NULL AND {column} IN ({names}))"
 
     def _member(self, value: Any, kind: Any) -> Any:
-        """Returns a value as pyarrow looks it up in a column: as the column's type, if that can hold it."""
+        """Returns a value as pyarrow looks it up in a column: in the column's type, if that can hold it."""
         import pyarrow as pa
 
         given = pa.scalar(value) if not isinstance(value, pa.Scalar) else value
@@ -265,7 +265,7 @@ class _Translation:
                 member = given.cast(kind).as_py()
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 member = value
-            # Bounds of row groups are compared with the value as it is, so that pyarrow passes over some that have it.
+            # pyarrow compares the bounds of row groups with the original value, and so skips some that have it.
             is_same = member == given.as_py() or _is_nan(member)
         else:
             member, is_same = value, _family(given.type) == _family(kind)
@@ -275,7 +275,7 @@ class _Translation:
 
 
 def _family(kind: Any) -> str:
-    """Returns what types have in common whose values are the same in pyarrow and in SQL."""
+    """Returns a name that types share if their values are the same in pyarrow and in SQL."""
     name = str(kind).replace("large_", "").replace("_view", "")
     return name.partition("[")[0] + ("UTC" if "tz=" in name else "")
 
@@ -285,5 +285,5 @@ def _is_nan(value: Any) -> bool:
 
 
 def _is_ordinary(value: float) -> bool:
-    """Returns whether a value is in a list wherever it equals a member: pyarrow tells `0.0` from `-0.0` there."""
+    """Whether membership of a value is plain equality: pyarrow distinguishes `0.0` from `-0.0` in lists."""
     return value != 0 and not isnan(value)

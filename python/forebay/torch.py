@@ -1,4 +1,4 @@
-"""The torch end: batches as tensors. `to_torch` imports it, and with it torch; nothing else of the package needs it."""
+"""Streams of tensors for torch. `to_torch` imports this module, and with it torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from forebay.exceptions import ForebayError
 from forebay.loader import Stream
 from forebay.packing import PackedStream
 from forebay.shaping import Pack
-from forebay.trainers import batches_taken, check_undivided, epoch_meant, goes_on_behind, is_a_batch_ahead
+from forebay.trainers import (
+    batches_taken,
+    check_undivided,
+    epoch_meant,
+    goes_on_behind,
+    is_a_batch_ahead,
+    is_batching,
+)
+from forebay.warned import warn_of_batches_of_batches
 from forebay.workers import Place
 
 if TYPE_CHECKING:
@@ -31,9 +39,8 @@ TorchBatch = dict[str, Any]
 class TorchStream(IterableDataset[TorchBatch]):
     """A `torch.utils.data.IterableDataset` that yields whole batches of tensors. Made by `Dataset.to_torch`.
 
-    Iterate it as it is (the fast path: Rust threads read ahead), or put it into
-    `DataLoader(stream, batch_size=None, num_workers=k)`, whose workers take the rank's batches in turn, in the same
-    order.
+    Iterate over it directly (the fast path: Rust threads read ahead), or pass it to
+    `DataLoader(stream, batch_size=None, num_workers=k)`, whose workers deliver the rank's batches in the same order.
     """
 
     def __init__(
@@ -53,27 +60,29 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     def __iter__(self) -> Iterator[TorchBatch]:
         info = get_worker_info()
+        if (info is None or info.id == 0) and is_batching():
+            warn_of_batches_of_batches()
         if info is None:
             return self._stream._iteration(self._begin)
         try:
             is_wanted = self._place.begin(self._stream, info)
             return self._stream._iterate(info.id, info.num_workers, is_wanted)
         except ForebayError as error:
-            # Torch loses what a persistent worker raises here, and tells what it raises for its first batch.
+            # Torch loses an exception that a persistent worker raises here, but not one raised for its first batch.
             return map(_refuse, [error])
 
     def __aiter__(self) -> AsyncIterator[TorchBatch]:
         return self._stream._async_iteration(self._begin)
 
     def _begin(self) -> Iterator[Run]:
-        """Takes the start of the next iteration of this process, of which later workers know then."""
+        """Takes the start of the next iteration in this process, and lets later workers know."""
         self._place.settle(self._stream)
         runs = self._stream._begin()
         self._place.choose(self._stream, None)
         return runs
 
     def __len__(self) -> int:
-        """The exact number of batches that the next iteration delivers to this rank, all workers together."""
+        """The exact number of batches that the next iteration delivers to this rank, over all workers."""
         self._place.settle(self._stream)
         return len(self._stream)
 
@@ -84,36 +93,36 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     @property
     def num_dropped(self) -> int:
-        """Rows of the epoch that no rank gets; fewer than `world_size`."""
+        """Rows of the epoch that no rank gets; fewer than `world_size`. See `Stream.num_dropped`."""
         self._place.settle(self._stream)
         return self._stream.num_dropped
 
     def check_ranks(self) -> None:
-        """Compares with the other ranks what the next loop delivers; see `Stream.check_ranks`."""
+        """Checks that the ranks agree on what the next loop delivers; see `Stream.check_ranks`."""
         self._place.settle(self._stream)
         self._stream.check_ranks()
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, from 0. Another epoch than the current one starts at its beginning.
+        """Sets the epoch, from 0. An epoch other than the current one starts at its beginning.
 
-        Holds for the loops that begin afterwards, here and in DataLoader workers, persistent ones too.
+        Applies to loops that begin afterwards, here and in DataLoader workers, including persistent ones.
 
         Raises:
-            SettingError: a loader of `accelerate` is about to divide these batches among the ranks once more.
+            SettingError: a loader of `accelerate` would divide these batches among the ranks a second time.
         """
         check_undivided(self, self._stream._share)
         epoch = epoch_meant(self._stream, epoch)
-        # Also the same one anew, where a loop of workers has used it up: a state may be loaded that is before it.
+        # Also the same epoch again, after a loop of workers has used it up: an earlier state may be loaded.
         is_other = epoch != self._stream.epoch or self._place.settle(self._stream)
         self._stream.set_epoch(epoch)
         if is_other:
             self._place.choose(self._stream, get_worker_info())
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch not yet received; see `Stream.state_dict`.
+        """Returns the position of the next batch not yet received; see `Stream.state_dict`.
 
         Raises:
-            StateError: the batches are taken by the workers of a plain `DataLoader`, and their position is not known.
+            StateError: the workers of a plain `DataLoader` take the batches, so their position is not known.
         """
         if get_worker_info() is None:
             self._place.check_known(self._stream)
@@ -122,7 +131,7 @@ class TorchStream(IterableDataset[TorchBatch]):
         return self._stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state`, in the next loop: the one after it begins at 0. See `Stream.load_state_dict`."""
+        """Continues from `state` in the next loop; the loop after that begins at 0. See `Stream.load_state_dict`."""
         self._stream.load_state_dict(state)
         if goes_on_behind(is_over=self._stream._is_over):
             self._stream._go_on_to(self.epoch + 1, batches_taken())
@@ -130,7 +139,7 @@ class TorchStream(IterableDataset[TorchBatch]):
 
     @property
     def holes(self) -> list[Hole]:
-        """What of the epoch could not be read and was left out by `on_error="skip"`; see `Stream.holes`."""
+        """The rows of the epoch that could not be read and that `on_error="skip"` left out; see `Stream.holes`."""
         return self._stream.holes
 
     def stats(self) -> dict[str, float]:
@@ -138,7 +147,7 @@ class TorchStream(IterableDataset[TorchBatch]):
         return self._stream.stats()
 
     def bottleneck(self) -> str:
-        """What the loop is waiting for most, and what would help; see `Stream.bottleneck`."""
+        """One sentence: what the loop mostly waits for, and what would help; see `Stream.bottleneck`."""
         return self._stream.bottleneck()
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""What trainers make of loaders and streams, where it is other than what a loop does.
+"""Detects trainers that use loaders and streams differently from a plain loop.
 
-Loaders of `accelerate` divide among the ranks what `prepare` is given, or rank 0 reads for all. A stream of one rank is
-its share already: in such a loader rows would be left out, and ranks wait for each other for ever, so it refuses to
-begin there.
+Loaders of `accelerate` divide among the ranks what `prepare` was given, or let rank 0 read for all. A stream of one
+rank is a share already: such a loader would leave out rows, and ranks would wait for each other forever, so the stream
+refuses to begin there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forebay.exceptions import SettingError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from forebay.loader import Stream
     from forebay.options import ShareOptions
 
@@ -25,30 +27,30 @@ _ALONE = "iterate the stream as it is, or `forebay.DataLoader`, without `prepare
 
 
 def is_dividing() -> bool:
-    """Whether `accelerate` calls, which makes a share for each rank, and ranks wait for each other at every step."""
+    """Whether the caller is `accelerate`, which makes a share per rank, and whose ranks wait for each other."""
     return _caller() == "accelerate.data_loader"
 
 
 def goes_on_behind(*, is_over: bool = False) -> bool:
-    """Whether Lightning calls, and goes on behind the epoch of the state that it loads.
+    """Whether the caller is Lightning, and goes on after the epoch of the state that it loads.
 
-    Of an epoch that is over, or of which it took as many batches as `limit_train_batches` says, it does not ask for the
-    rest, but for the next epoch, whose number it may tell nobody.
+    After an epoch that is over, or of which it took `limit_train_batches` batches, it does not ask for the rest but for
+    the next epoch, and may not call `set_epoch`.
     """
     loop = _loop_of_lightning()
     return loop is not None and (is_over or bool(loop.epoch_loop.batch_progress.is_last_batch))
 
 
 def batches_taken() -> int | None:
-    """Returns how many batches of the epoch of the state that it loads Lightning has taken; None where others call."""
+    """Returns how many batches Lightning took of the epoch of the state that it loads; None for other callers."""
     loop = _loop_of_lightning()
     return None if loop is None else int(loop.epoch_loop.batch_progress.current.ready)
 
 
 def is_a_batch_ahead(loader: object = None) -> bool:
-    """Whether Lightning calls, and has a batch that no step has seen: it takes one ahead where it knows no length.
+    """Whether the caller is Lightning and holds a batch that no step has used; without a length, it takes one ahead.
 
-    With `loader` the batch has to be of that one, not of the one that is trained on while this one validates.
+    With `loader`, the batch must be of that loader, not of the training loader while that one validates.
     """
     fetcher = getattr(_loop_of_lightning(), "_data_fetcher", None)
     loaders = getattr(getattr(fetcher, "_combined_loader", None), "flattened", ())
@@ -57,7 +59,7 @@ def is_a_batch_ahead(loader: object = None) -> bool:
 
 
 def _loop_of_lightning() -> Any:
-    """Returns the loop over epochs that called this package, itself or by a loader of torchdata and its workers."""
+    """Returns Lightning's epoch loop if it called this package, directly or through torchdata and its workers."""
     frame = inspect.currentframe()
     while frame is not None and (root := frame.f_globals.get("__name__", "").partition(".")[0]) in _BETWEEN:
         loop = frame.f_locals.get("self") if root in _LIGHTNING else None
@@ -68,10 +70,10 @@ def _loop_of_lightning() -> Any:
 
 
 def epoch_meant(stream: Stream[Any], epoch: int) -> int:
-    """Returns which epoch of `stream` is meant by who sets `epoch`.
+    """Returns the epoch of `stream` that the caller means by `epoch`.
 
-    `transformers.Trainer` knows by the length of an epoch which one a checkpoint is of. Where none is known it counts
-    from 0 again, which is the epoch of the state, and the next one where that is over.
+    `transformers.Trainer` computes the epoch of a checkpoint from the length of epochs. If that is unknown, it counts
+    from 0 again, which means the epoch of the state, or the next one if that is over.
     """
     if stream._loaded_epoch is None or stream._has_known_length or _caller() != "transformers.trainer":
         return epoch
@@ -80,25 +82,40 @@ def epoch_meant(stream: Stream[Any], epoch: int) -> int:
     return stream._loaded_epoch + epoch
 
 
+def is_batching() -> bool:
+    """Whether the caller is torch's `DataLoader` with its default batching and collation."""
+    frame = _frame_of_caller()
+    if frame is None or frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
+        return False
+    from torch.utils.data import default_collate
+
+    return bool(frame.f_locals.get("auto_collation")) and frame.f_locals.get("collate_fn") is default_collate
+
+
 def _caller() -> str:
     """Returns the module that called this package."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
-        frame = frame.f_back
+    frame = _frame_of_caller()
     name: str = "" if frame is None else frame.f_globals.get("__name__", "")
     return name
 
 
+def _frame_of_caller() -> FrameType | None:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
+        frame = frame.f_back
+    return frame
+
+
 def check_undivided(stream: object, share: ShareOptions) -> None:
-    """Refuses to begin an epoch of `stream` in a loader of `accelerate` that divides it among ranks once more.
+    """Refuses to begin an epoch of `stream` in a loader of `accelerate` that divides it among ranks a second time.
 
     Raises:
-        SettingError: on every rank: loaders set the epoch of what they hold before they begin.
+        SettingError: on every rank, because loaders set the epoch of their dataset before they begin.
     """
     loaders, state = sys.modules.get("accelerate.data_loader"), sys.modules.get("accelerate.state")
     if loaders is None or state is None:
         return
-    # That which has begun last.
+    # The loader that began last.
     loader: Any = state.GradientState().active_dataloader
     dataset = getattr(loader, "dataset", None)
     is_of_one, reason = share.world_size > 1, ""
@@ -115,6 +132,6 @@ def check_undivided(stream: object, share: ShareOptions) -> None:
             f"rank already, and others would be left out; {_ALONE}"
         )
     if reason:
-        # It has not begun: a loop over the stream itself can be told an epoch.
+        # The loader has not begun, so `set_epoch` for a loop over the stream itself must work.
         loader.end()
         raise SettingError(reason)

@@ -1,7 +1,7 @@
-"""Functions on batches: what they are given, what may come of them, and randomness that knows no workers.
+"""Functions on batches: their arguments, their results, and randomness that does not depend on workers.
 
-A `Program` is all that happens to a batch between the stream and the loop, in one go: it is what workers get. It is a
-pure function of the batch and of the positions of its rows, as far as the user's functions are.
+A `Program` is everything that happens to a batch between the stream and the loop; workers get it as a whole. It is a
+pure function of the batch and the positions of its rows, if the user's functions are.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Rows(NamedTuple):
-    """Which rows of which epoch a batch holds."""
+    """The rows of an epoch that a batch holds."""
 
     epoch: int
     first: int
-    """Position of the first."""
+    """Position of the first row."""
     step: int
-    """From each row's position to the next one's: the world size."""
+    """Distance between the positions of consecutive rows: the world size."""
     num_rows: int
     repeated: int | None = None
-    """Position of the last one, where it comes a second time, because the rank lacked a row."""
+    """Position of the last row if it repeats another, because the rank lacked a row."""
 
     @property
     def last(self) -> int:
-        """Position of the last one, if it is in turn."""
+        """Position of the last row, unless it is `repeated`."""
         return self.first + self.step * max(self.num_rows - 1, 0)
 
     @property
     def positions(self) -> Sequence[int]:
-        """The rows' positions in the order of the epoch, which know neither ranks nor batches."""
+        """The rows' positions in the order of the epoch, independent of ranks and batches."""
         in_turn = range(self.first, self.first + self.step * self.num_rows, self.step)
         return in_turn if self.repeated is None else [*in_turn[:-1], self.repeated]
 
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
 def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
     """Returns 64 random bits for each row: a hash of seed, epoch, purpose and position.
 
-    A NumPy array, or a list of integers where NumPy is not installed.
+    A NumPy array, or a list of integers if NumPy is not installed.
     """
     start, mask = _key(seed, rows.epoch, purpose)
     try:
@@ -70,7 +70,7 @@ def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
     except ImportError:
         return [_mixed(start + position * _GOLDEN) ^ mask for position in rows.positions]
     positions = np.asarray(rows.positions, dtype=np.uint64)
-    # SplitMix64, whose n-th number is a bijection of n: no two rows of an epoch have the same.
+    # SplitMix64, whose n-th number is a bijection of n: no two rows of an epoch have the same bits.
     bits = positions * np.uint64(_GOLDEN) + np.uint64(start)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -78,13 +78,13 @@ def seeds_of(seed: int, rows: Rows, purpose: str) -> Any:
 
 
 def seed_of(seed: int, rows: Rows, purpose: str) -> int:
-    """Returns the random bits of the first row, as `seeds_of` does."""
+    """Returns the random bits of the first row, as in `seeds_of`."""
     start, mask = _key(seed, rows.epoch, purpose)
     return _mixed(start + rows.positions[0] * _GOLDEN) ^ mask
 
 
 def _mixed(bits: int) -> int:
-    """Returns what SplitMix64 makes of a state."""
+    """Returns the SplitMix64 hash of a state."""
     bits &= _MASK
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
@@ -93,19 +93,19 @@ def _mixed(bits: int) -> int:
 
 @lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, purpose: str) -> tuple[int, int]:
-    import hashlib  # loads OpenSSL: not when Forebay is imported
+    import hashlib  # loads OpenSSL, so not when Forebay is imported
 
     digest = hashlib.blake2b(f"forebay.map {seed} {epoch} {purpose}".encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds the generators of the process that functions may use: Python's and, if imported, NumPy's and torch's."""
+    """Seeds the process's global generators: Python's and, if imported, NumPy's and torch's."""
     import random
 
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
-        # Half of the bits: what takes all of them takes six times as long, and rows are seeded one by one.
+        # Half of the bits: seeding with all of them takes six times as long, and rows are seeded one by one.
         numpy.random.seed(seed >> 32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seed)
@@ -113,7 +113,7 @@ def seed_generators(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A user's function and how it is called; see `Dataset.map`."""
+    """A user's function and how to call it; see `Dataset.map`."""
 
     function: Callable[..., Any]
     batched: bool
@@ -123,15 +123,15 @@ class Step:
     remove_columns: tuple[str, ...]
     fn_kwargs: Mapping[str, Any]
     purpose: str = "0"
-    """Tells the randomness of one step from that of others."""
+    """Makes the randomness of a step differ from that of others."""
 
     @property
     def name(self) -> str:
-        """What messages call the function."""
+        """The name of the function in messages."""
         return getattr(self.function, "__qualname__", None) or repr(self.function)
 
     def apply(self, batch: Any, rows: Rows, seed: int, *, owns_process: bool) -> Any:
-        """Returns the batch with what the function made of it."""
+        """Returns the batch with the columns that the function returned."""
         seeds: Any = None
         if self.with_seeds or (owns_process and not self.batched):
             seeds = seeds_of(seed, rows, self.purpose)
@@ -151,7 +151,7 @@ class Step:
         return self.function(*given, *extra, **self.fn_kwargs)
 
     def _of_rows(self, batch: dict[str, Any], rows: Rows, seeds: Any, *, owns_process: bool) -> dict[str, Any] | None:
-        """Calls the function on each row; returns the columns of what it returned."""
+        """Calls the function on each row; returns its results as columns."""
         results = []
         for index, position in enumerate(rows.positions):
             if owns_process:
@@ -164,7 +164,7 @@ class Step:
         return _columns(results, rows)
 
     def _merged(self, batch: Any, result: Any, rows: Rows) -> Any:
-        """Returns the columns of the batch that are kept, and those of the result."""
+        """Returns the kept columns of the batch and those of the result."""
         if not isinstance(batch, dict):
             return batch if result is None else _checked_table(batch, result, rows)
         if result is None:
@@ -181,23 +181,23 @@ class Step:
 
 @dataclass(frozen=True)
 class Collate:
-    """A function that makes anything of the rows of a batch, as a list: `collate_fn` of a DataLoader."""
+    """A function that makes a batch from a list of rows: the `collate_fn` of a DataLoader."""
 
     function: Callable[[list[Any]], Any]
     purpose: str = "collate"
 
     @property
     def name(self) -> str:
-        """What messages call the function."""
+        """The name of the function in messages."""
         return getattr(self.function, "__qualname__", None) or repr(self.function)
 
 
 class _WrongResultError(Exception):
-    """Says what a function returned that cannot be."""
+    """Tells why the result of a function is invalid."""
 
 
 def told(error: BaseException) -> str:
-    """Returns an exception's type and text; the type alone where it has none, or fails to make it."""
+    """Returns an exception's type and text; only the type if it has no text or `str` fails."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - whatever its `__str__` raises
@@ -206,7 +206,7 @@ def told(error: BaseException) -> str:
 
 
 def _columns(results: list[Any], rows: Rows) -> dict[str, Any]:
-    """Returns what a function returned of rows as columns."""
+    """Returns the results of a function on rows as columns."""
     first = results[0]
     for position, result in zip(rows.positions, results, strict=True):
         if not isinstance(result, Mapping):
@@ -220,17 +220,17 @@ def _columns(results: list[Any], rows: Rows) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Opener:
-    """Makes of batches, as a stream hands them over, what functions are given."""
+    """Converts batches of a stream into the arguments of functions."""
 
     format: Format | None
-    """One that is prepared; None for Python values."""
+    """A prepared format; None for Python values."""
 
     def batch(self, carried: _lib.Batch) -> Any:
-        """Returns a dict of lists, or the batch of the format."""
+        """Returns a dict of lists, or the format's batch."""
         return to_python(_record(carried), "to_pydict") if self.format is None else self.format(carried)
 
     def rows(self, carried: _lib.Batch) -> list[Any]:
-        """Returns dicts, or the rows of the format."""
+        """Returns dicts, or the format's rows."""
         return to_python(_record(carried), "to_pylist") if self.format is None else list(self.format.rows(carried))
 
 
@@ -242,7 +242,7 @@ def _record(batch: _lib.Batch) -> Any:
 
 @dataclass(frozen=True)
 class Program:
-    """All that is done to a batch, from how the stream handed it over to what the loop gets."""
+    """Everything that is done to a batch between the stream and the loop."""
 
     opener: Opener
     steps: tuple[Step, ...]
@@ -251,7 +251,7 @@ class Program:
 
     @property
     def setting(self) -> str:
-        """What messages call all functions by: where they were passed."""
+        """The name of all functions in messages: the arguments they were passed as."""
         names = (["map"] if self.steps else []) + ([] if self.collate is None else ["collate_fn"])
         return ", ".join(names)
 
@@ -260,11 +260,11 @@ class Program:
 
         Args:
             carried: The batch as the stream hands it over.
-            rows: Which rows it holds.
-            owns_process: Whether the generators of the process may be seeded.
+            rows: The rows that it holds.
+            owns_process: Whether the process's global generators may be seeded.
 
         Raises:
-            TransformError: a function raised, which is the cause, or returned what it must not.
+            TransformError: a function raised (its exception is the cause) or returned something invalid.
         """
         step: Step | Collate | None = None
         try:
@@ -283,7 +283,7 @@ class Program:
             raise TransformError(f"{self._where(step)} failed on {rows}: {told(error)}") from error
 
     def _rows(self, carried: _lib.Batch, batch: Any) -> list[Any]:
-        """Returns the rows of a batch, one by one."""
+        """Returns the rows of a batch as a list."""
         if not self.steps:
             return self.opener.rows(carried)
         if not isinstance(batch, dict):
@@ -305,7 +305,7 @@ def _column(value: Any, name: str) -> Any:
 
 
 def _check_column(name: object, column: Any, num_rows: int) -> None:
-    """Refuses what is no column of so many rows."""
+    """Refuses what is not a column of `num_rows` rows."""
     if not isinstance(name, str):
         raise _WrongResultError(f"expected names of columns, got {name!r}")
     length = length_of(column)
@@ -322,7 +322,7 @@ def _check_column(name: object, column: Any, num_rows: int) -> None:
 
 
 def _checked_table(batch: Any, result: Any, rows: Rows) -> Any:
-    """Returns a table that a function made of a table."""
+    """Returns the table that a function made from a table, or refuses it."""
     if type(result) is not type(batch):
         raise _WrongResultError(f"expected {_kind(batch)}, as it was given, got {_kind(result)}")
     length = length_of(result)
@@ -332,7 +332,7 @@ def _checked_table(batch: Any, result: Any, rows: Rows) -> Any:
 
 
 def _stacked(values: Sequence[Any]) -> Any:
-    """Returns the values of rows as one array where they have one shape and type, else as a list."""
+    """Returns the values of rows as one array if they have one shape and type, else as a list."""
     first: Any = values[0]
     kind = type(first)
     if any(type(value) is not kind for value in values):
@@ -341,7 +341,7 @@ def _stacked(values: Sequence[Any]) -> Any:
         library: Any = sys.modules.get(module)
         if library is None:
             continue
-        # What NumPy's arrays hold are of types of their own.
+        # Scalars of NumPy have their own types.
         names = ("Tensor",) if module == "torch" else ("ndarray", "number", "bool_", "datetime64", "timedelta64")
         kinds: Any = tuple(getattr(library, name) for name in names)
         if isinstance(first, kinds):

@@ -1,4 +1,4 @@
-"""What rows weigh, where an epoch is drawn from them with replacement."""
+"""Weights of rows, for epochs that are drawn with replacement."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 ROWS_PER_READ = 1 << 16
 
 PASSED = re.compile(r"pass it as `params=\{[^`]*\}`")
-"""What is said about a parameter without a value: weights have none."""
+"""The advice in errors about parameters without a value, which weights cannot have."""
 
 NUMBERS = re.compile(r"(U?Int|Float|Decimal)\d|Boolean|Null|Dictionary")
-"""How types begin that weights may have; text that holds numbers is to be cast by who knows that it does."""
+"""Beginnings of the types that weights may have; users must cast text that holds numbers."""
 
 
 def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
-    """Returns what rows weigh as a dataset of one column, float64.
+    """Returns the weights of rows as a dataset with one column, float64.
 
     Raises:
-        QueryError: it is not one number for each row.
+        QueryError: the expression is not one number per row.
     """
-    # On lines of its own, because the expression may end in a comment.
+    # On separate lines, because the expression may end in a comment.
     value = f"(\n{expression}\n)"
     plain = f"SELECT {value} AS weight FROM dataset"  # noqa: S608 - it is SQL
     query = f"SELECT CAST({value} AS DOUBLE) AS weight FROM dataset"  # noqa: S608 - it is SQL
@@ -39,7 +39,7 @@ def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
     kinds = weighed.column_types
     if kinds == ["Float64"]:
         return weighed
-    # Brackets that close ours make several columns, which the cast refuses.
+    # An expression that closes the bracket may make several columns, which the cast refuses.
     if len(kinds) == 1 and NUMBERS.match(kinds[0]) is None:
         raise QueryError(f"weights: `{expression}` is `{kinds[0]}`, expected a number for each row")
     with _in_its_words(query, expression):
@@ -48,7 +48,7 @@ def weighing(native: _lib.Dataset, expression: str) -> _lib.Dataset:
 
 @contextmanager
 def _in_its_words(query: str, expression: str) -> Iterator[None]:
-    """Has errors about SQL quote the expression that it was made of, and advise no parameters."""
+    """Makes errors about generated SQL quote the expression, and not advise parameters."""
     try:
         with in_words_of(query, "weights", expression):
             yield
@@ -57,9 +57,9 @@ def _in_its_words(query: str, expression: str) -> Iterator[None]:
 
 
 def make_weights(native: _lib.Dataset, options: ShuffleOptions, num_rows: int) -> _lib.Weights:
-    """Computes what the kept rows of `native` weigh: one pass over the columns that the weights are made of.
+    """Computes the weights of the kept rows of `native`, in one pass over the columns that the expression uses.
 
-    These may be gone from `native` itself: they are those of the dataset that was shuffled.
+    `native` itself may lack these columns; they are taken from the dataset on which `shuffle` was called.
     """
     from forebay.dataset import Dataset
 

@@ -1,8 +1,8 @@
-"""What DataLoader workers know of the stream in the process that made them.
+"""The start of the next loop, as shared with DataLoader workers.
 
-Each worker has a copy of the stream, forked or pickled when the worker started, and a worker that persists keeps it for
-every loop. So the place where the next loop begins, epoch, position and what was left out before, lies in a few bytes
-that all copies share.
+Each worker has a copy of the stream, forked or pickled when the worker started, and a persistent worker keeps it for
+all loops. So the start of the next loop (epoch, position, and rows left out before) is in a few bytes that all copies
+share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WorkerInfo(Protocol):
 
     @property
     def id(self) -> int:
-        """Which of the workers it is."""
+        """The number of the worker."""
 
     @property
     def seed(self) -> int:
@@ -42,41 +42,41 @@ class WorkerInfo(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """How many there are."""
+        """The number of workers."""
 
 
 class Choice(NamedTuple):
-    """Where the next loop begins, as the process of the stream chose it."""
+    """The start of the next loop, as set in the process of the stream."""
 
     number: int
     epoch: int
     start: Cursor
     holes: tuple[Hole, ...] = ()
-    """What could not be read of the epoch up to there."""
+    """Rows of the epoch up to there that could not be read."""
 
 
 class Place:
-    """Where the next loop over a stream begins, for the process that made the stream and its DataLoader workers.
+    """The start of the next loop over a stream, shared by the process that made the stream and its DataLoader workers.
 
-    The choice counts at the moment a loop starts its workers, or starts them again. A position is for one loop: the
-    next loop begins where the epoch does. Workers begin one by one, so the first one notes which loop used the position
-    up; loops are told apart by the seed that a DataLoader draws for each, and by the numbers of their processes where a
-    program sets the seed again.
+    A choice takes effect when a loop starts, or restarts, its workers. A position applies to one loop: the next loop
+    begins at the start of the epoch. Workers begin one by one, so the first one notes which loop used the position.
+    Loops are identified by the seed that a DataLoader draws for each, and by their process numbers if a program sets
+    the seed again.
     """
 
     _CHOICE = struct.Struct("q4Q")
     _USE = struct.Struct("qQqq?")
-    """The number of a choice, the loop that used it, and whether that had more to do."""
+    """The number of a choice, the loop that used it, and whether a worker of that loop had rows left."""
     _NUM_USES = 64
     _HOLES_AT = _CHOICE.size + _NUM_USES * _USE.size
     _HOLES = struct.Struct("Q")
-    """Before the holes, as JSON: how many bytes they take."""
+    """The size in bytes of the holes, as JSON, which follow it."""
 
     def __init__(self) -> None:
         self._share(Choice(1, 0, Cursor()))
 
     def _share(self, choice: Choice) -> None:
-        """Starts sharing with the workers that this process will make."""
+        """Starts sharing with the workers that this process will start."""
         self._own(anonymous_file())
         self._owner = os.getpid()
         self._chosen = choice
@@ -89,9 +89,9 @@ class Place:
         weakref.finalize(self, os.close, file)
 
     def choose(self, stream: Stream[Any], worker: WorkerInfo | None) -> None:
-        """Notes that the next loop begins where `stream` stands."""
+        """Notes that the next loop begins at the position of `stream`."""
         if worker is not None:
-            # For this worker alone: how `StatefulDataLoader` restores it.
+            # For this worker only: `StatefulDataLoader` restores its state.
             self._is_chosen_here = True
             return
         choice = Choice(self._chosen.number + 1, stream._epoch, stream._start, tuple(stream._start_holes))
@@ -101,10 +101,10 @@ class Place:
         self._write()
 
     def begin(self, stream: Stream[Any], worker: WorkerInfo) -> Callable[[], bool] | None:
-        """Has `stream`, a worker's copy, begin where the loop does.
+        """Makes `stream`, a worker's copy, begin where the loop begins.
 
-        A worker whose state is at the end of its epoch goes on with a later one that was set. But where others have
-        something left, the state holds for all: what is returned then tells so, once all of them have begun.
+        A worker whose state is at the end of its epoch goes on with a later epoch if one was set. But if other workers
+        have rows left, the state applies to all. The returned function then tells which, once all workers have begun.
         """
         parent = multiprocessing.parent_process()
         is_shared = parent is not None and parent.pid == self._owner
@@ -145,9 +145,9 @@ class Place:
         self._chosen = Choice(number, epoch, Cursor._make(start), tuple(json.loads(text)))
 
     def _use(self, number: int, worker: WorkerInfo) -> bool:
-        """Uses a choice for the loop of a worker, unless another loop did. Tells whether it is this loop's."""
+        """Uses a choice for the loop of a worker, unless another loop did. Returns whether this loop used it."""
         seed = worker.seed - worker.id
-        # That of all workers of a loop, but for processes that other threads start meanwhile.
+        # The same for all workers of a loop, unless other threads start processes meanwhile.
         first_process = multiprocessing.current_process()._identity[-1] - worker.id
         with self._locked():
             used, *by = self._read_use(number)
@@ -160,25 +160,25 @@ class Place:
             return True
 
     def _note_rest(self, number: int) -> None:
-        """Notes that a worker of the loop that used a choice has something left of its state's epoch."""
+        """Notes that a worker of the loop that used a choice has rows left in the epoch of its state."""
         with self._locked():
             *use, _ = self._read_use(number)
             os.pwrite(self._file, self._USE.pack(*use, True), self._use_at(number))
 
     def _has_nothing_left(self, number: int) -> bool:
-        """Tells whether no worker noted that it has."""
+        """Whether no worker has noted that it has rows left."""
         *_, has_rest = self._read_use(number)
         return not has_rest
 
     def settle(self, stream: Stream[Any]) -> bool:
-        """Moves `stream` to the beginning of its epoch when a loop of workers used its position up; tells whether."""
+        """Moves `stream` to the start of its epoch if a loop of workers used its position; returns whether it did."""
         is_used = self._owner == os.getpid() and self._read_use(self._chosen.number)[0] == self._chosen.number
         if is_used:
             stream._start, stream._start_holes = stream._beginning(stream._epoch), []
         return is_used
 
     def check_known(self, stream: Stream[Any]) -> None:
-        """Refuses to tell a position that only workers know."""
+        """Refuses if only workers know the position."""
         if self.settle(stream):
             raise StateError(
                 "the batches of this loop are taken by DataLoader workers, whose position this stream does not know; "
@@ -201,7 +201,7 @@ class Place:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker that is being started shares; any other copy is on its own.
+        # A worker that is being started shares the file; any other copy gets its own.
         is_starting = context.get_spawning_popen() is not None
         return self.__dict__ | {"_file": reduction.DupFd(self._file) if is_starting else None}
 
@@ -215,7 +215,7 @@ class Place:
 
 
 def anonymous_file() -> int:
-    """Returns a file in memory without a name, which is gone with the last process that has it."""
+    """Returns an unnamed file in memory, which disappears with the last process that has it open."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("forebay")
     with tempfile.TemporaryFile() as file:

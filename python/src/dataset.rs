@@ -63,9 +63,6 @@ type FileArguments = (String, Option<u64>, Option<String>);
 /// A split with its objects.
 type SplitArguments = (String, Vec<FileArguments>);
 
-/// Parameters, tables and functions of a query.
-type QueryArguments = (BTreeMap<String, Py<PyAny>>, BTreeMap<String, Py<PyAny>>, Vec<Py<PyFunction>>);
-
 /// Seed, shuffle bytes, and lanes and window rows where they are given.
 type ShuffleArguments = (u64, u64, Option<u32>, Option<u64>);
 
@@ -162,15 +159,11 @@ impl PyDataset {
         let filtered = this.py().detach(|| dataset.filter_with(sql, values)).map_err(|error| to_py(&error))?;
         // Neither values nor the numbers of classes, which may get other names, are in the text that `reopen` takes.
         let is_text = filtered.filters().iter().all(Filter::is_all_in_its_text);
-        let recipe = (recipe.is_some() || !is_text).then(|| Recipe {
-            base: this.clone().unbind(),
-            text: sql.to_owned(),
-            parameters,
-            tables: BTreeMap::new(),
-            functions: Vec::new(),
-            is_filter: true,
-        });
-        Ok(Self::made(filtered, recipe.map(Arc::new)))
+        if recipe.is_none() && is_text {
+            return Ok(Self::plain(filtered));
+        }
+        let recipe = Recipe::try_new(this, "filter", (sql, parameters))?;
+        Ok(Self::made(filtered, Some(Arc::new(recipe))))
     }
 
     /// The rows that a query keeps, with the columns that it selects.
@@ -185,7 +178,7 @@ impl PyDataset {
         let (py, base) = (this.py(), this.get());
         let request = sql::request(py, &text, &parameters, &tables, &functions)?;
         let dataset = py.detach(|| base.dataset.sql(&request)).map_err(|error| to_py(&error))?;
-        let recipe = Recipe { base: this.clone().unbind(), text, parameters, tables, functions, is_filter: false };
+        let recipe = Recipe::try_new(this, "sql", (text, parameters, tables, functions))?;
         Ok(Self::made(dataset, Some(Arc::new(recipe))))
     }
 
@@ -208,6 +201,13 @@ impl PyDataset {
     fn select_columns(&self, names: Vec<String>) -> PyResult<Self> {
         let dataset = self.dataset.select_columns(&names).map_err(|error| to_py(&error))?;
         Ok(Self::made(dataset, self.recipe.clone()))
+    }
+
+    /// The dataset with other names for columns, by their names before.
+    fn rename_columns(this: &Bound<'_, Self>, names: BTreeMap<String, String>) -> PyResult<Self> {
+        let dataset = this.get().dataset.rename_columns(&names).map_err(|error| to_py(&error))?;
+        let recipe = Recipe::try_new(this, "rename_columns", (names,))?;
+        Ok(Self::made(dataset, Some(Arc::new(recipe))))
     }
 
     /// The dataset with other features of Hugging Face, a JSON object of them by column.
@@ -437,24 +437,19 @@ impl PyDataset {
         Ok(this)
     }
 
-    /// Makes what `__reduce__` took apart: the dataset of a query, or of a filter on one, with its columns and answer.
+    /// Makes what `__reduce__` took apart: what a method made of a dataset, with its columns and answer.
     #[staticmethod]
-    #[expect(clippy::too_many_arguments, reason = "what `__reduce__` wrote, in its order")]
     fn rebuild(
         base: &Bound<'_, Self>,
-        text: String,
-        arguments: QueryArguments,
-        is_filter: bool,
+        method: &str,
+        arguments: Bound<'_, PyTuple>,
         columns: Vec<String>,
         answer: Option<AnswerBytes>,
         restriction: Option<Vec<u8>>,
         features: Option<String>,
     ) -> PyResult<Self> {
-        let (parameters, tables, functions) = arguments;
-        let whole = match is_filter {
-            true => Self::filter(base, &text, parameters)?,
-            false => Self::sql(base, text, parameters, tables, functions)?,
-        };
+        let whole = base.call_method1(method, arguments)?.cast_into::<Self>()?;
+        let whole = whole.get();
         let mut this = whole.select_columns(columns)?;
         if let Some(bytes) = &restriction {
             this = this.restricted(this.dataset.restricted(bytes))?;
@@ -495,14 +490,9 @@ impl PyDataset {
             let arguments = arguments.into_pyobject(py)?;
             return Ok((class.getattr("reopen")?, arguments));
         };
-        let functions: Vec<_> = recipe.functions.iter().map(|function| function.clone_ref(py)).collect();
-        let of = |objects: &BTreeMap<String, Py<PyAny>>| -> BTreeMap<String, Py<PyAny>> {
-            objects.iter().map(|(name, object)| (name.clone(), object.clone_ref(py))).collect()
-        };
-        let inputs = (of(&recipe.parameters), of(&recipe.tables), functions);
-        let (base, text) = (recipe.base.clone_ref(py), recipe.text.clone());
+        let Recipe { base, method, arguments } = recipe.as_ref();
         let (names, features) = (self.column_names(), self.features());
-        let arguments = (base, text, inputs, recipe.is_filter, names, answer, restriction, features);
+        let arguments = (base, *method, arguments, names, answer, restriction, features);
         let arguments = arguments.into_pyobject(py)?;
         Ok((class.getattr("rebuild")?, arguments))
     }

@@ -147,15 +147,24 @@ fn describe_exception(py: Python<'_>, error: &PyErr) -> String {
     format!("{class}: {}", error.value(py))
 }
 
-/// What a query was made of: enough to make it again in another process.
+/// What a dataset was made of: enough to make it again in another process.
 pub(crate) struct Recipe {
     pub(crate) base: Py<PyDataset>,
-    pub(crate) text: String,
-    pub(crate) parameters: BTreeMap<String, Py<PyAny>>,
-    pub(crate) tables: BTreeMap<String, Py<PyAny>>,
-    pub(crate) functions: Vec<Py<PyFunction>>,
-    /// Whether the text is a filter, and not a query.
-    pub(crate) is_filter: bool,
+    /// The method of `base` that made it.
+    pub(crate) method: &'static str,
+    pub(crate) arguments: Py<PyTuple>,
+}
+
+impl Recipe {
+    /// Returns what `method` of `base` makes of `arguments`.
+    pub(crate) fn try_new<'py>(
+        base: &Bound<'py, PyDataset>,
+        method: &'static str,
+        arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+    ) -> PyResult<Self> {
+        let arguments = arguments.into_pyobject(base.py())?.unbind();
+        Ok(Self { base: base.clone().unbind(), method, arguments })
+    }
 }
 
 /// Builds a request of what Python passes.

@@ -242,8 +242,7 @@ impl Dataset {
             && let Some(filters) = self.filters_of(&plan, request, &identity)?
         {
             let made = self.with_columns(origins, schema);
-            let is_told = !filters.is_empty() || made.is_of_stored_names();
-            let made = if is_told { made } else { made.with_view(identity) };
+            let made = if filters.is_empty() { made.with_view(identity) } else { made };
             return Ok(Ok(made.with_filters(filters)));
         }
         let columns = std::iter::once(Expr::Column(row).alias(ROW)).chain(attached);

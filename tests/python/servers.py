@@ -85,6 +85,7 @@ class Tunnel(socketserver.ThreadingTCPServer):
         self.port = port
         self.names: list[str] = []
         self.credentials: set[str] = set()
+        self.is_open = True
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self) -> Tunnel:
@@ -108,6 +109,9 @@ class _Tunnelled(socketserver.StreamRequestHandler):
         while header := self.rfile.readline().strip():
             if header.lower().startswith(b"proxy-authorization:"):
                 self.server.credentials.add(header.decode().partition(":")[2].strip())
+        if not self.server.is_open:
+            self.wfile.write(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
+            return
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.port)) as there:
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
             back = threading.Thread(target=_pass_on, args=(there, self.connection), daemon=True)

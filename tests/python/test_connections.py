@@ -262,6 +262,18 @@ def test_a_proxy_that_is_down_is_named(monkeypatch, store, scheme, setting):
     assert "s3cr3t" not in str(caught.value)
 
 
+@stores
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_wants_to_know_who_asks_is_named(tunnel, store, scheme):
+    tunnel.is_open = False
+    named = rf"through the proxy `{tunnel.url.removeprefix('http://')}` of `proxy_url`, which wants a user name"
+    with pytest.raises(fb.StoreError, match=named) as caught:
+        open_at(store, f"{scheme}://far.example", proxy_url=tunnel.url)
+    assert "407" in str(caught.value)
+    # It would not let the next one through, either.
+    assert len(tunnel.names) == 1
+
+
 def test_a_tunnel_is_told_who_asks_and_nobody_else(tunnel, authority):
     url = tunnel.url.replace("//", "//somebody:s3cr3t@")
     assert ids(open_at("s3", SOMEWHERE_ELSE, proxy_url=url, ca_certificate=authority)) == list(range(NUM_ROWS))

@@ -785,6 +785,36 @@ def test_a_renamed_dataset_is_the_same_one_otherwise(ds: fb.Dataset) -> None:
     assert renamed.filter("n > 6").num_rows == 6
 
 
+def test_rows_of_a_renamed_query_are_those_of_the_query(ds: fb.Dataset) -> None:
+    query = """
+        SELECT int64, label, int64 + 1 AS next, row_number() OVER (ORDER BY int64 DESC) AS place
+        FROM dataset WHERE int64 > 4 ORDER BY int64 DESC
+    """
+    names = {"int64": "next", "next": "int64", "place": "p", "label": "l"}
+    before = ds.sql(query)
+    renamed = before.rename_columns(names)
+    expected = pa.table(before).rename_columns([names[name] for name in before.column_names])
+    assert pa.table(renamed).equals(expected)
+    assert renamed.features["l"] == LABEL
+    for dataset in (renamed, pickle.loads(pickle.dumps(renamed))):
+        few = dataset.filter("next < 8").select_columns(["l", "p", "int64"])
+        assert pa.table(few).equals(expected.filter(pa.compute.less(expected["next"], 8)).select(["l", "p", "int64"]))
+
+
+def test_a_filter_means_the_columns_that_have_its_names(ds: fb.Dataset) -> None:
+    swaps = {"int8": "int16", "int16": "int8"}
+    small = ds.select_columns(["int8", "int16"])
+    swapped = small.rename_columns(swaps)
+    back = swapped.rename_columns(swaps)
+    filtered = {name: dataset.filter("int8 > 3") for name, dataset in (("swapped", swapped), ("back", back))}
+    assert pa.table(filtered["back"]).equals(pa.table(small.filter("int8 > 3")))
+    # A state is of what was filtered by, whatever it was called.
+    state = filtered["back"].batches(2).state_dict()
+    small.filter("int8 > 3").batches(2).load_state_dict(state)
+    with pytest.raises(fb.StateError, match="query"):
+        filtered["swapped"].batches(2).load_state_dict(state)
+
+
 # Without `datasets`.
 
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import importlib.util
 import pickle
+import re
 import time
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -257,6 +258,36 @@ def test_a_format_whose_library_is_missing_says_so(folder, library):
         print(error)
     """
     assert f"'{library}' needs the package `{library}`" in run_python(code, folder)
+
+
+NEEDS = {
+    "rows": ("pyarrow", "next(iter(ds))"),
+    "a row": ("pyarrow", "ds[0]"),
+    "schema": ("pyarrow", "ds.schema"),
+    "features": ("pyarrow", "ds.features"),
+    "cast": ("pyarrow", "ds.cast({'id': {'_type': 'Value', 'dtype': 'int32'}})"),
+    "parameters": ("pyarrow", "ds.filter('id > $least', params={'least': 3})"),
+    "conditions": ("pyarrow", "ds.filter([('id', '>', 3)])"),
+    "to_torch": ("torch", "ds.to_torch(2)"),
+    "DataLoader": ("torch", "fb.DataLoader(ds, batch_size=2)"),
+}
+
+
+@pytest.mark.parametrize(("package", "call"), NEEDS.values(), ids=NEEDS)
+def test_a_package_that_is_missing_is_named(folder, package, call):
+    code = f"""
+    import sys
+    import forebay as fb
+    sys.modules["{package}"] = None
+    ds = fb.load_dataset(sys.argv[1], split="train")
+    try:
+        {call}
+    except fb.VersionError as error:
+        print(error)
+    """
+    extra = {"pyarrow": "arrow"}.get(package, package)
+    said = run_python(code, folder)
+    assert re.search(rf"needs the package `{package}`: .*; install it with `pip install 'forebay\[{extra}\]'`", said)
 
 
 ARRAYS = """

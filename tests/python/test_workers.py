@@ -77,6 +77,16 @@ def test_any_number_of_workers_delivers_the_same_batches_in_the_same_order(
     assert batches_of(loaded) == expected
 
 
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+def test_batches_of_batches_are_warned_of(stream: Callable[..., TorchStream], make: Any) -> None:
+    with pytest.warns(fb.PerformanceWarning, match="batches of batches.* pass `batch_size=None`") as warned:
+        batch = next(iter(make(stream(), batch_size=2)))
+    assert batch["id"].shape == (2, BATCH_SIZE)
+    assert [told.filename for told in warned if told.category is fb.PerformanceWarning] == [__file__]
+    # Who makes something of them means it.
+    assert len(next(iter(make(stream(), batch_size=2, collate_fn=list)))) == 2
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("settings", [{"remainder": "pad"}, {"remainder": "keep"}, {"drop_last": True}], ids=str)
 def test_the_share_of_a_rank_does_not_know_the_workers(

@@ -1,8 +1,8 @@
-"""Hugging Face `datasets`: handing rows over to it, and taking datasets over from it.
+"""Interoperation with Hugging Face `datasets`, in both directions.
 
-`Dataset.to_hf` makes a `datasets.IterableDataset`, `forebay.from_hf` a `Dataset` of one that streams Parquet, and
-`enable` has `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay. `datasets` is imported when one of
-them is called.
+`Dataset.to_hf` makes a `datasets.IterableDataset`, `forebay.from_hf` makes a `Dataset` from one that streams Parquet,
+and `enable` makes `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay. `datasets` is imported when
+one of them is called.
 """
 
 from forebay.hf.swap import disable, enable, is_enabled

@@ -1,7 +1,7 @@
-"""The seam: rows of a Forebay stream as `datasets` asks for them.
+"""Rows of a Forebay stream as an examples iterable of `datasets`.
 
 `datasets` builds every `IterableDataset` on an examples iterable, whose base class is private. Importing this module
-needs a version of `datasets` whose base class is known.
+needs a supported version of `datasets`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from forebay.compat import formatted
 from forebay.exceptions import StateError
 from forebay.features import with_plain_arrays
 from forebay.hf.versions import import_datasets
-from forebay.loader import warn_of_missing_index
 from forebay.options import ShuffleOptions
 from forebay.passes import MOST_EPOCH
+from forebay.warned import warn_of_missing_index
 
 import_datasets("this module")
 
@@ -39,28 +39,27 @@ if TYPE_CHECKING:
     from forebay.options import ReadOptions
 
 ROWS_PER_TABLE = 1024
-"""Rows of a table that goes to `datasets`, unless they are so large that the memory suggests fewer."""
+"""Rows per table handed to `datasets`; fewer if they are large for the memory."""
 
 MOST_TABLE_ROWS = (1 << 31) - 1
 
 TYPE = "ForebayExamplesIterable"
 
 SHARE = "shard_idx"
-"""What a state calls the share of which rows it is of, where it says so."""
+"""Key in a state for the share and the rows that it belongs to, if known."""
 
 ROW = "shard_example_idx"
-"""What a state calls the next row of the share."""
+"""Key in a state for the next row of the share."""
 
 IN_SHARE = {"of", "part", "table_rows"}
-"""What a state says of a share: the rows of which dataset, query and order, which part of them, and how many of them a
-table has."""
+"""Keys of a share in a state: dataset, query and order of the rows; the part of them; rows per table."""
 
 _EVENLY: ContextVar[bool] = ContextVar("EVENLY", default=False)
 
 
 @contextmanager
 def sharing(*, evenly: bool) -> Iterator[None]:
-    """Has shares be of one size within, though rows are left out then, if this or what is around it says `evenly`."""
+    """Makes shares have one size in the block, leaving out rows, if this or an enclosing block says `evenly`."""
     token = _EVENLY.set(_EVENLY.get() or evenly)
     try:
         yield
@@ -69,11 +68,11 @@ def sharing(*, evenly: bool) -> Iterator[None]:
 
 
 LEAST_MEMORY = 256 << 20
-"""Bytes that a part may hold, however small it is, if the limit allows."""
+"""Bytes that even a small part may hold, if the limit allows."""
 
 
 class Source:
-    """A dataset with its readers: what all parts of it in one process have in common."""
+    """A dataset with its readers, shared by all its parts in one process."""
 
     def __init__(self, dataset: Dataset, read: ReadOptions) -> None:
         self.dataset = dataset
@@ -82,11 +81,11 @@ class Source:
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether every epoch has an order of its own."""
+        """Whether every epoch has its own order."""
         return self.dataset._shuffle is not None
 
     def reader(self, part: Part) -> _lib.Reader:
-        """Returns a reader for `part`, with memory in proportion: its share of the windows is as large."""
+        """Returns a reader for `part`, with memory in proportion to its share of the windows."""
         limit = self.read.memory_limit
         memory = max(int(limit * part.fraction), min(limit, LEAST_MEMORY))
         if memory not in self._readers:
@@ -96,7 +95,7 @@ class Source:
         return self._readers[memory]
 
     def shuffled(self, seed: int) -> Source:
-        """Returns the dataset in Forebay's order of `seed`, with the lanes and windows that it has."""
+        """Returns the dataset in Forebay's order of `seed`, with the same lanes and windows."""
         shuffle = replace(self.dataset._shuffle or ShuffleOptions(), seed=seed)
         return Source(type(self.dataset)(self.dataset._native, shuffle, self.dataset._format), self.read)
 
@@ -109,11 +108,11 @@ class Source:
         return self.__dict__ | {"_readers": {}}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Source:
-        return self  # nothing of it changes
+        return self  # immutable
 
 
 class PythonRows:
-    """Makes rows of Python objects of a table, decoded where there are features."""
+    """Makes rows of Python objects from a table, decoded if there are features."""
 
     def __init__(self, features: Any = None, token_per_repo_id: dict[str, Any] | None = None) -> None:
         self._formatter = PythonFormatter(features=features, token_per_repo_id=token_per_repo_id)
@@ -124,25 +123,25 @@ class PythonRows:
 
 
 class State(dict[str, Any]):
-    """The state of a part, under the names that the readers of `datasets` have in theirs.
+    """The state of a part, with the keys that readers of `datasets` have in theirs.
 
-    A DataLoader worker first loads the states of its shards into what the shards were made of, each into what happens
-    to stand in its place, and only then into the shards. With names that all readers have, `datasets` can do that.
+    A DataLoader worker first loads the states of its shards into the objects that the shards were made from, each into
+    whichever is in its place, and only then into the shards. The common keys let `datasets` do that.
     """
 
     def __init__(self, part: Part) -> None:
-        # What the rows are of is known when they are read, which is not yet.
+        # The share is filled in when the rows are read.
         super().__init__({SHARE: None, ROW: 0, "type": TYPE})
         self._part = part
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == SHARE and isinstance(value, dict) and self._part.is_less_than(value.get("part")):
-            # Before `datasets` misses what a larger share has no states of.
+            # Before `datasets` misses states that a larger share does not have.
             raise _of_another_share(value["part"], self._part)
         super().__setitem__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Returns a plain dict, which users get."""
+        """Returns a plain dict for users."""
         return {name: dict(value) if isinstance(value, dict) else value for name, value in self.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,28 +158,28 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         self.own_features = features
         self.epoch = epoch
         self._to_rows: Callable[[pa.Table], Iterable[dict[str, Any]]] | None = None
-        # What `datasets` waits for are the threads of pyarrow.
+        # `datasets` sleeps on shutdown for threads of pyarrow, which this does not use.
         self._sleep_on_threads_shutdown = False
 
     @property
     def features(self) -> Any:
-        """None, as of what `datasets` reads itself: it then applies the features, which `cast` may change."""
+        """None, as for rows that `datasets` reads itself: it then applies the features, which `cast` may change."""
         return None if self._to_rows is None else self.own_features
 
     def finished(self, to_rows: Callable[[pa.Table], Iterable[dict[str, Any]]]) -> ForebayExamplesIterable:
-        """Returns the same, with rows as users get them: what saves `datasets` going through them one by one."""
+        """Returns the same rows in the form that users get, so that `datasets` need not convert them one by one."""
         other = copy.copy(self)
         other._to_rows = to_rows
         return other
 
     @property
     def num_shards(self) -> int:
-        """How many shards can be made of it."""
+        """The number of shards that the rows can be divided into."""
         return self.part.num_shards
 
     @property
     def num_rows(self) -> int:
-        """The exact number of its rows. Evaluates the filters if that has not been done."""
+        """The exact number of rows. Evaluates the filters if that has not been done."""
         return len(self.part.positions(self.source.dataset._epoch_rows))
 
     def _with(self, **changes: Any) -> ForebayExamplesIterable:
@@ -197,14 +196,14 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         return self._with(source=source)
 
     def with_columns(self, names: list[str]) -> ForebayExamplesIterable:
-        """Returns the same rows with some of their columns: the others are not read."""
+        """Returns the same rows with some of their columns; the others are not read."""
         features = Features({name: self.own_features[name] for name in names})
         return self._with(source=self.source.narrowed(names), own_features=features)
 
     def shuffle_data_sources(self, generator: np.random.Generator) -> ForebayExamplesIterable:
-        """Goes over to the epoch that `generator` stands for: `set_epoch` seeds one with the epoch's number.
+        """Returns the rows of the epoch of `generator`, which `set_epoch` seeds with the epoch's number.
 
-        What was skipped or taken stays so: in another epoch it would be other rows.
+        After `skip` or `take` the epoch stays the same, because other epochs would skip or take other rows.
         """
         return self if self.part.is_fixed else self._with(epoch=_epoch_of(generator))
 
@@ -212,14 +211,14 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         self,
         num_shards: int,
         index: int,
-        contiguous: bool = True,  # noqa: ARG002 - the order says what a share is
+        contiguous: bool = True,  # noqa: ARG002 - the order decides what a share is
     ) -> ForebayExamplesIterable:
         """Keeps one of several shares."""
         part = self.part.evened(num_shards) if _EVENLY.get() else self.part
         return self.with_part(part.shard(num_shards, index, in_runs=not self.source.is_shuffled))
 
     def reshard_data_sources(self) -> ForebayExamplesIterable:
-        """Returns itself: there are shards enough, and they know no files."""
+        """Returns itself: there are enough shards, and they do not depend on files."""
         return self
 
     def _init_state_dict(self) -> dict[str, Any]:
@@ -227,7 +226,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state, for who counts tables from here on: it says how many rows these have."""
+        """Returns the state, including the rows per table, for callers that count tables from here on."""
         if self._state_dict and self._state_dict[SHARE] is None:
             self._begin(self.source.reader(self.part))
         return copy.deepcopy(self._state_dict)
@@ -235,7 +234,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         to_rows = self._to_rows or PythonRows()
         for start, table in self._tables():
-            # A table without columns has rows all the same.
+            # A table without columns still has rows.
             for row, example in enumerate(to_rows(table) if table.num_columns else [{}] * len(table), start):
                 if self._state_dict:
                     self._state_dict[ROW] = row + 1
@@ -243,7 +242,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
 
     @property
     def iter_arrow(self) -> Callable[[], Iterator[tuple[int, pa.Table]]] | None:
-        """How `datasets` gets tables, which it prefers to rows."""
+        """The method by which `datasets` gets tables, which it prefers to rows."""
         return self._iter_arrow if self._to_rows is None else None
 
     def _iter_arrow(self) -> Iterator[tuple[int, pa.Table]]:
@@ -271,7 +270,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         return self.epoch if self.source.is_shuffled else 0
 
     def _begin(self, reader: _lib.Reader) -> tuple[int, int]:
-        """Returns the row to begin with and the rows of a table, and has the state say what it is of."""
+        """Returns the first row and the rows per table, and writes the share into the state."""
         table_rows = min(ROWS_PER_TABLE, reader.fitting_batch_rows)
         state: dict[str, Any] | None = self._state_dict
         if not state:
@@ -287,7 +286,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
             of = share["of"]
             if not isinstance(of, str):
                 raise StateError(f"not a state of `to_hf`: of: expected text, got {of!r}")
-            # Says what differs of dataset, query and order.
+            # Raises if dataset, query or order differ, and says how.
             reader.read_state(of)
             if json.loads(of)["epoch"] != self._epoch():
                 raise StateError(f"this state is of another epoch than {self._epoch()}; call `set_epoch` before")
@@ -300,7 +299,7 @@ class ForebayExamplesIterable(_BaseExamplesIterable):  # type: ignore[misc]  # i
         return int(row), table_rows
 
     def _share(self, reader: _lib.Reader, start: int, table_rows: int) -> dict[str, Any]:
-        """Returns the part from row `start` on, as a rank's share that ends where the part does."""
+        """Returns the part from row `start` on, as the share of a rank that ends where the part ends."""
         run = self.part.run(reader.num_rows)
         return {
             "rank": self.part.offset,
@@ -323,13 +322,13 @@ def _of_another_share(said: object, part: Part) -> StateError:
 
 
 def _check(name: str, value: object, *, least: int, most: int) -> None:
-    """Refuses a state's number that is none, or that cannot be."""
+    """Refuses a number in a state that is invalid or out of range."""
     if type(value) is not int or not least <= value <= most:
         raise StateError(f"not a state of `to_hf`: {name}: expected {least} to {most}, got {value!r}")
 
 
 def _epoch_of(generator: np.random.Generator) -> int:
-    """Returns the seed of a fresh generator, else what it draws next."""
+    """Returns the seed of a fresh generator, or else what the generator would draw next."""
     seed = getattr(generator.bit_generator.seed_seq, "entropy", None)
     if isinstance(seed, int) and np.random.default_rng(seed).bit_generator.state == generator.bit_generator.state:
         return seed % (MOST_EPOCH + 1)

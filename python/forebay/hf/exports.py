@@ -1,7 +1,7 @@
-"""Exports of `datasets`, which put the tables of a loop together, of rows that may be none.
+"""Exports of `datasets`, which concatenate the tables of a loop, for datasets that may have no rows.
 
-`datasets` fails where a loop has no table, so that every shard that is written has to hold a row. Here a loop without
-rows has a table without rows.
+`datasets` fails if a loop yields no table, so every shard that is written must hold a row. Here, a loop without rows
+yields one empty table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OneTable:
-    """What an export asks of a dataset: its features, and its tables, of which there is at least one."""
+    """What an export uses of a dataset: its features, and its tables, of which there is at least one."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -44,13 +44,13 @@ class OneTable:
 
 
 def export(name: str) -> Callable[..., Any]:
-    """Returns an export of `datasets` that takes a dataset without rows, too."""
+    """Returns an export method of `datasets` that also takes a dataset without rows."""
     theirs = getattr(datasets.IterableDataset, name)
     signature = inspect.signature(theirs)
 
     @functools.wraps(theirs)
     def method(self: Any, *arguments: Any, **settings: Any) -> Any:
-        # What yields tables one by one may yield none.
+        # An export that yields tables one by one may yield none.
         is_batched = signature.bind(self, *arguments, **settings).arguments.get("batched", False)
         return theirs(self if is_batched else OneTable(self), *arguments, **settings)
 
@@ -60,8 +60,8 @@ def export(name: str) -> Callable[..., Any]:
 def features_of(dataset: Any) -> Any:
     """Returns the features of a dataset without rows.
 
-    Where a function makes the columns, nobody knows which: they are those that it would be given, as after the `map` of
-    a `datasets.Dataset` without rows.
+    The columns that a function makes are unknown then; its input columns stand for them, as after the `map` of a
+    `datasets.Dataset` without rows.
     """
     return _features_of(dataset._ex_iterable) if dataset.features is None else dataset.features
 
@@ -76,10 +76,10 @@ def _features_of(rows: Any) -> Any:
 
 
 def num_rows_of(rows: Any) -> int:
-    """Returns how many rows of ours an examples iterable is made of."""
+    """Returns how many rows of Forebay an examples iterable is made from."""
     return rows.num_rows if isinstance(rows, ForebayExamplesIterable) else sum(map(num_rows_of, _before(rows)))
 
 
 def _before(rows: Any) -> list[Any]:
-    """Returns what a step was taken on."""
+    """Returns the inputs of a step."""
     return [rows.ex_iterable] if hasattr(rows, "ex_iterable") else list(rows.ex_iterables)

@@ -1,7 +1,7 @@
-"""Filters of `datasets`, as SQL that keeps the rows that pyarrow keeps.
+"""Translates filters of `datasets` to SQL that keeps the same rows as pyarrow.
 
-`Dataset.filter` treats NULL in `not in`, and `NaN`, as SQL does. What comes from `datasets` must not change its rows:
-it goes by way of the expression that `datasets` would make of it.
+`Dataset.filter` treats NULL in `not in`, and `NaN`, as SQL does. Filters from `datasets` must keep their rows, so they
+are translated from the expression that `datasets` would make of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HINT = "load it without `filters`, and filter what `fb.from_hf` returns"
 def to_exact_sql(filters: Any, schema: Any, mixed: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
     """Returns filters of `datasets` as SQL text and the values of its parameters.
 
-    `mixed` are the columns that some file stores in another type than that of `schema`.
+    `mixed` are the columns that some file stores in a type other than that of `schema`.
 
     Raises:
-        SettingError: they are none, or Forebay cannot be sure to keep the same rows.
+        SettingError: the filters are invalid, or Forebay cannot be sure to keep the same rows.
     """
     values = Values()
     if is_expression(filters):
@@ -44,6 +44,6 @@ def _condition(condition: Any, schema: Any, values: Values, mixed: Collection[st
         expression = pq.filters_to_expression([tuple(condition)])
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise SettingError(f"filters: `{condition!r}` is none of pyarrow: {error}; {HINT}") from error
-    # pyarrow compares integers with a fraction as floats. This condition has no other numbers that would be rounded.
+    # pyarrow compares integers with a float as floats. No other numbers of this condition would be rounded.
     integers = ("float64",) if isinstance(condition[2], float) else ("uint64", "int64")
     return translate(expression, schema, values=values, integers=integers, is_exact=True, mixed=mixed, hint=HINT)[0]

@@ -1,4 +1,4 @@
-"""The `datasets.IterableDataset` that users hold: that of `datasets`, with what a stream of Forebay knows beside."""
+"""The `datasets.IterableDataset` that users get, extended by what Forebay's streams can do."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _OF_MAP = inspect.signature(datasets.IterableDataset.map)
 class IterableDataset(ResumableDataset):
     """A `datasets.IterableDataset` over a stream of Forebay. Made by `Dataset.to_hf`.
 
-    `shuffle`, `skip` and `take` are Forebay's as long as nothing else was done to the dataset: `shuffle` chooses its
-    order, which loses no row at a resume, and `skip` reads nothing of what it skips.
+    `shuffle`, `skip` and `take` are Forebay's as long as no other step was applied: `shuffle` sets Forebay's order,
+    which loses no rows on resume, and `skip` does not read the skipped rows.
     """
 
     _ex_iterable: Any
     _formatting: Any
     _counted: ForebayExamplesIterable
-    """What has as many rows."""
+    """Rows of the same number, for `len`."""
 
     def __len__(self) -> int:
         """The exact number of rows. Evaluates the filters if that has not been done."""
@@ -55,7 +55,7 @@ class IterableDataset(ResumableDataset):
 
     @property
     def total_dataset_length(self) -> int:
-        """What `accelerate` asks: 0, as it adds no row to the last batch that `gather_for_metrics` would leave out."""
+        """Read by `accelerate`: 0, as the last batch has no padding rows for `gather_for_metrics` to drop."""
         return 0
 
     def shuffle(
@@ -67,8 +67,8 @@ class IterableDataset(ResumableDataset):
     ) -> Any:
         """Delivers the rows in Forebay's order of `seed`; see `forebay.Dataset.shuffle`.
 
-        Lanes, windows and weights of a dataset that was shuffled before stay as they are. It needs no buffer. Only
-        where something else was done to the dataset, or a part of it taken, there is one as in `datasets`.
+        Lanes, windows and weights of an earlier `shuffle` stay as they are. No buffer is used, unless another step was
+        applied to the dataset, or it is a part; then `datasets` shuffles with its buffer.
         """
         plain = self._plain()
         if plain is None or not plain.part.is_whole:
@@ -94,10 +94,10 @@ class IterableDataset(ResumableDataset):
         )
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
-        """Keeps one of `num_shards` shares, which together have every row once and differ by one row at most.
+        """Keeps one of `num_shards` shards, which together have every row once and differ by at most one row.
 
-        Those that `accelerate` makes for its ranks are of one size, so that no rank waits for another one's last batch:
-        fewer rows than ranks are left out of each epoch.
+        Those that `accelerate` makes for its ranks have one size, so that no rank waits for another's last batch; each
+        epoch leaves out fewer rows than there are ranks.
         """
         num_shards = check_count("num_shards", num_shards, least=0)
         index = check_count("index", index, least=-MOST_COUNT)
@@ -108,21 +108,21 @@ class IterableDataset(ResumableDataset):
             return _counting(sharded, self._counted.shard_data_sources(num_shards, index))
 
     def map(self, function: Callable[..., Any] | None = None, *arguments: Any, **settings: Any) -> Any:
-        """Has a function change rows, or batches of them; only behind functions of batches is the length not known."""
+        """Applies a function to rows, or to batches of them; the length is unknown only after functions on batches."""
         asked = _OF_MAP.bind(self, function, *arguments, **settings).arguments
         mapped = super().map(function, *arguments, **settings)
         return mapped if asked.get("batched") else _counting(mapped, self._counted)
 
     def with_format(self, type: str | None = None) -> Any:
-        """Chooses what rows and batches are."""
+        """Sets the format of rows and batches."""
         return _counting(super().with_format(type), self._counted)
 
     def reshard(self) -> Any:
-        """Returns the same: there are shards enough."""
+        """Returns the same dataset: there are enough shards."""
         return _counting(super().reshard(), self._counted)
 
     def select_columns(self, column_names: str | list[str]) -> Any:
-        """Keeps the named columns; the others are not read, unless something else was done to the dataset before."""
+        """Keeps the named columns; the others are not read, unless another step was applied before."""
         plain, names = self._plain(), _names(column_names)
         if plain is None or any(name not in plain.own_features for name in names):
             return _counting(super().select_columns(column_names), self._counted)
@@ -136,23 +136,23 @@ class IterableDataset(ResumableDataset):
         return self._of(plain.with_columns([name for name in plain.own_features if name not in names]))
 
     def rename_columns(self, column_mapping: dict[str, str]) -> Any:
-        """Gives columns other names."""
+        """Renames columns."""
         return _counting(super().rename_columns(column_mapping), self._counted)
 
     def rename_column(self, original_column_name: str, new_column_name: str) -> Any:
-        """Gives a column another name."""
+        """Renames a column."""
         return _counting(super().rename_column(original_column_name, new_column_name), self._counted)
 
     def cast(self, features: Any) -> Any:
-        """Gives all columns other types."""
+        """Changes the types of all columns."""
         return _counting(super().cast(features), self._counted)
 
     def cast_column(self, column: str, feature: Any) -> Any:
-        """Gives a column another type."""
+        """Changes the type of a column."""
         return _counting(super().cast_column(column, feature), self._counted)
 
     def _plain(self) -> ForebayExamplesIterable | None:
-        """Returns the rows, if nothing was done to them that `datasets` does."""
+        """Returns the rows, if no step of `datasets` was applied to them."""
         rows = self._ex_iterable
         is_plain = isinstance(rows, ForebayExamplesIterable) and self._distributed is None
         return rows if is_plain and self.features == rows.own_features else None
@@ -162,7 +162,7 @@ class IterableDataset(ResumableDataset):
         return None if plain is None or plain.part.is_divided else plain
 
     def _of(self, rows: ForebayExamplesIterable) -> Any:
-        """Returns a dataset like this one of other rows."""
+        """Returns a dataset like this one with other rows."""
         info = self._info.copy()
         info.features = rows.own_features
         made = IterableDataset(
@@ -187,7 +187,7 @@ class IterableDataset(ResumableDataset):
             self._ex_iterable, self._formatting = rows, formatting
 
     def _to_rows(self, batch_size: int | None) -> PythonRows | TorchRows | None:
-        """Returns what makes rows of whole tables, where that is all there is to do."""
+        """Returns what converts whole tables to rows, if no other step has to run."""
         rows = self._ex_iterable
         if not isinstance(rows, ForebayExamplesIterable) or rows.own_features != self.features:
             return None
@@ -202,14 +202,14 @@ def _names(column_names: str | list[str]) -> list[str]:
 
 
 def _counting(dataset: Any, counted: ForebayExamplesIterable) -> Any:
-    """Makes a dataset of `datasets` one of ours, which has as many rows as `counted`."""
+    """Makes a dataset of `datasets` a Forebay one with as many rows as `counted`."""
     dataset.__class__ = IterableDataset
     dataset._counted = counted
     return dataset
 
 
 def adopt(dataset: Any) -> Any:
-    """Makes a dataset of `datasets` one of ours, if it has nothing but rows of ours."""
+    """Makes a dataset of `datasets` a Forebay one, if it consists of Forebay's rows only."""
     rows = dataset._ex_iterable
     if not isinstance(rows, ForebayExamplesIterable):
         return dataset
@@ -240,7 +240,7 @@ def _named_split(split: str) -> Any:
 
 
 def _own_split(dataset: Dataset) -> Any:
-    """Returns the split that a dataset was opened as; None of several, and of names that `datasets` has not."""
+    """Returns the split that a dataset was opened as; None for several, and for names that `datasets` refuses."""
     names = {name for name, _ in dataset._native.parts}
     try:
         return datasets.NamedSplit(names.pop()) if len(names) == 1 else None
@@ -249,7 +249,7 @@ def _own_split(dataset: Dataset) -> Any:
 
 
 def _num_shards(dataset: Dataset) -> int:
-    """Returns the number of lanes, or the least multiple of it that is not below the usual number."""
+    """Returns the number of lanes, or its least multiple that is not below the usual number."""
     num_lanes = (dataset._shuffle and dataset._shuffle.num_lanes) or DEFAULT_NUM_SHARDS
     return num_lanes * -(-DEFAULT_NUM_SHARDS // num_lanes)
 

@@ -1,7 +1,7 @@
-"""Parts of an epoch: which positions one of several processes delivers.
+"""Parts of an epoch: the positions that one of several processes delivers.
 
-`datasets` divides a dataset between nodes, DataLoader workers and the inputs of its buffers, one division after
-another. A part says what is left after that, without knowing how many rows there are.
+`datasets` divides a dataset among nodes, DataLoader workers and the inputs of its buffers, one after another. A part
+describes what is left after that, without knowing how many rows there are.
 """
 
 from __future__ import annotations
@@ -13,52 +13,52 @@ from fractions import Fraction
 _SAID = re.compile(
     r"rows \[\d+:\d*\], (\d+(?:/[1-9]\d*)?) to (\d+(?:/[1-9]\d*)?), \d+ of ([1-9]\d*)(?:, even for \d+)?"
 )
-"""What a part says of itself."""
+"""Parses the text of a part."""
 
 DEFAULT_NUM_SHARDS = 192
-"""Shards that a dataset says it has: as many as an epoch has lanes, which every usual number of processes divides."""
+"""Shards that a dataset claims to have: the lanes of an epoch, a multiple of all usual numbers of processes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the positions of an epoch, always in ascending order, so that the whole is the dataset's own order.
+    """Some of the positions of an epoch, in ascending order, so that the whole is in the dataset's own order.
 
-    A shuffled epoch is dealt out as to ranks, every so many positions, because its lanes lie in turn. One in the order
-    of the files is cut into runs, so that no page is read by two processes but where a cut goes through it.
+    A shuffled epoch is dealt out as among ranks, in steps, because its lanes alternate. An epoch in the order of the
+    files is cut into runs, so that two processes read the same page only where a cut goes through it.
     """
 
     num_shards: int = DEFAULT_NUM_SHARDS
-    """How many shards are left; more cannot be made of it."""
+    """The most shards that the part can be divided into."""
     first: int = 0
-    """Positions before it were skipped."""
+    """The first position; those before it are skipped."""
     last: int | None = None
-    """Positions from it on were not taken."""
+    """The end; positions from it on are left out."""
     low: Fraction = Fraction(0)
     high: Fraction = Fraction(1)
-    """The run, as a fraction of what lies between `first` and `last`."""
+    """The run, as fractions of the range from `first` to `last`."""
     offset: int = 0
     step: int = 1
-    """Which positions of the run: every `step`-th, from number `offset` on."""
+    """The positions within the run: every `step`-th, from `offset` on."""
     multiple: int = 1
-    """Of it are the rows that are dealt: the last ones of the epoch beyond that belong to no part."""
+    """The number of rows is rounded down to a multiple of this; the last rows beyond it belong to no part."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has not been divided, skipped or cut short."""
+        """Whether the part is the whole epoch."""
         return self == Part(self.num_shards)
 
     @property
     def is_divided(self) -> bool:
-        """Whether it is one of several shares."""
+        """Whether the part is one of several shares."""
         return replace(self, first=0, last=None) != Part(self.num_shards)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it skips rows, or takes some: other epochs may not put others in their place."""
+        """Whether the part skips or takes rows, which must then be the same in every epoch."""
         return self.first > 0 or self.last is not None
 
     def run(self, num_rows: int) -> range:
-        """Returns the positions of an epoch of `num_rows` rows that the part is dealt from."""
+        """Returns the run of positions, in an epoch of `num_rows` rows, from which the part is dealt."""
         end = num_rows if self.last is None else min(self.last, num_rows)
         first = min(self.first, end)
         end -= (end - first) % self.multiple
@@ -69,9 +69,9 @@ class Part:
         return self.run(num_rows)[self.offset :: self.step]
 
     def shard(self, num_shards: int, index: int, *, in_runs: bool) -> Part:
-        """Returns shard `index` of `num_shards`: all of them together are the part, in sizes that differ by one row.
+        """Returns shard `index` of `num_shards`, which together are the part and differ by at most one row in size.
 
-        Beyond as many as there are, shards are empty, as those of `datasets`.
+        Shards beyond the part's own number of shards are empty, as in `datasets`.
         """
         left = self.num_shards // num_shards + (index < self.num_shards % num_shards)
         num_shards = min(num_shards, self.num_shards)
@@ -84,14 +84,14 @@ class Part:
         return replace(self, num_shards=left, low=low, high=high)
 
     def evened(self, num_shards: int) -> Part:
-        """Returns an undivided part without its last rows, so few that `num_shards` shards of it are of one size.
+        """Returns an undivided part without the last rows that keep `num_shards` shards from having one size.
 
-        Shards of a divided part differ as before: rows could come to lie in other shards of the whole.
+        A divided part stays as it is: otherwise rows could move to other shards of the whole.
         """
         return self if self.is_divided else replace(self, multiple=num_shards)
 
     def skip(self, num_rows: int) -> Part:
-        """Returns what is left of an undivided part without its first rows."""
+        """Returns an undivided part without its first rows."""
         first = self.first + num_rows
         return replace(self, first=first if self.last is None else min(first, self.last))
 
@@ -102,11 +102,11 @@ class Part:
 
     @property
     def fraction(self) -> Fraction:
-        """How much of the epoch it is, skipped rows aside."""
+        """The fraction of the epoch that the part has, not counting skipped rows."""
         return (self.high - self.low) / self.step
 
     def is_less_than(self, said: object) -> bool:
-        """Whether a part that says `said` of itself is a larger one."""
+        """Whether `said` is the text of a larger part."""
         found = _SAID.fullmatch(said) if isinstance(said, str) else None
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""States of what `datasets` makes of our rows, as one expects them: each holds for one loop, and is always there."""
+"""States of `datasets` over Forebay's rows that behave as expected: each applies to one loop, and always exists."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 BY_ROWS = 0
-"""The size of the batches of a loop over rows."""
+"""The batch size that means a loop over rows."""
 
 OF_ROWS = {SHARE, ROW, "type"}
-"""What a state says of our rows."""
+"""The keys of a state of Forebay's rows."""
 
 NO_EPOCH = -1
 
 IS_OVER = "is_over"
-"""What a state says that was saved behind the last row of its epoch, and no other."""
+"""Key of a state that was saved after the last row of its epoch."""
 
 
 def _step(name: str) -> Callable[..., Any]:
-    """Returns a method of `datasets` whose result is one of ours, too."""
+    """Returns a method of `datasets` whose result is also resumable."""
     step = getattr(datasets.IterableDataset, name)
 
     @functools.wraps(step)
@@ -51,15 +51,15 @@ def _step(name: str) -> Callable[..., Any]:
 
 
 class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it has no types
-    """A `datasets.IterableDataset` of Forebay's rows, whatever was done to them since."""
+    """A `datasets.IterableDataset` over Forebay's rows, with any steps applied to them."""
 
     _ex_iterable: Any
     _state_dict: dict[str, Any]
     _starting_state_dict: dict[str, Any] | None
     _set_epoch: Any = None
-    """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, in memory of workers, too."""
+    """The epoch that was set, until a loop delivers a row, then `NO_EPOCH`. With torch, shared with workers."""
     _running: int = 0
-    """How many loops are being taken from, whose place is lost where another one is prepared."""
+    """How many loops are running, whose place would be lost if another one were prepared."""
 
     to_csv = export("to_csv")
     to_dict = export("to_dict")
@@ -89,7 +89,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     with_format = _step("with_format")
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> Any:
-        """Keeps one of `num_shards` shares: those that `accelerate` makes for its ranks are of one size."""
+        """Keeps one of `num_shards` shards; those that `accelerate` makes for its ranks have one size."""
         with sharing(evenly=is_dividing()):
             return resumable(super().shard(num_shards, index, contiguous))
 
@@ -97,19 +97,19 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         return self._from_state(super().__iter__, BY_ROWS)
 
     def iter(self, batch_size: int | None, drop_last_batch: bool = False) -> Iterator[Any]:
-        """Yields batches, in the dataset's format; of tables, None has one of all rows."""
+        """Yields batches in the dataset's format; with tables, None means one batch of all rows."""
         return self._from_state(functools.partial(super().iter, batch_size, drop_last_batch), batch_size)
 
     def _from_state(self, items: Callable[[], Iterator[Any]], batch_size: int | None) -> Iterator[Any]:
-        """Yields what a loop over the dataset does; a state that was loaded holds for one loop."""
+        """Yields the items of a loop over the dataset; a loaded state applies to one loop."""
         state = self._starting_state_dict
         if state is not None and state.get(IS_OVER):
-            # At once: a `StatefulDataLoader` goes on to the next epoch by another iterator, without a look at this one.
+            # At once: a `StatefulDataLoader` makes a second iterator for the next epoch, without using this one.
             rest = list(items())
             self._state_dict, self._starting_state_dict = state, None
             return iter(rest)
         if state is None:
-            # Until the first item, the state is not any more that of the loop before.
+            # From now on, even before the first item, the state is no longer that of the loop before.
             self._prepare_ex_iterable_for_iteration(batch_size)
         return Iteration(self._forgetting(items))
 
@@ -119,7 +119,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         try:
             for item in items():
                 if state is None:
-                    # That of this loop, even where a state is loaded for the next meanwhile.
+                    # The state of this loop, even if a state is loaded for the next one meanwhile.
                     state = self._state_dict
                     self._note_set_epoch(NO_EPOCH)
                 self._state_dict, self._starting_state_dict = state, None
@@ -130,7 +130,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if state is not None:
             state[IS_OVER] = True
         elif is_rest and not _is_worker() and (epoch := self._later_epoch(self.epoch)) is not None:
-            # The state was loaded later than that was set, and nothing was left of its own epoch.
+            # The state was loaded after that epoch was set, and its own epoch has no rows left.
             self.set_epoch(epoch)
             yield from self._forgetting(items)
 
@@ -146,14 +146,14 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         return later if later > epoch else None
 
     def _push_parquet_shards_to_hub(self, **settings: Any) -> Any:
-        """Writes files, which are as many as the shards by default, but no more than there are rows."""
+        """Writes files, by default one per shard, but no more than there are rows."""
         resolved = self._resolve_features()
         if settings.get("num_shards") is None and settings.get("max_shard_size") is None:
             settings["num_shards"] = max(1, min(self.num_shards, num_rows_of(self._ex_iterable)))
         return datasets.IterableDataset._push_parquet_shards_to_hub(resolved, **settings)
 
     def _resolve_features(self) -> Any:
-        """Returns the dataset with its features, which without rows are those that are known of a step before."""
+        """Returns the dataset with its features; without rows, those known from an earlier step."""
         if self.features is not None:
             return self
         try:
@@ -162,12 +162,12 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             return self.cast(features_of(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the cache that `datasets` has of the Hub: our rows need none, and it holds tokens."""
+        """Leaves out the Hub cache of `datasets`, which Forebay's rows do not need and which holds tokens."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if not name.endswith(("__hffs_cache", "_running"))}
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next loop: from its first row, or from a state of it that was loaded."""
+        """Sets the epoch of the next loop, which begins at its first row, or at a loaded state of the same epoch."""
         is_other = epoch != self.epoch
         if is_other:
             self._starting_state_dict = None
@@ -177,18 +177,18 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
             self._prepare_ex_iterable_for_iteration()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position as a small JSON-able dict: that of the next row not yet received."""
+        """Returns the position of the next row not yet received, as a small dict that can be written as JSON."""
         state: dict[str, Any] = self._starting_state_dict or super().state_dict()
         return copy.deepcopy(state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Has the next loop go on from `state_dict`, in its epoch.
+        """Makes the next loop continue from `state_dict`, in its epoch.
 
-        Where that is over, the loop has no rows, or is one over a later epoch that was set before, as trainers do. In
-        the workers of a loader, of which some may be done and others not, that goes before any state.
+        If that epoch is over, the loop has no rows, or, if a later epoch was set before, as trainers do, those of that
+        epoch. In the workers of a loader, of which only some may be done, a later epoch overrides any state.
 
         Raises:
-            StateError: it is none; in that loop, when it is of other rows, steps or order, or of another share of them.
+            StateError: it is not a state; in that loop: it is of other rows, steps or order, or of another share.
         """
         said: object = state_dict
         epoch, parts = (said.get("epoch"), said.get("examples_iterable")) if isinstance(said, Mapping) else (None, None)
@@ -208,7 +208,7 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
     ) -> Any:
         state, steps = self._starting_state_dict, self._ex_iterable
         size = 1 if batch_size == BY_ROWS else batch_size
-        # Which note where a loop stands: one that is running keeps its own.
+        # The steps hold the position of a loop: a running loop keeps its own copy.
         self._ex_iterable = _copied(steps)
         try:
             prepared = super()._prepare_ex_iterable_for_iteration(size, drop_last_batch)
@@ -221,14 +221,14 @@ class ResumableDataset(datasets.IterableDataset):  # type: ignore[misc]  # it ha
         if state is not None:
             _check_parts(state["examples_iterable"], prepared._state_dict)
             _check_batch_size(state, prepared._state_dict, size)
-        # datasets 5.0 goes on telling the state that was loaded: https://github.com/huggingface/datasets/issues/8308
+        # datasets 5.0 keeps returning the loaded state: https://github.com/huggingface/datasets/issues/8308
         self._state_dict["examples_iterable"] = prepared._state_dict
         self._state_dict["batch_size"] = size
         return prepared
 
 
 def _copied(steps: Any) -> Any:
-    """Returns an examples iterable, with those that it is made on, that shares no state with this one."""
+    """Returns a copy of an examples iterable and its inputs that shares no state with it."""
     copied = copy.copy(steps)
     if hasattr(steps, "ex_iterable"):
         copied.ex_iterable = _copied(steps.ex_iterable)
@@ -238,13 +238,13 @@ def _copied(steps: Any) -> Any:
 
 
 def _is_worker() -> bool:
-    """Tells whether this process is a `DataLoader`'s worker."""
+    """Whether this process is a worker of a `DataLoader`."""
     torch: Any = sys.modules.get("torch.utils.data")
     return torch is not None and torch.get_worker_info() is not None
 
 
 def _check_parts(state: Any, loaded: Any) -> None:
-    """Refuses a state that lacks something of our rows: `datasets` would take what stands at their beginning."""
+    """Refuses a state that lacks keys of Forebay's rows, for which `datasets` would take those of the beginning."""
     if not isinstance(loaded, dict):
         return
     said = state if isinstance(state, dict) else {}
@@ -255,7 +255,7 @@ def _check_parts(state: Any, loaded: Any) -> None:
 
 
 def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size: int | None) -> None:
-    """Refuses a state of batches of another size: `datasets` counts the pieces into which it cuts tables for them."""
+    """Refuses a state of another batch size: `datasets` counts the pieces into which it cuts tables for batches."""
     before = state.get("batch_size", batch_size)
     if before != batch_size and loaded.get("type") == "RebatchedArrowExamplesIterable":
         batches = {size: f"batches of {size}" for size in (before, batch_size)} | {1: "rows", None: "all rows at once"}
@@ -266,10 +266,10 @@ def _check_batch_size(state: dict[str, Any], loaded: dict[str, Any], batch_size:
 
 
 class Tokens(dict[str, Any]):
-    """The tokens of repositories that `datasets` decodes with; a pickle has them where it has other secrets."""
+    """The tokens of repositories that `datasets` decodes with; pickled only where other secrets are."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Others say that nobody, or who is logged in, is meant.
+        # Values other than strings only mean no token, or that of the login.
         kept = {name: token for name, token in self.items() if are_pickled() or not isinstance(token, str)}
         return Tokens, (kept,)
 
@@ -278,6 +278,6 @@ class Tokens(dict[str, Any]):
 
 
 def resumable(dataset: Any) -> Any:
-    """Makes a dataset of `datasets` one of these."""
+    """Makes a dataset of `datasets` a `ResumableDataset`."""
     dataset.__class__ = ResumableDataset
     return dataset

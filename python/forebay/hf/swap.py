@@ -1,4 +1,4 @@
-"""Having `datasets` read Parquet with Forebay, in programs that know nothing of it."""
+"""Makes `datasets` read Parquet with Forebay in existing programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from forebay.dataset import Dataset
 
 METHODS = ("_get_examples_iterable_for_split", "_as_streaming_dataset_single")
-"""What the Parquet builder of `datasets` makes streams with."""
+"""The methods by which the Parquet builder of `datasets` makes streams."""
 
 
 class Enabled:
-    """What `enable` returns: in a `with`, it lasts for the block, unless it was enabled before."""
+    """The result of `enable`, a context manager that disables Forebay on exit unless it was enabled before."""
 
     def __init__(self, was_enabled: bool) -> None:
         self._was_enabled = was_enabled
@@ -37,13 +37,13 @@ class Enabled:
 
 
 def enable() -> Enabled:
-    """Has `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay, in this process, until `disable`.
+    """Makes `datasets.load_dataset(..., streaming=True)` read Parquet with Forebay, in this process, until `disable`.
 
-    What it returns are `datasets.IterableDataset`s as those of `Dataset.to_hf`. Files that Forebay cannot read in the
-    same way are read by `datasets`, with a warning that says why. Calling it again changes nothing.
+    `load_dataset` then returns a `datasets.IterableDataset` like that of `Dataset.to_hf`. Files that Forebay cannot
+    read in the same way are read by `datasets`, with a warning that says why. In a `with`, it lasts for the block.
 
     Raises:
-        VersionError: `datasets` is not installed, or of a version that Forebay does not know.
+        VersionError: `datasets` is not installed, or has a version that Forebay does not support.
 
     Example:
         >>> import datasets
@@ -62,7 +62,7 @@ def enable() -> Enabled:
 
 
 def disable() -> None:
-    """Has `datasets` read Parquet itself again. Datasets that were made meanwhile stay as they are."""
+    """Makes `datasets` read Parquet itself again. Datasets that were made in between stay as they are."""
     parquet = _parquet()
     for name in METHODS:
         if getattr(vars(parquet).get(name), "_is_forebay", False):
@@ -79,12 +79,12 @@ def _parquet() -> Any:
 
 
 def _ours(method: Callable[..., Any]) -> Callable[..., Any]:
-    method._is_forebay = True  # type: ignore[attr-defined]  # how it is known again
+    method._is_forebay = True  # type: ignore[attr-defined]  # marks it for `is_enabled` and `disable`
     return method
 
 
 def _examples_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the method that makes the rows of a split."""
+    """Returns the method that makes the examples iterable of a split."""
 
     def examples(self: Any, split_generator: Any) -> Any:
         from forebay.hf.examples import ForebayExamplesIterable, Source
@@ -103,10 +103,11 @@ def _examples_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_columns(taken: Dataset, names: list[str]) -> Dataset:
-    """Returns a dataset with its columns in the order of `names`, which are all of them.
+    """Returns a dataset with its columns in the order of `names`, which must be all of them.
 
     Raises:
-        SettingError: only some of the files have a column, or none.
+        SettingError: a column is in some of the files only.
+        ColumnNotFoundError: a column is in none of the files.
     """
     if others := [name for name in taken.column_names if name not in names]:
         raise SettingError(f"features: column `{others[0]}` of some files is not among them")

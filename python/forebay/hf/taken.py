@@ -1,4 +1,4 @@
-"""Taking over what `datasets` would stream: the files, columns and filters of its Parquet datasets."""
+"""Takes over Parquet datasets of `datasets`: their files, columns and filters."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ STEPS = {
     "TakeExamplesIterable": "take",
     "VerticallyConcatenatedMultiSourcesExamplesIterable": "concatenate_datasets",
 }
-"""What a user called to get an examples iterable of `datasets`."""
+"""The call that makes each kind of examples iterable in `datasets`."""
 
 MAPS = {
     "_batch_fn": "batch",
     "_rename_columns_fn": "rename_columns",
     "add_column_fn": "add_column",
 }
-"""What a user called to map one of the functions of `datasets`."""
+"""The call that maps each internal function of `datasets`."""
 
 INSTEAD = {
     "filter": "then filter in SQL: `fb.from_hf(ds).filter(\"lang = 'de'\")`",
@@ -53,7 +53,7 @@ INSTEAD = {
     "interleave_datasets": "and put together what `fb.from_hf(ds).to_hf()` returns",
     "map": "then compute in SQL (`fb.from_hf(ds).sql(...)`), or map what `to_hf()` returns",
 }
-"""What to do about a step, where something does."""
+"""What to do instead of a step, if there is an alternative."""
 
 S3_OPTIONS = {
     "key": "aws_access_key_id",
@@ -62,24 +62,24 @@ S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",
     "anon": "aws_skip_signature",
 }
-"""Options of `s3fs`, and what Forebay calls them."""
+"""Options of `s3fs`, and their names in Forebay."""
 
 
 def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -> Any:
     """Takes over a dataset that `datasets` streams from Parquet: its files, configuration, columns and filters.
 
-    Nothing is read but footers. What was done to the dataset in Python cannot be taken over; nor can its order.
+    Reads footers only. Python functions that were applied to the dataset cannot be taken over, nor can its order.
 
     Args:
         dataset: A `datasets.IterableDataset`, or an `IterableDatasetDict`.
-        storage_options: Of the store, as in `load_dataset`, over those that the dataset has.
+        storage_options: Options of the store, as in `load_dataset`; they override those of the dataset.
 
     Returns:
-        A `Dataset`; a `DatasetDict` of an `IterableDatasetDict`.
+        A `Dataset`; for an `IterableDatasetDict`, a `DatasetDict`.
 
     Raises:
-        SettingError: it is not Parquet, or a step was taken that only `datasets` can take; the message says which.
-        VersionError: `datasets` is not installed, or of a version that Forebay does not know.
+        SettingError: the dataset is not Parquet, or has a step that only `datasets` can do; the message names it.
+        VersionError: `datasets` is not installed, or has a version that Forebay does not support.
 
     Example:
         >>> import datasets
@@ -102,7 +102,7 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None) -
 
 
 def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Dataset:
-    """Returns the rows and columns of a dataset, if nothing was done to them but leaving columns out."""
+    """Returns the rows and columns of a dataset, if no step but the selection of columns was applied."""
     from forebay.hf.examples import ForebayExamplesIterable
 
     rows, columns, removed = dataset._ex_iterable, None, set[str]()
@@ -133,7 +133,7 @@ def _take_rows(dataset: Any, storage_options: Mapping[str, Any] | None) -> Datas
 
 
 def _as_in_first_file(taken: Dataset, features: Any) -> Dataset:
-    """Returns a dataset whose columns that files store in several types have that of `features`, as in `datasets`."""
+    """Returns a dataset in which columns stored in several types have the type in `features`, as in `datasets`."""
     told, found = features.arrow_schema, taken.schema
     mixed = [name for name in taken._native.mixed_columns if name in features and name in found.names]
     meant = {name: features[name] for name in mixed if told.field(name).type != found.field(name).type}
@@ -141,7 +141,7 @@ def _as_in_first_file(taken: Dataset, features: Any) -> Dataset:
 
 
 def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
-    """Says how an examples iterable leaves columns out, if it does nothing else."""
+    """Returns how an examples iterable leaves out columns, if it does nothing else."""
     if type(rows).__name__ == "SelectColumnsIterable":
         return "selected"
     is_map = type(rows).__name__ == "MappedExamplesIterable"
@@ -149,7 +149,7 @@ def _left_columns(rows: Any) -> Literal["selected", "removed"] | None:
 
 
 def _below(rows: Any) -> Any:
-    """Returns what an examples iterable that leaves columns out is made on, past what `datasets` puts between."""
+    """Returns the input of an examples iterable that leaves out columns, past what `datasets` puts in between."""
     rows = rows.ex_iterable
     while type(rows).__name__ in ("FormattedExamplesIterable", "RebatchedArrowExamplesIterable"):
         rows = rows.ex_iterable
@@ -157,12 +157,12 @@ def _below(rows: Any) -> Any:
 
 
 def _name_of(function: Any) -> str:
-    """Returns the name of a function, also of one with some arguments bound."""
+    """Returns the name of a function, also of a partial one."""
     return getattr(getattr(function, "func", function), "__name__", "")
 
 
 def _builder_of(rows: Any) -> Any:
-    """Returns the builder of Parquet that made an examples iterable, or says what else made it."""
+    """Returns the Parquet builder that made an examples iterable; raises for any other."""
     step = STEPS.get(type(rows).__name__)
     if step is not None:
         raise _refusal(MAPS.get(_name_of(getattr(rows, "function", None)), step))
@@ -186,7 +186,7 @@ def open_files(builder: Any, kwargs: Mapping[str, Any], storage_options: Mapping
     """Opens the files of a split of a Parquet builder, with its columns and filters.
 
     Raises:
-        SettingError: Forebay cannot read them in the same way.
+        SettingError: Forebay cannot read the files in the same way.
     """
     files, config = list(kwargs["files"]), builder.config
     if any(row_groups is not None for row_groups in kwargs.get("row_groups_list") or []):
@@ -230,10 +230,10 @@ def _filter(taken: Dataset, filters: Any) -> Dataset:
 
 
 def check_types(taken: Dataset, features: Any) -> None:
-    """Refuses features that are not those of the files, but for what they mean.
+    """Refuses features whose columns or storage types are not those of the files.
 
     Raises:
-        SettingError: a column is not there, or has another type.
+        SettingError: a column is not in the files, or has another type there.
     """
     found = {field.name: field.type for field in taken.schema}
     for field in features.arrow_schema:
@@ -251,7 +251,7 @@ def check_types(taken: Dataset, features: Any) -> None:
 
 
 def _uri(file: str) -> str:
-    """Returns a name of `datasets` as one of ours."""
+    """Returns a file name of `datasets` as a path or URI of Forebay."""
     if "::" in file:
         raise SettingError(f"data_files: `{file}` lies in another file, which Forebay does not open; unpack that one")
     for scheme, ours in (("gcs://", "gs://"), ("abfs://", "az://"), ("s3a://", "s3://")):
@@ -261,8 +261,8 @@ def _uri(file: str) -> str:
 
 
 def _store_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Returns options of `fsspec` as those of our stores."""
-    # Those of a scheme lie in a dict, and those of its client in another. `datasets` puts its own for `hf` beside.
+    """Returns options of `fsspec` as storage options of Forebay."""
+    # Options of a scheme are in a dict, those of its client in another; `datasets` adds its own for `hf`.
     flat: dict[str, Any] = {}
     for level in (options, options.get("s3") or {}):
         flat |= {key: value for key, value in level.items() if not isinstance(value, dict)}

@@ -1,4 +1,4 @@
-"""Rows of tensors by the batch: those that `datasets` makes one row at a time, which takes it most of a step."""
+"""Makes rows of tensors batch by batch; `datasets` makes them one by one, which takes most of its time per step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NUMBERS = (
     *(pa.uint8(), pa.uint16(), pa.uint32()),
     *(pa.float32(), pa.float64()),
 )
-"""Types whose values become the same tensor alone and as an element of a batch."""
+"""Types whose values become the same tensor alone and within a batch."""
 
 
 class TorchRows:
-    """Makes rows of tensors of a table, equal to those of `with_format("torch")`."""
+    """Makes rows of tensors from a table, equal to those of `with_format("torch")`."""
 
     def __init__(self, features: Any, token_per_repo_id: dict[str, Any]) -> None:
         self._formatter: Any = get_formatter("torch", features=features, token_per_repo_id=token_per_repo_id)
@@ -39,7 +39,7 @@ class TorchRows:
 
 
 def _is_plain(column: pa.ChunkedArray) -> bool:
-    """Whether a row's value does not depend on the rows beside it: there is no NULL, and no list is empty."""
+    """Whether a row's value is independent of the other rows: there are no NULLs and no empty lists."""
     kind = column.type
     if column.null_count:
         return False

@@ -1,4 +1,4 @@
-"""Which `datasets` the seams fit: they are private there, and change between its releases."""
+"""The supported versions of `datasets`, whose private interfaces, used here, change between releases."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ OLDEST = (5, 0)
 """The oldest minor version of `datasets` that is tested."""
 
 NEWEST = (5, 2)
-"""The newest."""
+"""The newest minor version of `datasets` that is tested."""
 
 SUPPORTED = f">={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
 
 
 def import_datasets(what: str) -> Any:
-    """Returns the package `datasets`, for `what`.
+    """Returns the package `datasets`, which `what` needs.
 
     Raises:
-        VersionError: it is not installed, or is another version than those whose seams are known.
+        VersionError: `datasets` is not installed, or has a version that is not supported.
     """
     needed = f"{what} needs the package `datasets` ({SUPPORTED})"
     try:

@@ -1,8 +1,8 @@
-"""The Hugging Face Hub: names of datasets to files at a commit, as `datasets` finds them.
+"""The Hugging Face Hub: resolves names of datasets to files at a commit, as `datasets` does.
 
-`places` reads what a user writes, `settings` the environment, `client` asks the Hub, `repository` gathers what is in
-a repository (or in its downloaded copy), `card` reads what its card says, and `resolve` puts them together by the rules
-of `patterns`, `globs` and `formats`. The files are then read by the Hub's store in the core, which calls no API.
+`places` parses what users write, `settings` reads the environment, `client` sends requests to the Hub, `repository`
+lists a repository (or its downloaded copy), `card` reads its card, and `resolve` combines them by the rules of
+`patterns`, `globs` and `formats`. The files are then read by the Hub's store in the core, which calls no API.
 
-Nothing of Hugging Face is needed for it; PyYAML, for cards that have configs.
+No package of Hugging Face is needed; PyYAML is, for cards that have configs.
 """

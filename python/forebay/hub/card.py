@@ -1,4 +1,4 @@
-"""What a dataset's card says: its configurations, and what is known of their columns and splits."""
+"""Reads dataset cards: configurations, and what they say about columns and splits."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from forebay.hub.kept import Kept
 from forebay.hub.patterns import sanitized
 
 _FRONT = re.compile(r"\s*---(?:\r\n|\r|\n)(.*?)(?:\r\n|\r|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-"""What `huggingface_hub` takes for a card's YAML."""
+"""The YAML of a card, as recognised by `huggingface_hub`."""
 
 _MARK = "\ufeff"
-"""What some editors write before UTF-8."""
+"""The byte order mark that some editors write before UTF-8."""
 
 _OURS = re.compile("configs|dataset_info")
-"""Words without which YAML says nothing of ours, and is not read. Keys may be quoted, indented or in braces."""
+"""YAML without these words is irrelevant and not parsed. Keys may be quoted, indented or in braces."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """The part of a card that says which files are what."""
+    """The part of a card that describes the files."""
 
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is said of each configuration."""
+    """The entry of each configuration."""
     infos: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`dataset_info` of each configuration."""
     where: str = ""
-    """For messages."""
+    """The location of the card, for messages."""
 
     @property
     def default(self) -> str | None:
-        """The configuration that is meant where none is named.
+        """The configuration that is used if none is named.
 
         Raises:
-            DataError: there are several.
+            DataError: there are several default configurations.
         """
         chosen = [
             name
@@ -52,9 +52,9 @@ class Card:
         return chosen[0] if chosen else None
 
     def info(self, config: str, *, is_told: bool = True) -> dict[str, Any]:
-        """Returns `dataset_info` of a configuration; where there is none, or it does not count, its own features.
+        """Returns `dataset_info` of a configuration; if there is none, or not `is_told`, the configuration's features.
 
-        `is_told` says whether it counts. As in `datasets`, one without features is one, too.
+        As in `datasets`, `dataset_info` without features also counts.
         """
         if is_told and config in self.infos:
             return self.infos[config]
@@ -62,7 +62,7 @@ class Card:
         return {"features": features} if features else {}
 
     def kept(self, config: str) -> Kept:
-        """Returns which rows and columns of its files a configuration has."""
+        """Returns the rows and columns of its files that a configuration keeps."""
         said = self.configs.get(config, {})
         what = f"`{self.where}`: of the config `{config}` in the card"
         return Kept(said.get("columns"), said.get("filters"), what)
@@ -71,15 +71,15 @@ class Card:
 README = "README.md"
 
 FILES = (README, ".huggingface.yaml", "dataset_infos.json")
-"""What may say something: the second is over the first, and the last, of old versions of `datasets`, below both."""
+"""The files of a card. The second overrides the first; both override the last, from old versions of `datasets`."""
 
 
 def read(texts: Iterable[str | None], where: str) -> Card:
-    """Reads the texts of `FILES`, as far as they are there, the first by its head; `where` is for messages.
+    """Reads the texts of those of `FILES` that exist, of the first only its head; `where` is for messages.
 
     Raises:
-        DataError: one is not YAML or JSON, or says something that means nothing.
-        VersionError: PyYAML is missing, and it has configurations or features.
+        DataError: a text is not YAML or JSON, or has invalid content.
+        VersionError: PyYAML is missing, and a text may have configurations or features.
     """
     readme, more, legacy = texts
     data: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def _yaml(text: str, where: str, first_line: int) -> dict[str, Any]:
         ) from error
     try:
         data = yaml.safe_load(text)
-    # Of numbers and dates that are none, and of brackets within brackets without an end.
+    # The others are for invalid numbers and dates, and for deeply nested brackets.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + first_line + 1}" if mark is not None else ""
@@ -152,7 +152,7 @@ def _infos(said: Any, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _legacy_infos(text: str | None, where: str) -> dict[str, dict[str, Any]]:
-    """Returns what `push_to_hub` once wrote of each configuration; where it is of one, that is the default one."""
+    """Returns what old versions of `push_to_hub` wrote per configuration; a single one is the default one."""
     if text is None:
         return {}
     try:

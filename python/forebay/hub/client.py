@@ -1,4 +1,4 @@
-"""Asks the Hub: few requests, made again when it fails or refuses, for as long as patience lasts."""
+"""Sends requests to the Hub, and retries them for a limited time when it fails or refuses."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from forebay.hub.settings import Settings
 
 PATIENCE = 600.0
-"""Seconds for which the Hub is asked again. Its quotas are of five minutes."""
+"""Seconds for which requests are retried. The Hub's quotas are per five minutes."""
 
 FIRST_CONTACT = 10.0
-"""Seconds for which a Hub that has never answered is asked again, where nobody said how long: a machine without a
-network is more likely than one that gets it later."""
+"""Seconds for which requests to a Hub that has never answered are retried, unless `hf_patience` is set: most likely
+there is no network."""
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
@@ -43,7 +43,7 @@ _ASK_LONGER = "; `hf_patience` in `storage_options` says how long to try"
 
 @dataclass(frozen=True)
 class Answer:
-    """What the Hub said."""
+    """An answer of the Hub."""
 
     headers: Any
     body: bytes
@@ -53,11 +53,11 @@ class Answer:
         """Returns the value of the body.
 
         Raises:
-            StoreError: it is something else, such as a page of HTML.
+            StoreError: the body is not JSON, but for example HTML.
         """
         try:
             return json.loads(self.body)
-        # Of brackets within brackets without an end.
+        # `RecursionError` for deeply nested brackets.
         except (ValueError, RecursionError) as error:
             kind = self.headers.get("Content-Type") or "something"
             raise StoreError(
@@ -67,13 +67,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Route:
-    """How requests go out; as the options of the store say, which reads the files."""
+    """How requests are sent; the same as for the store that reads the files."""
 
     timeout: float = 30.0
-    """Seconds without a byte."""
+    """The most seconds without a byte."""
     proxy_url: str | None = None
     ca_certificate: str | None = None
-    """Certificates to trust besides those of the system, as PEM, or the path of a file of them."""
+    """Certificates to trust besides those of the system: PEM text, or the path of a PEM file."""
 
 
 class Client:
@@ -83,25 +83,25 @@ class Client:
         self.settings = settings
         self.patience = PATIENCE if patience is None else patience
         self.is_patience_given = patience is not None
-        """Whether the user said how long to ask."""
+        """Whether the user set the patience."""
         self.route = route or Route()
         self.silence = math.inf
-        """Seconds for which a Hub that says nothing is asked again."""
+        """Seconds for which requests without an answer are retried."""
         self.first_silence = FIRST_CONTACT if patience is None else math.inf
-        """The same, until somebody was there once."""
+        """The same, until a server was reached once."""
         self.was_reached = False
-        """Whether somebody was there."""
+        """Whether a server was reached."""
         self._has_warned = False
         self.known: dict[tuple[str | None, ...], Any] = {}
-        """What was looked up before: many files may be named one by one."""
+        """Earlier look-ups, as many files may be named one by one."""
 
     def get(self, path: str, what: str, revision: str | None = None) -> Answer:
         """Returns the answer for a path, or a whole URL; `what` is the dataset, for messages.
 
         Raises:
-            HubUnreachableError: offline, or no connection.
-            StoreTimeoutError: it refused or failed for too long.
-            DatasetNotFoundError: there is no such repository or revision, or not for this user.
+            HubUnreachableError: offline mode is set, or there is no connection.
+            StoreTimeoutError: the Hub refused or failed for too long.
+            DatasetNotFoundError: there is no such repository or revision, or this user may not see it.
             NotFoundError: there is no such file.
         """
         url = urljoin(self.settings.endpoint + "/", path.lstrip("/")) if "://" not in path else path
@@ -157,7 +157,7 @@ class Client:
         return self.silence if self.was_reached else min(self.silence, self.first_silence)
 
     def _warn(self, said: str, limit: float) -> None:
-        """Says once why nothing happens."""
+        """Warns once why nothing happens."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -183,7 +183,7 @@ class Client:
         raise StoreError(f"the Hub redirects `{url}` for ever")
 
     def _followed(self, url: str, target: str) -> str:
-        """Returns where a redirect leads to."""
+        """Returns the target of a redirect as a URL."""
         try:
             followed = urljoin(url, target)
             _origin(followed)
@@ -192,11 +192,11 @@ class Client:
         return followed
 
     def pages(self, path: str, what: str) -> Iterator[Any]:
-        """Yields the items of a list that comes in pages.
+        """Yields the items of a paginated list.
 
         Raises:
-            StoreError: an answer is no list, or a page is followed by one that came before.
-            AccessDeniedError: a page is elsewhere, where the token is not sent, and not for everybody.
+            StoreError: an answer is not a list, or a page leads back to an earlier one.
+            AccessDeniedError: a page is on another server, to which no token is sent, and is not public.
         """
         url: str | None = path
         seen = set()
@@ -225,7 +225,7 @@ class Client:
 
 
 def _next_of(links: str) -> str | None:
-    """Returns where a list goes on, of the links of an answer (RFC 8288); a page may have others."""
+    """Returns the `rel="next"` URL among the links of an answer (RFC 8288)."""
     for link in re.finditer(r'<([^>]*)>((?:\s*;\s*[\w*-]+(?:\s*=\s*(?:"[^"]*"|[^\s;,"]+))?)*)', links):
         if re.search(r""";\s*rel\s*=\s*["']?(?:[^"';,]*\s)?next(?:["'\s;,]|$)""", link[2], re.IGNORECASE):
             return link[1]
@@ -233,7 +233,7 @@ def _next_of(links: str) -> str | None:
 
 
 def quoted(path: str) -> str:
-    """Returns a path with its slashes, for a URL."""
+    """Returns a path quoted for a URL, with its slashes kept."""
     return quote(path)
 
 
@@ -241,7 +241,7 @@ def text_of(answer: Answer, what: str) -> str:
     """Returns the body as text.
 
     Raises:
-        DataError: it is not UTF-8.
+        DataError: the body is not UTF-8.
     """
     try:
         return answer.body.decode()
@@ -255,7 +255,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _wait_of(headers: Any) -> float | None:
-    """Returns how long a refusal asks to wait, in seconds."""
+    """Returns the seconds that a refusal asks to wait."""
     retry_after = (headers.get("Retry-After") or "").strip()
     if retry_after.isdecimal():
         return max(float(retry_after), 0.5)

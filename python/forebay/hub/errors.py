@@ -1,4 +1,4 @@
-"""What the Hub refuses, as exceptions that users of `datasets` catch."""
+"""Refusals of the Hub, as exceptions that users of `datasets` catch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def refused(error: Refusal, what: str, settings: Settings, revision: str | None = None) -> ForebayError:
-    """Returns the exception for an answer that asking again does not change; `revision` is what was asked for."""
+    """Returns the exception for an answer that a retry would not change; `revision` is the requested one."""
     code = error.headers.get("X-Error-Code") or ""
     said = settings.without_token(error.headers.get("X-Error-Message") or str(error))
     anonymous = settings.token is None
@@ -40,7 +40,7 @@ def refused(error: Refusal, what: str, settings: Settings, revision: str | None 
     if "credential" in said.lower():
         return AccessDeniedError(f"`{what}`: the Hub does not know the token; log in again, or pass another `token`")
     if error.status == 403 and error.headers.get("X-Error-Message"):
-        # Such as that it is disabled, or that the token lacks a permission.
+        # For example, the dataset is disabled, or the token lacks a permission.
         return as_datasets(DatasetNotFoundError)(
             f"dataset `{what}` cannot be accessed on the Hub at {settings.endpoint}: {said}"
         )
@@ -53,7 +53,7 @@ def refused(error: Refusal, what: str, settings: Settings, revision: str | None 
 
 
 def _of_revision(revision: str | None) -> str:
-    """Returns a revision that is not there, and what may be the matter with it."""
+    """Returns the text for a revision that does not exist, with a likely reason."""
     if revision == PARQUET_BRANCH:
         return f"`{revision}`; the Hub makes it of datasets that its viewer shows, and has not made it of this one"
     if revision is not None and re.fullmatch(r"[0-9a-f]{4,39}", revision):
@@ -62,10 +62,10 @@ def _of_revision(revision: str | None) -> str:
 
 
 def as_datasets(kind: type[DatasetNotFoundError]) -> type[DatasetNotFoundError]:
-    """Returns the class that is also the one of `datasets`, if that is imported: who catches it has imported it."""
+    """Returns a class that is also the one of `datasets`, if that is imported, as in programs that catch it."""
     module = sys.modules.get("datasets.exceptions")
     theirs: Any = getattr(module, "DatasetNotFoundError", None)
-    # A class has a hash, which its type does not tell.
+    # Classes are hashable, though their type does not say so.
     return kind if theirs is None else _both(cast("Any", kind), theirs)
 
 
@@ -80,5 +80,5 @@ def _both(kind: type[DatasetNotFoundError], theirs: type[Exception]) -> type[Dat
 
 
 def _made(kind: type[DatasetNotFoundError], *arguments: Any) -> DatasetNotFoundError:
-    """Returns an exception that was pickled in a process that had imported `datasets`: this one may not have."""
+    """Unpickles an exception from a process with `datasets` imported, which this process may not have imported."""
     return as_datasets(kind)(*arguments)

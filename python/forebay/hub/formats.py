@@ -1,4 +1,4 @@
-"""Which files hold data, and of what kind, by the ends of their names."""
+"""Recognises data files and their kind by the extensions of their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PARQUET = frozenset({"parquet", "geoparquet", "gpq"})
-"""The ends of names of Parquet files."""
+"""Extensions of Parquet files."""
 
 _OTHER = frozenset(
     """
@@ -25,33 +25,33 @@ grib h5 hdf5 htk icb icns ico idx iim im ircam j2c j2k jfif jp2 jpc jpe jpeg jpf
 manifest mat4 mat5 md mkv mmcif mov mp3 mp4 mpc2k mpeg mpg msp mxf ndjson nii nist nut ogg ogm opus paf pbm pcd pcx
 pdb pdf pgm ply png pnm ppm ps psd pvf pxr ras raw rf64 rgb rgba sd2 sds sgi stl svx tar tga tif tiff toml tsfile
 tsv txn txt vda voc vortex vst w64 wav wavex webm webp wma wmf wmv wve xbm xi xml xpm zip
-""".split()  # noqa: SIM905 - a list of so many lines is not read
+""".split()  # noqa: SIM905 - a list would take too many lines
 )
-"""Those of all other files that `datasets` reads."""
+"""Extensions of all other files that `datasets` reads."""
 
 _METADATA = frozenset(
     {"instruction.md", "latest_version_hint.json", "metadata.csv", "metadata.jsonl", "metadata.parquet", "task.toml"}
 )
-"""Files beside images and the like, which say nothing of the kind of a dataset."""
+"""Files beside images and other media, which do not determine the kind of a dataset."""
 
 _FAVOURITES = ("parquet", "lance", "vortex", "arrow", "jsonl", "json", "csv")
-"""The kinds that count first among equally many files."""
+"""The kinds preferred among equally many files."""
 
 _NO_KIND = frozenset({"idx", "txn", "manifest"})
-"""Ends that go along with others."""
+"""Extensions that only accompany others."""
 
 _KEPT = re.compile(r".*(\.parquet|\.geoparquet|\.gpq|\.zip)(\..+)?$")
-"""Paths that are kept once a dataset is known to be Parquet."""
+"""Paths that are kept if a dataset is Parquet."""
 
 
 def holds_data(path: str) -> bool:
-    """Returns whether a file is one of those that `datasets` reads."""
+    """Whether `datasets` reads a file of this name."""
     suffixes = basename(path).split(".")[1:]
     return any(suffix in PARQUET or suffix in _OTHER for suffix in suffixes)
 
 
 def kind_of(paths: Iterable[str]) -> str | None:
-    """Returns the kind that most of the files are of: the end of their names, `parquet` for all of its own."""
+    """Returns the kind of most of the files: their extension, or `parquet` for all extensions of Parquet."""
     names = [basename(path) for path in paths]
     counts = Counter((suffix.lower(), name in _METADATA) for name in names for suffix in name.split(".")[1:])
 
@@ -68,5 +68,5 @@ def kind_of(paths: Iterable[str]) -> str | None:
 
 
 def only_parquet(paths: Iterable[str]) -> list[str]:
-    """Returns the paths that are kept of a dataset of Parquet files."""
+    """Returns the paths that are kept if a dataset is Parquet."""
     return [path for path in paths if _KEPT.match(path)]

@@ -1,4 +1,4 @@
-"""Patterns of paths, as fsspec reads them: `**` is any number of folders, `*` and `?` stay within one."""
+"""Glob patterns as in fsspec: `**` matches any number of folders, `*` and `?` stay within one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from forebay.exceptions import SettingError
 
 
 def has_magic(pattern: str) -> bool:
-    """Returns whether a path is a pattern."""
+    """Whether a path is a pattern."""
     return re.search(r"[*?[]", pattern) is not None
 
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Returns the expression that whole paths match.
+    """Returns the regular expression for whole paths.
 
     Raises:
-        SettingError: `**` is not all of a folder's name.
+        SettingError: `**` is only part of a folder's name.
     """
     parts = pattern.split("/")
     found = []
@@ -38,7 +38,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _segment(part: str) -> str:
-    """Returns the expression of one name."""
+    """Returns the regular expression for one name."""
     found: list[str] = []
     place = 0
     while place < len(part):
@@ -62,14 +62,14 @@ def _segment(part: str) -> str:
 
 
 def _end_of_set(part: str, start: int) -> int | None:
-    """Returns where the set that begins before `start` ends; its first character may be a bracket."""
+    """Returns the end of the set that begins before `start`, whose first character may be a bracket."""
     first = start + 1 if part[start : start + 1] == "!" else start
     end = part.find("]", first + 1 if part[first : first + 1] == "]" else first)
     return None if end < 0 else end
 
 
 def _set(inside: str) -> str:
-    """Returns the expression of `[inside]`."""
+    """Returns the regular expression for `[inside]`."""
     is_negated = inside.startswith("!")
     ranges = _ranges(inside[1:] if is_negated else inside)
     if not ranges:
@@ -78,7 +78,7 @@ def _set(inside: str) -> str:
 
 
 def _ranges(chars: str) -> list[str]:
-    """Returns characters and ranges of them; those that hold nothing are left out."""
+    """Returns characters and ranges, without empty ranges."""
     found, place = [], 0
     while place < len(chars):
         if chars[place + 1 : place + 2] == "-" and place + 2 < len(chars):

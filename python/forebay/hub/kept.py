@@ -1,6 +1,6 @@
-"""Which rows and columns of its files a configuration has: the `columns` and `filters` of a dataset's card.
+"""The rows and columns of its files that a configuration keeps: `columns` and `filters` in a dataset's card.
 
-They are those of `datasets`, whose builder of Parquet takes them from the card. What a call names takes their place.
+They mean the same as in `datasets`, whose Parquet builder takes them from the card. Arguments of the call replace them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a card says of rows and columns; by default nothing, so that all are kept."""
+    """The rows and columns that a card names; by default, all are kept."""
 
     columns: Any = None
     filters: Any = None
     what: str = ""
-    """Whose they are, for messages."""
+    """The card and configuration, for messages."""
 
     def rows_of(self, dataset: Dataset) -> Dataset:
-        """Returns a dataset with the rows that are kept, by the values that its files have.
+        """Returns a dataset with the kept rows, filtered by the values in its files.
 
         Raises:
-            DataError: the filters mean nothing for these files.
+            DataError: the filters are invalid for these files.
             VersionError: pyarrow is missing.
         """
         if self.filters is None:
@@ -47,10 +47,10 @@ class Kept:
             raise self._wrong(str(error).removesuffix(f"; {HINT}"), "filters") from error
 
     def columns_of(self, dataset: Dataset) -> list[str] | None:
-        """Returns the columns that are kept, in the order of the files; None for all.
+        """Returns the kept columns, in the order of the files; None for all.
 
         Raises:
-            DataError: they are no list of names, or not all of them are in the files.
+            DataError: `columns` is not a list of names, or one of them is not in the files.
         """
         if self.columns is None:
             return None

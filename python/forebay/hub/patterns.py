@@ -1,4 +1,4 @@
-"""Which files are which split: by patterns that somebody wrote, or by the names that `datasets` knows."""
+"""Assigns files to splits, by given patterns or by the names that `datasets` recognises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYWORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Words in names of folders and files that tell a split."""
+"""Words in names of folders and files that mean a split."""
 
 _SHARDED = "data/{split}-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*"
 _APART = "[-._ 0-9]"
@@ -26,12 +26,12 @@ _IN_FOLDERS = ("**/{word}/**", "**/{word}{apart}*/**", "**/*{apart}{word}/**", "
 _IN_FILES = ("**/{word}{apart}*", "**/*{apart}{word}{apart}*")
 
 SPLIT_NAME = re.compile(r"^\w+(\.\w+)*$")
-"""What a split may be called."""
+"""Valid names of splits."""
 
 _IGNORED = frozenset(
     {"README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"}
 )
-"""Files that are about a dataset, unless a pattern names them."""
+"""Files about a dataset, not of it, unless a pattern names them."""
 
 Patterns = dict[str, list[str]]
 """The patterns of each split."""
@@ -51,7 +51,7 @@ _BY_NAME: list[Patterns] = [
     _keyword_patterns(_IN_FILES),
     {"train": ["**"]},
 ]
-"""What is tried one after another, until something is found."""
+"""Tried one after another, until a pattern matches."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Listing:
     root: str
     paths: list[str]
     prefixes: tuple[str, ...] = ()
-    """How URIs and URLs of the files begin."""
+    """Prefixes of URIs and URLs of the files."""
     is_local: bool = False
-    """Whether the root is a folder of this machine: paths may have `.` and `..` in them, or begin with the root."""
+    """Whether the root is a local folder, so that patterns may contain `.` and `..`, or begin with the root."""
     is_whole: bool = True
-    """Whether there are no other files below the root."""
+    """Whether these are all files below the root."""
     folders: frozenset[str] = field(init=False)
     _marks: list[tuple[int, int]] = field(init=False, repr=False)
 
@@ -82,12 +82,12 @@ class Listing:
         object.__setattr__(self, "_marks", marks)
 
     def find(self, pattern: str, folder: str = "", *, word: str = "") -> list[str]:
-        """Returns the files that fit a pattern below a folder: hidden ones only where it names what is hidden.
+        """Returns the files below a folder that match a pattern; hidden ones only if the pattern names the hidden part.
 
-        Only those that hold `word` are tried, since it is quicker to find.
+        For speed, only paths that contain `word` are tried.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no file matches.
         """
         whole = "/".join(part for part in (self.root, folder, pattern) if part)
         ignored = _IGNORED - {basename(pattern)}
@@ -104,7 +104,7 @@ class Listing:
 
 
 def _marks(path: str) -> tuple[int, int]:
-    """Counts folders `__x` and parts `.x`, which are left out unless a pattern names as many."""
+    """Counts folders `__x` and parts `.x`; files match only patterns with the same counts."""
     if "/." not in path and "__" not in path and not path.startswith("."):
         return 0, 0
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -113,11 +113,11 @@ def _marks(path: str) -> tuple[int, int]:
 
 
 def infer(listing: Listing, folder: str = "") -> Patterns:
-    """Returns the patterns of the splits that the names below a folder tell.
+    """Returns the patterns of the splits that file and folder names below a folder define.
 
     Raises:
-        NotFoundError: there is no file.
-        SettingError: a name of a split cannot be one.
+        NotFoundError: there are no files.
+        SettingError: the name of a split is invalid.
     """
     sharded = _found(lambda: listing.find(_SHARDED.format(split="*"), folder))
     expression = re.sub(r"{(.+?)}", r"(?P<split>.+)", basename(_SHARDED))
@@ -137,7 +137,7 @@ def infer(listing: Listing, folder: str = "") -> Patterns:
 
 
 def _any(listing: Listing, patterns: Iterable[str], folder: str) -> bool:
-    """Returns whether any of the patterns that are tried by themselves fits a file."""
+    """Whether any of the patterns matches a file."""
     for pattern in patterns:
         word = max(re.findall("[a-z]+", pattern), key=len, default="")
         try:
@@ -156,10 +156,10 @@ def _found(find: Callable[[], list[str]]) -> list[str]:
 
 
 def resolve(listing: Listing, patterns: Sequence[str], folder: str = "", *, only_data: bool = True) -> list[str]:
-    """Returns the files of one split: those of each pattern in turn, sorted.
+    """Returns the files of a split: those of each pattern in turn, sorted.
 
     Raises:
-        NotFoundError: a file that is named is not there.
+        NotFoundError: a named file does not exist.
     """
     found = []
     for pattern in patterns:
@@ -184,16 +184,16 @@ def _missing(named: str, listing: Listing) -> NotFoundError:
 
 
 def sanitized(data_files: Any, where: str = "data_files") -> Patterns:
-    """Returns patterns by split, of what a user or a card says: a pattern, a list of them, or those of each split.
+    """Returns patterns by split, from what a user or a card gives: a pattern, a list of them, or these by split.
 
     Raises:
-        SettingError: it is anything else.
+        SettingError: `data_files` is anything else.
     """
     if isinstance(data_files, str):
         return {"train": [data_files]}
     if isinstance(data_files, Mapping) and data_files:
         return _by_split(data_files.items(), where)
-    # An array without a dimension only says that it can be iterated.
+    # An array without dimensions only claims to be iterable.
     is_scalar = getattr(data_files, "shape", None) == ()
     if isinstance(data_files, Iterable) and not isinstance(data_files, Mapping) and not is_scalar:
         items = list(data_files)

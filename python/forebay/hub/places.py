@@ -1,4 +1,4 @@
-"""What a user writes for a dataset of the Hub: `org/name`, or a URI."""
+"""Parses names of datasets on the Hub: `org/name`, or a URI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARQUET_BRANCH = "refs/convert/parquet"
 """The branch that holds a dataset as Parquet, made by the Hub."""
 
 DEFAULT_REVISION = "main"
-"""The branch that is meant where no revision is named."""
+"""The branch that is used if no revision is named."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
 _URL = re.compile(
@@ -42,19 +42,19 @@ class Place:
     id: str
     revision: str | None = None
     path: str = ""
-    """A folder, a file or a pattern in it; nothing is all of it."""
+    """A folder, a file or a pattern in it; empty for all of it."""
     is_export: bool = False
-    """It was written `@~parquet`."""
+    """Whether it was written as `@~parquet`."""
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf://{self.kind}/{self.id}{revision}{'/' if self.path else ''}{self.path}"
 
     def at(self, revision: str | None) -> Place:
-        """Returns the place in another revision, if one is given.
+        """Returns the place at another revision, if one is given.
 
         Raises:
-            SettingError: it has one already.
+            SettingError: the place names another revision already, or is a bucket.
         """
         if revision is None:
             return self
@@ -66,12 +66,12 @@ class Place:
 
 
 def parse(source: str) -> Place | None:
-    """Returns the place on the Hub that a text names; `None` if it names something else.
+    """Returns the place on the Hub that a text names; None if it names something else.
 
-    `org/name` is one unless something local is called so.
+    `org/name` is on the Hub unless there is a local file or folder of that name.
 
     Raises:
-        SettingError: a URI that is not complete.
+        SettingError: a URI is not complete.
     """
     if source.startswith("hf://"):
         return _of_uri(source)
@@ -84,12 +84,12 @@ def parse(source: str) -> Place | None:
 
 
 def of_url(url: str, endpoint: str) -> Place | None:
-    """Returns the place that a URL of the Hub at `endpoint` resolves; `None` for any other text.
+    """Returns the place of a `resolve` URL of the Hub at `endpoint`; None for any other text.
 
-    It is of a file, or a pattern of them, and is read as what it names, with the user's token, as `datasets` does.
+    The URL names a file or a pattern, and is read as its place, with the user's token, as in `datasets`.
 
     Raises:
-        SettingError: it is of a page, as a browser shows a dataset.
+        SettingError: the URL is that of a page of a dataset in the browser.
     """
     if not url.startswith(f"{endpoint}/"):
         return None
@@ -117,7 +117,7 @@ def _refuse_page(url: str, rest: str) -> None:
 
 
 def meant_by(path: str) -> str | None:
-    """Returns the dataset of the Hub that a path may be meant for; None for one, and for what is none."""
+    """Returns the name of the Hub dataset that a path is probably meant for; None if it is one already, or no name."""
     name = path.removeprefix("datasets/").rstrip("/")
     return name if name != path and _is_name(name) and local(name) is None else None
 
@@ -127,17 +127,17 @@ def _is_name(text: str) -> bool:
 
 
 def local(path: str) -> Path | None:
-    """Returns the file or folder of this machine that a text names; None where none is there, or can be called so."""
+    """Returns the local file or folder that a text names; None if there is none, or the name is invalid."""
     try:
         found = Path(path).expanduser()
         return found if found.exists() else None
     except (OSError, RuntimeError, ValueError):
-        # Too long a name, a user that nobody is: what is the matter, the core says.
+        # The name is too long, or its user does not exist; the core then raises the error.
         return None
 
 
 def _mode(path: Path) -> int:
-    """Returns which kind of thing a path is; 0 where nothing is."""
+    """Returns the file mode of a path; 0 if nothing is there."""
     try:
         return path.stat().st_mode
     except OSError as error:
@@ -147,12 +147,12 @@ def _mode(path: Path) -> int:
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """Yields the paths of the files below a folder, wherever links lead, but for those that lead back.
+    """Yields the paths of the files below a folder. Follows links, except those that lead back.
 
-    Links that lead nowhere are among them: whoever wants one is to know that it is not there.
+    Broken links are included, so that opening one is an error.
 
     Raises:
-        StoreError: a folder cannot be read that is not hidden.
+        StoreError: a folder that is not hidden cannot be read.
     """
     pending: list[tuple[Path, frozenset[Path]]] = [(root, frozenset())]
     while pending:

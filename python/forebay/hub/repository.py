@@ -1,4 +1,4 @@
-"""What is in a repository at a commit, or in a bucket: asked of the Hub, or looked up in what was downloaded."""
+"""Lists the files of a repository at a commit, or of a bucket, from the Hub or from a downloaded copy."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 MOST_SIBLINGS = 1000
-"""Files that are believed to be all that a commit has: as many as a page of a listing."""
+"""The most files that are trusted to be all files of a commit: a page of a listing."""
 
 MOST_SILENCE = 10.0
-"""Seconds for which a Hub that says nothing is asked again, where there is a copy and nobody said how long."""
+"""Seconds for which requests without an answer are retried if there is a copy, unless `hf_patience` is set."""
 
 File = tuple[str, int | None, str | None]
-"""Path or URI, size, entity tag: what a store needs to know of a file."""
+"""Path or URI, size, entity tag: what a store needs to know about a file."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Repository:
     commit: str | None
     files: dict[str, File]
     texts: Any
-    """Returns the text of a file by its path; `None` if it is not there."""
+    """Returns the text of a file by its path; None if there is no such file."""
     why_copied: str | None = None
-    """Why only what was downloaded can be read, if that is so."""
+    """Why only downloaded files can be read, if that is so."""
     is_whole: bool = True
     """Whether all files of the commit are known."""
     endpoint: str = DEFAULT_ENDPOINT
-    """Of the Hub, to know its URLs by."""
+    """The Hub's endpoint, with which its URLs begin."""
 
     @property
     def listing(self) -> Listing:
-        """The names of the files, by which splits are found."""
+        """The names of the files, for finding splits."""
         at = f"@{self.commit}" if self.commit else ""
         return Listing(
             f"{self.place.kind}/{self.place.id}{at}", sorted(self.files), self._prefixes, is_whole=self.is_whole
@@ -64,7 +64,7 @@ class Repository:
 
     @property
     def _prefixes(self) -> tuple[str, ...]:
-        """How files of the revision that was opened may be named, and of its commit."""
+        """Prefixes of URIs and URLs of files at the opened revision and its commit."""
         whole = f"{self.place.kind}/{self.place.id}"
         if self.commit is None:
             return (f"hf://{whole}/",)
@@ -80,16 +80,16 @@ class Repository:
 
 
 def look_up(place: Place, client: Client) -> Repository:
-    """Returns what is in a repository: of the Hub, with a request and one for the card, or of a downloaded copy.
+    """Returns the files of a repository, from the Hub (one request, and one for the card) or from a downloaded copy.
 
-    Of repositories that are gated, or have more than a thousand files, the files are asked for by themselves.
+    Repositories that are gated, or have more than a thousand files, take further requests to list the files.
 
-    A copy is used where the Hub is not to be asked or cannot be, and where its commit is named and all of it is known.
-    One of which not all is known is not used in place of a Hub that is there and fails: it may lack rows.
+    A copy is used in offline mode, if the Hub cannot be reached, and if its commit is named and its file list complete.
+    An incomplete copy, which may lack rows, is not used in place of a Hub that can be reached but fails.
 
     Raises:
-        DatasetNotFoundError: there is no such repository or revision, or not for this user.
-        HubUnreachableError: the Hub cannot be asked, and there is no copy.
+        DatasetNotFoundError: there is no such repository or revision, or this user may not see it.
+        HubUnreachableError: the Hub cannot be reached, and there is no copy.
     """
     if place.kind == "buckets":
         return _of_bucket(place, client)
@@ -116,7 +116,7 @@ def look_up(place: Place, client: Client) -> Repository:
 
 def _of_hub(place: Place, client: Client) -> Repository:
     revision = quote(place.revision or DEFAULT_REVISION, safe="")
-    # With the files and their sizes, as `HfApi.dataset_info(files_metadata=True)` asks for them.
+    # With the files and their sizes, as in `HfApi.dataset_info(files_metadata=True)`.
     url = f"/api/datasets/{place.id}/revision/{revision}?blobs=true"
     info = client.get(url, place.id, place.revision or DEFAULT_REVISION).json()
     commit = info.get("sha") if isinstance(info, dict) else None
@@ -137,9 +137,9 @@ def _of_hub(place: Place, client: Client) -> Repository:
 
 
 def _siblings(info: dict[str, Any]) -> list[Any] | None:
-    """Returns the files that the Hub named with a commit, as it lists them; `None` where it is to be asked for them.
+    """Returns the files in the answer about a commit, in the form of a listing; None if they must be listed separately.
 
-    Whoever may not read a gated repository is told its files, too, and is refused where they are listed.
+    For a gated repository, this answer has the files even if the user has no access; the listing then refuses.
     """
     siblings = info.get("siblings")
     if info.get("gated") or not isinstance(siblings, list) or not 0 < len(siblings) <= MOST_SIBLINGS:
@@ -157,7 +157,7 @@ def _siblings(info: dict[str, Any]) -> list[Any] | None:
 
 
 def _of_bucket(place: Place, client: Client) -> Repository:
-    # What begins so, by its letters: a folder's files, one file, and what is called similarly.
+    # The listing is by prefix: the files of a folder, a single file, and others with the same beginning.
     below = f"/{quoted(place.path)}" if place.path and not re.search(r"[*?[]", place.path) else ""
     entries = client.pages(f"/api/buckets/{place.id}/tree{below}?recursive=true", f"buckets/{place.id}")
     root = f"hf://buckets/{place.id}"
@@ -173,8 +173,8 @@ def _text(client: Client, place: Place, path: str, commit: str | None, listed: F
     """Returns the text of a file that the Hub lists.
 
     Raises:
-        NotFoundError: it does not have it.
-        StoreError: what it sends is another file; a page of HTML has no configurations, and is no card without any.
+        NotFoundError: the Hub does not have the file.
+        StoreError: the Hub sends something else, such as HTML, which must not pass for a card without configurations.
     """
     at = "" if commit is None else f"/{commit}"
     try:
@@ -193,7 +193,7 @@ def _text(client: Client, place: Place, path: str, commit: str | None, listed: F
 
 
 def _files(entries: Iterable[Any], place: Place) -> Iterable[tuple[str, int, str | None]]:
-    """Yields paths, sizes and tags: the digest of a file's bytes, as the Hub will say it again."""
+    """Yields paths, sizes and tags, which are the digests that the Hub also sends with a file."""
     for entry in entries:
         try:
             if entry["type"] != "file":
@@ -208,7 +208,7 @@ def _files(entries: Iterable[Any], place: Place) -> Iterable[tuple[str, int, str
 
 @dataclass(frozen=True)
 class _Copy:
-    """A downloaded repository at a commit, as `huggingface_hub` lays it out."""
+    """A downloaded repository at a commit, in the layout of `huggingface_hub`."""
 
     cache: Path
     id: str
@@ -219,13 +219,13 @@ class _Copy:
         """Returns the copy of a revision, if there is one.
 
         Raises:
-            HubUnreachableError: there is none, and the Hub is not to be asked.
+            HubUnreachableError: there is no copy, and offline mode is set.
         """
         revision = place.revision or DEFAULT_REVISION
         found = cls(settings.cache, place.id, revision)
         ref = local(str(found.folder / "refs" / revision))
         if not _COMMIT.fullmatch(revision) and ref is not None and ref.is_file():
-            # What is damaged names no commit.
+            # A damaged file names no commit.
             found = cls(settings.cache, place.id, ref.read_text(encoding="utf-8", errors="replace").strip())
         if _COMMIT.fullmatch(found.commit) and found.snapshot.is_dir():
             return found
@@ -246,28 +246,28 @@ class _Copy:
 
     @property
     def tree(self) -> Path:
-        """The names of all files of the commit, where somebody has asked for them."""
+        """The list of all files of the commit, if it was downloaded."""
         return self.folder / "trees" / f"{self.commit}.json"
 
     @property
     def is_whole(self) -> bool:
-        """Whether all files are known; not all of them need be there."""
+        """Whether all files are known, though not necessarily downloaded."""
         return self.tree.is_file()
 
     def _is_absent(self, path: str) -> bool:
-        """Returns whether the Hub said that there is no such file, to somebody who asked for it alone."""
+        """Whether the Hub has answered a request for this file that it does not exist."""
         return (self.folder / ".no_exist" / self.commit / path).is_file()
 
     def file(self, path: str) -> File | None:
-        """Returns a file that was downloaded."""
+        """Returns a downloaded file; None if it was not downloaded."""
         if path.startswith("/") or ".." in path.split("/"):
-            # A name that a Hub gave to a file of this machine.
+            # The Hub's name would lead to another file of this machine.
             return None
         there = self.snapshot / path
         return (str(there), None, None) if there.is_file() else None
 
     def repository(self, place: Place, client: Client, why_copied: str | None = None) -> Repository:
-        """Returns what is in the copy. Files that are known and were not downloaded are named as the Hub's."""
+        """Returns the files of the copy; known files that were not downloaded have their URI on the Hub."""
         remote: dict[str, File] = {}
         is_whole = self.is_whole
         if is_whole:
@@ -288,7 +288,7 @@ class _Copy:
                     return there.read_bytes().decode()
             except UnicodeDecodeError as error:
                 raise DataError(f"`{there}`: it is not UTF-8: {error}") from error
-            # Where not all files are known, a card is expected, and the others of `FILES`, which are rare, are not.
+            # If not all files are known, a README is expected to exist, but not the other `FILES`, which are rare.
             is_missing = not is_whole and path == card.README and not self._is_absent(path)
             if path not in remote and not is_missing:
                 return None

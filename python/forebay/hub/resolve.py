@@ -1,4 +1,4 @@
-"""Names of datasets, configurations and splits to files, as `datasets` finds them."""
+"""Resolves names of datasets, configurations and splits to files, as `datasets` does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 _OF_SEVERAL = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
-"""A name that tells how many files there are."""
+"""A name that contains the number of files."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user says beside the name of a dataset."""
+    """The arguments besides the name of a dataset."""
 
     name: str | None = None
     data_files: Any = None
@@ -45,7 +45,7 @@ class Wanted:
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing was said."""
+        """Whether all arguments are None."""
         return self.name is None and self.data_files is None and self.data_dir is None
 
 
@@ -56,11 +56,11 @@ class Chosen:
     config: str
     splits: dict[str, list[str]]
     info: Mapping[str, Any]
-    """`dataset_info` of the configuration, as the card has it."""
+    """`dataset_info` of the configuration in the card."""
     kept: Kept = field(default_factory=Kept)
-    """Which rows and columns of the files are the configuration's."""
+    """The rows and columns of the files that belong to the configuration."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Of each split that is not whole in a copy of which not all files are known, what is not there."""
+    """What is missing from each incomplete split, in a copy whose file list is not complete."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Resolution:
     splits: dict[str, list[File]]
     commit: str | None
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Of each split of which not all was downloaded, why it cannot be read, where only copies can."""
+    """Why a split that was not downloaded completely cannot be read, if only copies can be."""
 
     def check(self, splits: Iterable[str]) -> None:
         """Refuses splits that cannot be read.
@@ -85,12 +85,12 @@ class Resolution:
 
 
 def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
-    """Returns the files of a dataset of the Hub.
+    """Returns the files of a dataset on the Hub.
 
     Raises:
-        DatasetNotFoundError: no such dataset or revision, or not for this user.
-        NotFoundError: it has no such files.
-        SettingError: no such configuration, or arguments that do not go together.
+        DatasetNotFoundError: there is no such dataset or revision, or this user may not see it.
+        NotFoundError: the dataset has no such files.
+        SettingError: there is no such configuration, or the arguments do not fit together.
         DataError: the card is broken, or the files are not Parquet.
     """
     repository = _repository(place, client)
@@ -99,9 +99,9 @@ def resolve(place: Place, wanted: Wanted, client: Client) -> Resolution:
 
 
 def resolve_named(place: Place, client: Client) -> Resolution:
-    """Returns the files at a path, or of a pattern: all of them, whatever splits their names tell.
+    """Returns the file at a path, or all files that match a pattern, whatever splits their names mean.
 
-    Those of a folder, or of a whole dataset, are in its splits.
+    The files of a folder, or of a whole dataset, are divided into splits.
 
     Raises:
         As `resolve`.
@@ -119,10 +119,10 @@ def resolve_named(place: Place, client: Client) -> Resolution:
 
 @contextmanager
 def _as_missing(repository: Repository) -> Iterator[None]:
-    """Says of files that are not in a copy that they may be on the Hub, where not all files are known.
+    """Converts errors about files missing from a copy whose file list is incomplete: they may be on the Hub.
 
     Raises:
-        HubUnreachableError: in the place of `NotFoundError`.
+        HubUnreachableError: instead of `NotFoundError`.
     """
     try:
         yield
@@ -170,7 +170,7 @@ def _choose(repository: Repository, wanted: Wanted) -> Chosen:
         try:
             return choose(named, Card(), Wanted(wanted.name))
         except NotFoundError:
-            # Hidden ones, of which no split is told.
+            # Hidden files, which have no split.
             return choose(named, Card(), Wanted(wanted.name, [place.path]))
     if place.path not in listing.folders:
         raise _no_path(place, listing)
@@ -179,14 +179,14 @@ def _choose(repository: Repository, wanted: Wanted) -> Chosen:
 
 
 def _named(repository: Repository) -> list[str] | None:
-    """Returns the files that a place names, by a path or a pattern; None of a folder, and of a whole dataset.
+    """Returns the files that a place names by path or pattern; None for a folder or a whole dataset.
 
     Raises:
-        NotFoundError: no file fits.
+        NotFoundError: no file matches.
     """
     place = repository.place
     if place.path in repository.files:
-        # Whatever a pattern of that name would fit.
+        # Even if the name is also a pattern.
         return [place.path]
     if not globs.has_magic(place.path):
         return None
@@ -214,7 +214,7 @@ def _choose_export(repository: Repository, wanted: Wanted) -> Chosen:
     if not parts:
         raise _no_path(place, repository.listing)
     configs = list(dict.fromkeys(part[0] for part in parts))
-    # Of a copy, there may be others.
+    # A copy may lack other configs.
     is_only = len(configs) == 1 and (repository.is_whole or bool(place.path))
     config = wanted.name or (configs[0] if is_only else "default")
     if config not in configs and not repository.is_whole:
@@ -224,7 +224,7 @@ def _choose_export(repository: Repository, wanted: Wanted) -> Chosen:
     found: dict[str, list[str]] = {}
     for folder, split, name in parts:
         if folder == config:
-            # What is too large is exported in part.
+            # The Hub exports only a part of large splits.
             found.setdefault(split.removeprefix("partial-"), []).append(f"{folder}/{split}/{name}")
     names = [split for split in patterns.KEYWORDS if split in found]
     ordered = names + sorted(found.keys() - set(names))
@@ -240,7 +240,7 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
     folder = _joined(root, wanted.data_dir)
     first: Mapping[str, Any] = next(iter(card.configs.values()), {})
     if not listing.is_whole and card.configs:
-        # The files of the first one need not be there.
+        # The files of the first config may not be in the copy.
         first = card.configs.get(_config(card, wanted, listing.root), {})
     if wanted.data_files is not None:
         found = patterns.sanitized(wanted.data_files)
@@ -254,7 +254,7 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
     config = _config(card, wanted, listing.root)
     said: Mapping[str, Any] = {}
     if wanted.data_files is not None and wanted.data_dir is None:
-        # What a user names is taken as it is.
+        # Files named by the user are taken as they are.
         files = _resolved(listing, found, folder, only_data=False)
     elif wanted.data_files is None and wanted.data_dir is None and config in card.configs:
         said = card.configs[config]
@@ -262,7 +262,7 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
         found, files = _of_config(listing, said, config, folder)
     if not any(files.values()):
         raise NotFoundError(f"no data files of the config `{config}` in `{listing.root}`")
-    # Of several, that of the default one is not meant, even where it is called so; nor where files are named.
+    # Not if files are named, nor for a config called `default` that is not the card's default.
     is_told = (
         wanted.data_files is None and wanted.data_dir is None and (wanted.name is not None or card.default is not None)
     )
@@ -274,7 +274,7 @@ def choose(listing: Listing, card: Card, wanted: Wanted, root: str = "") -> Chos
 def _of_config(
     listing: Listing, said: Mapping[str, Any], config: str, folder: str
 ) -> tuple[patterns.Patterns, dict[str, list[str]]]:
-    """Returns the patterns of each split of a configuration, and the files that fit them."""
+    """Returns the patterns of each split of a configuration, and the files that match them."""
     try:
         own = said.get("data_files")
         found = patterns.infer(listing, folder) if own is None else patterns.sanitized(own)
@@ -299,14 +299,14 @@ def _fitting(listing: Listing, pattern: str, folder: str, *, only_data: bool = T
     except NotFoundError:
         if listing.is_whole:
             raise
-        # `_missing` says so.
+        # Reported by `_missing`.
         return []
 
 
 def _missing(listing: Listing, found: patterns.Patterns, folder: str, *, is_said: bool) -> dict[str, str]:
-    """Returns what a copy of which not all files are known lacks of each split, as far as names tell.
+    """Returns what each split lacks in a copy whose file list is incomplete, as far as names tell.
 
-    Each pattern that somebody said fits something, and of names that tell how many there are, none is left out.
+    Every given pattern must match a file, and of names with a number of files, none may be left out.
     """
     missing: dict[str, str] = {}
     for split, split_patterns in found.items():
@@ -321,7 +321,7 @@ def _missing(listing: Listing, found: patterns.Patterns, folder: str, *, is_said
 
 
 def _left_out(paths: Iterable[str]) -> set[str]:
-    """Returns the names that are left out of those that tell how many there are."""
+    """Returns the missing names among names that contain the number of files."""
     found: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:
         if match := _OF_SEVERAL.fullmatch(path):
@@ -336,10 +336,10 @@ def _left_out(paths: Iterable[str]) -> set[str]:
 
 
 def _placed(pattern: str, listing: Listing, folder: str) -> tuple[str, str]:
-    """Returns a pattern, and the folder of what was listed that it is below: `folder`, if it does not say where it is.
+    """Returns a pattern and the folder that it is relative to: `folder`, unless the pattern names the location.
 
     Raises:
-        SettingError: it leads out of what was listed.
+        SettingError: the pattern leads out of the listed files.
     """
     for prefix in listing.prefixes:
         if pattern.startswith(prefix):
@@ -394,19 +394,19 @@ def _only_parquet(listing: Listing, paths: list[str]) -> list[str]:
 
 
 def _check_parquet(listing: Listing, files: Mapping[str, list[str]]) -> None:
-    """Refuses files that are mostly something else.
+    """Refuses files that are mostly not Parquet.
 
-    Where not all files are known, splits without any are left to `_missing`.
+    If not all files are known, splits without files are left to `_missing`.
 
     Raises:
-        NotFoundError: there is none.
-        SettingError: a split has none.
-        DataError: they are of another kind, or of several.
+        NotFoundError: there are no data files.
+        SettingError: a split has no files.
+        DataError: the files are of another kind, or of several kinds.
     """
     kinds = {split: kind_of(paths) for split, paths in files.items() if paths or listing.is_whole}
     if set(kinds.values()) == {"parquet"}:
         return
-    # Notes are a kind, too, and no data.
+    # Markdown counts as a kind, but is not data.
     if not any(kind_of(path for path in paths if not path.endswith(".md")) for paths in files.values()):
         raise NotFoundError(f"no data files in `{listing.root}`")
     if set(kinds.values()) == {"parquet", None}:

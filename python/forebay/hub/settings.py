@@ -1,4 +1,4 @@
-"""The environment of Hugging Face, read when it is needed and not before."""
+"""Hugging Face's environment variables, read only when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the Hub is, who asks, and what is on disk."""
+    """The Hub's endpoint, the user's token, and the folder of downloads."""
 
     endpoint: str
     token: str | None
@@ -27,7 +27,7 @@ class Settings:
     """The folder of downloaded repositories."""
 
     def without_token(self, said: str) -> str:
-        """Returns what a Hub said, which may repeat what it was sent."""
+        """Returns a text of the Hub without the token, which it may repeat."""
         return said.replace(self.token, "…") if self.token else said
 
     def __repr__(self) -> str:
@@ -35,12 +35,12 @@ class Settings:
 
 
 def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
-    """Returns the settings of now: `token` over that of the environment, which is over that of a login.
+    """Returns the current settings. `token` overrides that of the environment, which overrides that of a login.
 
-    `False` is nobody; `True` the user who is logged in, even where that is not done by itself.
+    `False` means no token; `True` the user's own, even if `HF_HUB_DISABLE_IMPLICIT_TOKEN` is set.
 
     Raises:
-        SettingError: the token or the endpoint is none.
+        SettingError: the token or the endpoint is invalid.
         AccessDeniedError: `token` is True, and nobody is logged in.
     """
     home = _path(_variable("HF_HOME") or f"{_variable('XDG_CACHE_HOME') or '~/.cache'}/huggingface")
@@ -58,10 +58,10 @@ def current(token: str | bool | None, endpoint: str | None = None) -> Settings:
 
 
 def endpoint_of(given: str | None) -> str:
-    """Returns where the Hub is: as was given, over the environment.
+    """Returns the Hub's endpoint, as given or else from the environment.
 
     Raises:
-        SettingError: it is no URL.
+        SettingError: it is not a URL.
     """
     return _checked(given or _variable("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
 
@@ -88,7 +88,7 @@ def _token(token: str | bool | None, home: Path) -> str | None:
         return found
     named = _variable("HF_TOKEN_PATH")
     path = _path(named) if named else home / "token"
-    # The path itself is not shown where it is the value of the variable, which is called a token.
+    # Errors redact the value of `HF_TOKEN_PATH`, whose name looks like that of a secret, so they name the variable.
     where = f"`{path}` (`HF_TOKEN_PATH`)" if named else f"`{path}`"
     try:
         saved = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
@@ -103,7 +103,7 @@ def _token(token: str | bool | None, home: Path) -> str | None:
 
 
 def _path(text: str) -> Path:
-    """Returns a path of the environment, in which `~` and `$NAME` are what a shell makes of them."""
+    """Returns a path from the environment, with `~` and `$NAME` expanded as in a shell."""
     return Path(expandvars(text)).expanduser()
 
 

@@ -1,4 +1,4 @@
-"""One request by HTTP. Imported when the first is made: what it needs takes longer to import than all of Forebay."""
+"""Makes a single HTTP request. Imported with the first one, as its imports take longer than all of Forebay."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 1 << 16
 _LEAST_TIMEOUT = 0.05
-# Not every C library has the last.
+# Not every C library has `EAI_NODATA`.
 _NO_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, *_NO_NAME)
-"""What a machine without a network, or without that name, says; a name that is not known at the moment may be later."""
+"""Errors of a machine without a network, or for an unknown name; not for a name that is unknown only temporarily."""
 
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
-"""What OpenSSL says (`X509_V_ERR_`) of a certificate that is in order, but signed by nobody who is trusted."""
+"""OpenSSL's error codes (`X509_V_ERR_`) for a valid certificate whose issuer is not trusted."""
 
 _MAX_BYTES = 256 << 20
-"""No answer is longer: the longest is of all files of a repository, a hundred bytes or two of each."""
+"""No answer is longer. The longest lists all files of a repository, with 100 to 200 bytes per file."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
-    """An answer that is no success."""
+    """An answer with a status other than success."""
 
     def __init__(self, status: int, reason: str, headers: Any) -> None:
         super().__init__(f"{status} {reason}")
@@ -43,31 +43,31 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 
 
 class Failure(Exception):  # noqa: N818 - it is the lack of an answer
-    """No answer, or none that is whole."""
+    """There was no answer, or no complete one."""
 
     def __init__(self, said: str, *, is_unreachable: bool, has_connected: bool = False) -> None:
         super().__init__(said)
         self.is_unreachable = is_unreachable
         self.has_connected = has_connected
-        """Whether somebody was there."""
+        """Whether a server was reached."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_arguments: Any) -> None:
-        """Leaves redirects to the client, which keeps the token from other origins."""
+        """Leaves redirects to the client, which does not send the token to other origins."""
 
 
 def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tuple[Any, bytes]:
-    """Returns the headers and the body of an answer that has come until `deadline`, by the monotonic clock.
+    """Returns the headers and body of an answer that is complete by `deadline`, on the monotonic clock.
 
     Raises:
-        Refusal: the answer has another status than success.
-        Failure: there is none, or not in time.
-        SettingError: there is no such route.
-        StoreError: it is too long for one, or comes from nobody that is trusted.
+        Refusal: the answer has a status other than success.
+        Failure: there is no answer, or not in time.
+        SettingError: the certificates of the route are invalid.
+        StoreError: the answer is too long, or the server is not trusted.
     """
     if not url.startswith(("https://", "http://")):
-        # Others are files of this machine, for one.
+        # Other schemes may name local files, for example.
         raise Failure(f"`{url}` is no URL of HTTP", is_unreachable=True)
     timeout = max(min(route.timeout, deadline - time.monotonic()), _LEAST_TIMEOUT)
     try:
@@ -75,7 +75,7 @@ def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tup
         with _opener(route).open(request, timeout=timeout) as response:
             return response.headers, _body(response, url, deadline)
     except ForebayError:
-        # Errors of the system and of values, too.
+        # These are also `OSError` or `ValueError`.
         raise
     except urllib.error.HTTPError as error:
         with error:
@@ -83,7 +83,7 @@ def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tup
     except (ValueError, http.client.InvalidURL) as error:
         if _is_untrusted(error):
             raise _untrusted(url, error) from error
-        # Of a name that is none.
+        # The host name is invalid.
         raise Failure(str(error), is_unreachable=True) from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", error)
@@ -91,13 +91,13 @@ def get(url: str, headers: dict[str, str], route: Route, deadline: float) -> tup
             raise _untrusted(url, reason) from error
         said = str(reason) or type(reason).__name__
         is_unreachable = isinstance(reason, ConnectionRefusedError) or getattr(reason, "errno", None) in _UNREACHABLE
-        # The library wraps what goes wrong until the request is sent, and nothing later.
+        # `urllib` wraps errors until the request is sent, and none later.
         has_connected = not isinstance(error, urllib.error.URLError)
         raise Failure(said, is_unreachable=is_unreachable, has_connected=has_connected) from error
 
 
 def _is_untrusted(error: object) -> bool:
-    """Returns whether a server has shown a certificate that does not count, today or tomorrow."""
+    """Whether a server's certificate is not trusted, which a retry would not change."""
     return isinstance(error, ssl.SSLCertVerificationError)
 
 
@@ -111,7 +111,7 @@ def _untrusted(url: str, error: Any) -> StoreError:
 
 
 def _body(response: Any, url: str, deadline: float) -> bytes:
-    """Returns the whole body. It may come byte by byte, each in time."""
+    """Returns the whole body; checks the deadline, as it may come byte by byte, each within the timeout."""
     announced = response.length
     parts, num_bytes = [], 0
     while announced is None or num_bytes < announced:
@@ -136,7 +136,7 @@ def _opener(route: Route) -> urllib.request.OpenerDirector:
         handlers.append(urllib.request.ProxyHandler(dict.fromkeys(("http", "https"), route.proxy_url)))
     name, certificates = "ca_certificate", route.ca_certificate
     if certificates is None:
-        # As `requests` does, by which most of Python's clients ask.
+        # As in `requests`, which most Python clients use.
         bundles = ((name, os.environ.get(name)) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
         name, certificates = next((bundle for bundle in bundles if bundle[1]), (name, None))
     if certificates is not None:
@@ -145,7 +145,7 @@ def _opener(route: Route) -> urllib.request.OpenerDirector:
 
 
 def proxy_of(route: Route, url: str) -> str:
-    """Returns through which proxy a server is asked, in words that follow its name; nothing where there is none."""
+    """Returns the proxy used for a server, as text that follows its name; empty if there is none."""
     if route.proxy_url is not None:
         return f" by `proxy_url`, `{route.proxy_url}`"
     parts = urlsplit(url)
@@ -155,7 +155,7 @@ def proxy_of(route: Route, url: str) -> str:
 
 
 def _trusting(name: str, certificates: str) -> ssl.SSLContext:
-    """Returns what trusts these certificates, besides those of the system."""
+    """Returns an SSL context that trusts these certificates besides those of the system."""
     context = ssl.create_default_context()
     try:
         if certificates.lstrip().startswith("-----BEGIN"):

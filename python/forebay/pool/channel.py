@@ -16,32 +16,32 @@ _HEADER = struct.Struct("=I?")
 """Before each message: its length, and whether a file goes with it."""
 _FILE_BYTES = socket.CMSG_LEN(struct.calcsize("i"))
 _READ_BYTES = 4096
-"""What is read at a time: nearly always whole messages."""
+"""Bytes read at a time, nearly always whole messages."""
 
 
 class Message(NamedTuple):
-    """What one process tells the other. Objects are in blocks; a message is a few hundred bytes."""
+    """A message between processes, of a few hundred bytes; objects are in blocks."""
 
     kind: Literal["job", "task", "ready", "result", "failure", "end"]
     number: int = 0
-    """Of the task."""
+    """The number of the task."""
     parcel: Parcel | None = None
     about: Any = None
-    """Which rows they are, or why a worker ends: plain tuples, numbers and text."""
+    """The rows of the batch, or why a worker ends: plain tuples, numbers and text."""
     returned: tuple[int, ...] = ()
-    """Blocks of the receiver that the sender uses no more."""
+    """Blocks of the receiver that the sender no longer uses."""
     given_up: tuple[int, ...] = ()
-    """Blocks of the sender that come no more."""
+    """Blocks of the sender that it will not use again."""
 
 
 class Channel:
-    """One end of a connection, which waits to send and to receive."""
+    """One end of a connection; sending and receiving block."""
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
 
     def fileno(self) -> int:
-        """Returns what `select` waits for."""
+        """Returns the file descriptor, for `select`."""
         return self.end.fileno()
 
     def send(self, message: Message, file: int | None = None) -> None:
@@ -62,7 +62,7 @@ class Channel:
             self.end.sendall(data[sent:])
 
     def receive(self) -> tuple[Message, int | None] | None:
-        """Waits for a message and the file with it, which the caller closes; None once the other process is gone."""
+        """Waits for a message and its file, which the caller closes; None once the other process is gone."""
         try:
             data, files, _, _ = socket.recv_fds(self.end, _HEADER.size, 1)
             file = files[0] if files else None
@@ -77,7 +77,7 @@ class Channel:
         return _message(body), file
 
     def _receive(self, num_bytes: int) -> bytes:
-        """Waits for so many bytes; none if the other process ends before."""
+        """Waits for `num_bytes` bytes; returns none if the other process ends before."""
         parts = bytearray()
         while len(parts) < num_bytes:
             part = self.end.recv(num_bytes - len(parts))
@@ -94,21 +94,21 @@ class Channel:
 class BufferedChannel(Channel):
     """One end of a connection that reads several messages at once.
 
-    What waits for this end, `select`, is told of none that was read with another: who takes one takes all.
+    `select` does not report messages that were read with another one, so a caller must take all of them.
     """
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end)
-        # What was read and not taken. Files come with the first bytes of their messages, or before.
+        # Read but not taken yet. Files come with the first bytes of their messages, or before.
         self._read = b""
         self._files: deque[int] = deque()
         self.is_at_end = False
-        """Whether the other process is gone, and all that it had sent received."""
+        """Whether the other process is gone and everything that it sent was received."""
 
     def receive(self) -> tuple[Message, int | None] | None:
-        """Returns a message and the file with it, which the caller closes.
+        """Returns a message and its file, which the caller closes.
 
-        None once the other process is gone, and of an end that does not wait where no whole message is there.
+        Returns None once the other process is gone, and, on a non-blocking end, if there is no complete message.
         """
         while True:
             end = _HEADER.size
@@ -127,7 +127,7 @@ class BufferedChannel(Channel):
             except ConnectionError:
                 data, ancillary, flags = b"", [], 0
             if flags & socket.MSG_CTRUNC:
-                # The kernel dropped a file that this process may not have.
+                # The kernel dropped a file because this process has too many open.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if ancillary:
                 self._files.extend(struct.unpack("i", file)[0] for _, _, file in ancillary)
@@ -142,10 +142,10 @@ class BufferedChannel(Channel):
 
 
 class LoopChannel(BufferedChannel):
-    """The loop's end of the connection to a worker, which never waits.
+    """The loop's end of the connection to a worker, which never blocks.
 
-    The worker waits until the loop has room for what it sends. Were the loop to wait for the worker, too, neither would
-    receive. What does not fit is kept, until `flush`.
+    The worker blocks until the loop has room for what it sends. If the loop blocked, too, neither would receive. What
+    does not fit is kept until `flush`.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -159,7 +159,7 @@ class LoopChannel(BufferedChannel):
         return bool(self._unsent)
 
     def send(self, message: Message, file: int | None = None) -> None:
-        """Sends a message, or keeps what does not fit of it; closes the file that goes with it once it is sent.
+        """Sends a message, or keeps the part that does not fit; closes the message's file once it is sent.
 
         Raises:
             OSError: the other process is gone.
@@ -183,7 +183,7 @@ class LoopChannel(BufferedChannel):
                 self._drop_unsent()
                 raise
             if file is not None:
-                # It went with the first byte.
+                # The file was sent with the first byte.
                 os.close(file)
             if num_sent == len(data):
                 self._unsent.popleft()
@@ -203,13 +203,13 @@ class LoopChannel(BufferedChannel):
 
 
 def _packed(message: Message, *, has_file: bool) -> bytes:
-    """Returns a message as it is sent."""
+    """Returns the bytes of a message."""
     body = pickle.dumps(_plain(message), protocol=5)
     return _HEADER.pack(len(body), has_file) + body
 
 
 def _plain(message: Message) -> tuple[Any, ...]:
-    """Returns a message as tuples, which are pickled in a tenth of the time of classes."""
+    """Returns a message as tuples, which take a tenth of the time to pickle that classes take."""
     if message.parcel is None:
         return tuple(message)
     block, num_bytes, parts = message.parcel
@@ -217,6 +217,6 @@ def _plain(message: Message) -> tuple[Any, ...]:
 
 
 def _message(body: bytes) -> Message:
-    """Returns the message that was made plain and pickled."""
+    """Returns the message from its bytes."""
     kind, number, parcel, about, returned, given_up = pickle.loads(body)  # noqa: S301 - from a process of our own
     return Message(kind, number, None if parcel is None else Parcel(*parcel), about, returned, given_up)

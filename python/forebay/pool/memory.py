@@ -1,11 +1,11 @@
-"""Blocks of memory that two processes share: anonymous files, of which nothing is left whatever ends the processes.
+"""Blocks of memory shared by two processes: anonymous files, of which nothing is left however the processes end.
 
-Each process owns the blocks that it writes. It sends a block's file once, then only where in the block something lies,
-and writes there again when the other process has told that nobody uses it any more. That is known exactly: whatever is
-read in place, a tensor, a slice of it, holds on to one object, whose end is noticed. Who keeps batches gets copies
-after a few.
+Each process owns the blocks that it writes. It sends a block's file once, and after that only offsets into the block.
+It writes to a block again when the other process has reported that it is unused. That is known exactly: everything that
+is read in place, such as a tensor or a slice of it, refers to one object whose end is noticed. A program that keeps
+batches gets copies after a few.
 
-What a function returns as it was given it goes back as a place in the block in which it came.
+Values that a function returns unchanged go back as offsets into the block in which they came.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ ALIGNMENT = 64
 
 
 class Part(NamedTuple):
-    """Where a buffer of an object lies."""
+    """The location of a buffer of an object."""
 
     offset: int
     num_bytes: int
     came_in: int | None = None
-    """The block of the receiver that it is in, if not in the parcel's."""
+    """The receiver's block that holds it, if it is not in the parcel's block."""
 
 
 class Parcel(NamedTuple):
-    """Where an object lies."""
+    """The location of an object."""
 
     block: int
     num_bytes: int
-    """Of the block."""
+    """The size of the block."""
     parts: Sequence[tuple[int, int, int | None]]
     """As `Part`."""
 
 
 Lent = dict[int, None]
-"""The numbers of blocks of which something is left that was made of their memory."""
+"""The numbers of blocks whose memory is still used by objects."""
 
 
 class Block:
@@ -63,12 +63,12 @@ class Block:
         self._reader: weakref.ref[Any] | None = None
 
     def lend(self) -> memoryview:
-        """Returns the memory; what is made of it keeps the block in use."""
-        # A thing that can be referred to weakly, which memory views hold on to.
+        """Returns the memory; objects made from it keep the block in use."""
+        # An object that memory views keep alive and that supports weak references.
         holder = None if self._reader is None else self._reader()
         if holder is None:
             holder = bytes_of(self.num_bytes).from_buffer(self._map)
-            # `pop` gets the reference as its default. It is no Python code, so no other thread gets in between.
+            # `pop` gets the reference as its default. It is not Python code, so no other thread can interrupt it.
             self._reader = weakref.ref(holder, partial(self._lent.pop, self.number))
             self._lent[self.number] = None
         return memoryview(holder).cast("B")
@@ -78,7 +78,7 @@ class Block:
         self._map[offset : offset + buffer.nbytes] = buffer
 
     def find(self, buffer: memoryview) -> Part | None:
-        """Returns where in the block a buffer lies, if it does."""
+        """Returns the location of a buffer in the block; None if it is elsewhere."""
         offset = _lib.address_of(buffer) - self._address
         is_inside = 0 <= offset <= self.num_bytes - buffer.nbytes
         return Part(offset, buffer.nbytes, self.number) if is_inside else None
@@ -96,10 +96,10 @@ class Outbox:
         """Blocks that were too small, for the other process to forget."""
 
     def pack(self, sources: Sequence[memoryview | Part]) -> tuple[Parcel, int | None]:
-        """Writes buffers of an object into a free block, but for those that are with the other process already.
+        """Writes buffers of an object into a free block, except those that the other process already has.
 
         Returns:
-            Where the object lies, and the block's file if it is a new one.
+            The location of the object, and the block's file if the block is new.
         """
         parts = []
         end = 0
@@ -116,7 +116,7 @@ class Outbox:
         return Parcel(block.number, block.num_bytes, tuple(parts)), file
 
     def _block_of(self, num_bytes: int) -> tuple[Block, int | None]:
-        """Returns a block that is free and large enough. A new one takes the place of one that is too small."""
+        """Returns a free block that is large enough. A new one replaces one that is too small."""
         fitting = smallest = None
         for number in self._free:
             if number in self._lent:
@@ -147,16 +147,16 @@ class Outbox:
         return block, file
 
     def take_back(self, numbers: Iterable[int]) -> None:
-        """Notes that the other process uses these blocks no more."""
+        """Notes that the other process no longer uses these blocks."""
         self._free.update(numbers)
 
     def lend(self, number: int, offset: int, num_bytes: int) -> memoryview:
-        """Returns what came back where it had been sent; the block is not written again as long as it is used."""
+        """Returns memory that came back in this process's own block, which is not written while it is in use."""
         return self._blocks[number].lend()[offset : offset + num_bytes]
 
     @property
     def num_lent(self) -> int:
-        """How many blocks are in use for what came back in them."""
+        """The number of blocks in use by values that came back in them."""
         return len(self._lent)
 
 
@@ -174,10 +174,10 @@ class Inbox:
         self._blocks[parcel.block] = Block(parcel.block, file, parcel.num_bytes, self._lent)
 
     def open(self, parcel: Parcel, outbox: Outbox | None = None) -> Any:
-        """Returns an object, in the memory of the block or, where many blocks are in use, as a copy.
+        """Returns an object, in the memory of the block or, if many blocks are in use, as a copy.
 
         Args:
-            parcel: Where it lies.
+            parcel: The location of the object.
             outbox: The blocks in which parts of it may have come back.
         """
         num_lent = len(self._lent) + (0 if outbox is None else outbox.num_lent)
@@ -194,13 +194,13 @@ class Inbox:
         return put_together(buffers)
 
     def leave(self, buffers: list[memoryview]) -> list[memoryview | Part]:
-        """Lets go of those buffers of an object that lie in these blocks, to be sent back as places.
+        """Replaces buffers of an object that are in these blocks by their locations, to send only these back.
 
-        A block that something else here uses, a function that keeps what it is given, is not for the other process to
-        change: what lies there is sent as buffers.
+        The other process must not overwrite a block that is still used here, for example by a function that keeps its
+        arguments, so parts of such a block are sent as buffers.
 
         Args:
-            buffers: All buffers of the object, which nobody else may hold on to. They are taken out of the list.
+            buffers: All buffers of the object, with no other references to them. They are removed from the list.
         """
         left: list[memoryview | Part] = []
         while buffers:
@@ -209,28 +209,28 @@ class Inbox:
         return [self._again(one) if isinstance(one, Part) else one for one in left]
 
     def _found(self, buffer: memoryview) -> memoryview | Part:
-        """Returns where a buffer lies, or the buffer if that is in none of the blocks."""
+        """Returns the location of a buffer, or the buffer itself if it is in none of the blocks."""
         places = (self._blocks[number].find(buffer) for number in self._in_use)
         return next((place for place in places if place is not None), buffer)
 
     def _again(self, part: Part) -> memoryview | Part:
-        """Returns a place, or the buffer there if its block is in use."""
+        """Returns a location, or the buffer there if its block is in use."""
         assert part.came_in is not None, "a part of a block here"  # noqa: S101
         if part.came_in not in self._lent:
             return part
         return self._blocks[part.came_in].lend()[part.offset : part.offset + part.num_bytes]
 
     def skip(self, parcel: Parcel) -> None:
-        """Leaves an object where it is."""
+        """Ignores an object."""
         self._in_use.add(parcel.block)
 
     def return_unused(self) -> list[int]:
-        """Returns the numbers of the blocks that are free again; each once."""
+        """Returns the numbers of the blocks that have become free, each once."""
         free = [number for number in self._in_use if number not in self._lent]
         self._in_use.difference_update(free)
         return free
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Unmaps blocks that are not used again."""
+        """Unmaps blocks that will not be used again."""
         for number in numbers:
             del self._blocks[number]

@@ -1,4 +1,4 @@
-"""Batches through a crew: as many at a time as the crew takes, delivered in the order in which they came."""
+"""Passes batches through a crew, as many at a time as it takes, and delivers them in order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from forebay.transforms import Program
 
 SECONDS_BETWEEN_LOOKS = 0.001
-"""How often the stream is looked at for a batch while results are waited for and a worker has nothing to do."""
+"""How often the stream is checked for a batch while waiting for results with an idle worker."""
 
 SECONDS_TO_WAIT = 1.0
-"""How long results are waited for at a time."""
+"""How long to wait for results at a time."""
 
 
 class Done(NamedTuple):
-    """What came of a batch."""
+    """The result of a batch."""
 
     number: int
     value: Any
@@ -34,46 +34,46 @@ class Crew(Protocol):
     """Workers that all run one program."""
 
     setting: str
-    """What messages call the functions by: where they were passed."""
+    """The name of the functions in messages: the arguments they were passed as."""
 
     num_workers: int
 
     capacity: int
-    """Batches that it may have at a time, those included that are done and not delivered."""
+    """The most batches that the crew has at a time, including those that are done but not delivered."""
 
     num_skipped: int
-    """Batches that came back after they had been given up. Workers do these before those that they were given since."""
+    """Batches that came back after they were abandoned. Workers finish these before later ones."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether it takes batches."""
+        """Whether the crew takes batches."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether all workers are at work; starting them does not count for a timeout."""
+        """Whether all workers have started; starting does not count towards a timeout."""
 
     @property
     def is_short(self) -> bool:
-        """Whether it is time to give batches: several at a time cost the loop less than one by one."""
+        """Whether to give more batches now: giving several at a time costs the loop less than one by one."""
 
     def give(self, value: Any, rows: Rows) -> int:
-        """Has a worker run the program on a batch; returns the number of the task."""
+        """Makes a worker run the program on a batch; returns the number of the task."""
 
     def collect(self, seconds: float) -> Iterable[Done]:
-        """Yields what is done, in any order; waits so long for the first."""
+        """Yields results in any order; waits up to `seconds` for the first."""
 
     def describe(self, number: int) -> str:
-        """Says who works on a batch."""
+        """Returns text that tells which worker has a batch."""
 
     def abandon(self) -> None:
-        """Gives up all batches that it has."""
+        """Gives up all batches that the crew has."""
 
     def close(self) -> None:
         """Ends the workers."""
 
 
 def rows_of(item: Item, this: Pass) -> Rows:
-    """Returns which rows a batch holds."""
+    """Returns the rows of a batch."""
     rows = Rows(this.epoch, item.first, this.world_size, item.num_rows)
     if this.num_positions is None or rows.last < this.num_positions:
         return rows
@@ -81,7 +81,7 @@ def rows_of(item: Item, this: Pass) -> Rows:
 
 
 class Ordered:
-    """Batches that a crew works on, in their order."""
+    """Batches that a crew works on, in order."""
 
     def __init__(
         self, batches: Batches, crew: Crew, this: Pass, timeout: float | None, *, ends_crew: bool = False
@@ -92,7 +92,7 @@ class Ordered:
         self._timeout = timeout
         self._ends_crew = ends_crew
         self._owner = os.getpid()
-        # By the numbers of their tasks, in their order.
+        # By task number, in order.
         self._items: dict[int, Item] = {}
         self._done: dict[int, Done] = {}
         self._is_at_end = False
@@ -122,7 +122,7 @@ class Ordered:
             seconds = SECONDS_BETWEEN_LOOKS if self._has_room and self._crew.is_short else SECONDS_TO_WAIT
             if self._timeout is not None:
                 if not self._crew.has_begun or self._crew.num_skipped > num_skipped:
-                    # What is waited for may have begun now, and not before.
+                    # Work on the awaited batch may only begin now.
                     started, num_skipped = time.monotonic(), self._crew.num_skipped
                 left = started + self._timeout - time.monotonic()
                 if left <= 0:
@@ -137,7 +137,7 @@ class Ordered:
         return item._replace(value=done.value)
 
     def _check_owner(self) -> None:
-        """Refuses to deliver in a fork: workers and batches are those of the process that began."""
+        """Refuses to deliver in a fork: workers and batches belong to the parent process."""
         if self._owner != os.getpid():
             raise WorkerDiedError(
                 f"{self._crew.setting}: the workers are those of the process that this one is a fork of; begin another "
@@ -145,7 +145,7 @@ class Ordered:
             )
 
     def _give(self, *, waits: bool) -> None:
-        """Gives the crew what it takes and the stream has; waits for a batch only where none is under way."""
+        """Gives the crew as many ready batches as it takes; waits for a batch only if none is under way."""
         if self._items and not self._crew.is_short:
             return
         while self._has_room:
@@ -153,7 +153,7 @@ class Ordered:
                 if not (waits and not self._items) and not self._batches.is_ready():
                     return
                 item = next(self._batches, None)
-            except Exception as error:  # noqa: BLE001 - raised behind the batches before it
+            except Exception as error:  # noqa: BLE001 - raised after the batches before it
                 self._failure, item = error, None
             if item is None:
                 self._is_at_end = True
@@ -166,7 +166,7 @@ class Ordered:
 
     @property
     def _is_starved(self) -> bool:
-        """Whether a worker has nothing to do, because the stream has no batch for it."""
+        """Whether a worker is idle because the stream has no batch for it."""
         return self._has_room and len(self._items) - len(self._done) < self._crew.num_workers
 
     def _collect(self, seconds: float) -> None:
@@ -183,7 +183,7 @@ class Ordered:
         )
 
     def close(self) -> None:
-        """Gives up what the crew still has in hand."""
+        """Abandons the batches that the crew still has."""
         self.is_closed = True
         self._items.clear()
         self._done.clear()
@@ -195,7 +195,7 @@ class Ordered:
 
 
 class Inline:
-    """Batches that the program runs on one by one, when the loop asks."""
+    """Runs the program in the loop itself, on one batch at a time."""
 
     def __init__(self, batches: Batches, program: Program, this: Pass) -> None:
         self._batches = batches
@@ -203,18 +203,18 @@ class Inline:
         self._pass = this
 
     def is_ready(self) -> bool:
-        """Whether there is a batch to run on."""
+        """Whether a batch is ready to run on, or none will come."""
         return self._batches.is_ready()
 
     def __next__(self) -> Item:
         item = next(self._batches)
         rows = rows_of(item, self._pass)
-        # The loop waits for functions also where it runs them itself.
+        # Functions that the loop runs itself also count as waiting for functions.
         self._pass.waiting.note(is_on=True)
         value = self._program(item.value, rows)
         self._pass.waiting.note(is_on=False)
         return item._replace(value=value)
 
     def close(self) -> None:
-        """Closes what is before it."""
+        """Closes the stage before."""
         self._batches.close()

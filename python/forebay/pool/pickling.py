@@ -1,7 +1,7 @@
-"""Objects as a pickle and the buffers beside it: arrays, tensors and Arrow are not copied into the pickle.
+"""Objects as a pickle and separate buffers: arrays, tensors and Arrow data are not copied into the pickle.
 
-Arrays of NumPy and Arrow hand out their buffers by themselves (PEP 574). Tensors of torch do not, and are taken apart
-here; those of a device, with a gradient or of another layout go as torch pickles them.
+NumPy and Arrow support buffers outside the pickle (PEP 574). Tensors of torch do not, and are taken apart here; those
+on a device, with a gradient or with another layout are pickled by torch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LEAST_BYTES = 512
 
 @lru_cache(maxsize=64)
 def bytes_of(num_bytes: int) -> Any:
-    """Returns the type of so many bytes in memory; making one takes longer than all else that is done with it."""
+    """Returns the ctypes array type of `num_bytes` bytes; making the type takes longer than using it."""
     return ctypes.c_char * num_bytes
 
 
 class _Pickler(pickle.Pickler):
-    """Takes plain tensors of torch apart into their type, shape and memory."""
+    """Takes plain torch tensors apart into type, shape and memory."""
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -53,7 +53,7 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
 
 
 def _tensor(memory: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    """Returns a tensor that shares its memory, unless the pickle holds it."""
+    """Returns a tensor that shares the buffer's memory, or has a copy if it is in the pickle."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -68,7 +68,7 @@ def take_apart(value: object) -> list[memoryview]:
     """Returns a value as buffers, the pickle first. They share the memory of the value, which must outlive them.
 
     Raises:
-        Exception: whatever the value's own `__reduce__` raises; `pickle.PicklingError` and others if it has none.
+        Exception: whatever the value's `__reduce__` raises; `pickle.PicklingError` and others if it has none.
     """
     buffers: list[memoryview] = []
 
@@ -80,7 +80,7 @@ def take_apart(value: object) -> list[memoryview]:
         return False
 
     if isinstance(value, _lib.Batch):
-        # Nothing in it is of torch's, and so of the pickler's concern.
+        # It holds no torch tensors, so the plain pickler will do.
         return [memoryview(pickle.dumps(value, protocol=5, buffer_callback=is_small)), *buffers]
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=is_small).dump(value)
@@ -88,5 +88,5 @@ def take_apart(value: object) -> list[memoryview]:
 
 
 def put_together(buffers: Sequence[memoryview]) -> Any:
-    """Returns the value of buffers, and shares their memory."""
+    """Returns the value from its buffers, sharing their memory."""
     return pickle.loads(buffers[0], buffers=buffers[1:])  # noqa: S301 - from a process of our own

@@ -1,4 +1,4 @@
-"""A crew of processes. They are spawned, never forked: this process has threads."""
+"""A crew of processes, which are spawned, never forked, because this process has threads."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ SECONDS_TO_END = 0.2
 """How long idle workers have to end by themselves."""
 
 SECONDS_UNTIL_INTERRUPT = 0.1
-"""How long after the workers of a pool that was collected have ended the program is told of a Ctrl-C meanwhile: longer
-than the collection takes, which may run other finalisers, too."""
+"""How long a Ctrl-C during the garbage collection of a pool is delayed after its workers have ended: longer than the
+collection takes, which may run other finalisers."""
 
 HOW_TO_BEGIN = (
     "; what it printed says why; a program that starts processes needs `if __name__ == '__main__':` around all that it "
@@ -48,11 +48,11 @@ HOW_TO_BEGIN = (
 FROM_STDIN = "; processes have to find the program again: put what Python reads from its standard input into a file"
 
 MOST_RESULTS_IN_USE = 4
-"""Batches of one worker that the loop may keep before it gets copies, beside those under way."""
+"""The most batches of a worker that the loop may keep before it gets copies, besides those under way."""
 
 
 class Processes:
-    """Processes that run a program on batches. They end with it, and with this process."""
+    """Processes that run a program on batches. They end with this object, and with this process."""
 
     def __init__(self, job: bytes, setting: str, num_workers: int, prefetch: int, start_method: str) -> None:
         if multiprocessing.current_process().daemon:
@@ -83,7 +83,7 @@ class Processes:
 
     @property
     def is_usable(self) -> bool:
-        """Whether all workers are there, and are this process's."""
+        """Whether all workers are running, and belong to this process."""
         return self._end.alive and self._owner == os.getpid()
 
     @property
@@ -93,14 +93,14 @@ class Processes:
 
     @property
     def is_short(self) -> bool:
-        """Whether a worker has half of what it may have, or less."""
-        for worker in self._workers:  # noqa: SIM110 - asked for each batch, and quicker so
+        """Whether a worker has at most half of the batches that it may have."""
+        for worker in self._workers:  # noqa: SIM110 - called for each batch, and faster so
             if len(worker.tasks) <= self._few:
                 return True
         return False
 
     def give(self, value: Any, rows: Rows) -> int:
-        """Has the worker with the least to do run the program on a batch; returns the number of the task."""
+        """Makes the worker with the fewest tasks run the program on a batch; returns the number of the task."""
         self._num_given += 1
         worker = min(self._workers, key=lambda worker: len(worker.tasks))
         self._send(worker, Message("task", self._num_given, about=tuple(rows)), value)
@@ -113,13 +113,13 @@ class Processes:
             self._selector.modify(worker.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, worker)
 
     def collect(self, seconds: float) -> Iterator[Done]:
-        """Yields what is done; waits so long for the first, or for a worker that takes what was kept for it.
+        """Yields results; waits up to `seconds` for the first, or for a worker to take what was kept for it.
 
         Raises:
             WorkerDiedError: a worker has ended.
             TransformError: a worker cannot load the program.
         """
-        # Of each worker, whether it has ended: looked at after a message, so that what it had sent is taken first.
+        # Whether each worker has ended. Acted on only after its messages, so that these are taken first.
         found: dict[Worker, bool] = {}
         for key, events in self._selector.select(seconds):
             worker: Worker = key.data
@@ -147,7 +147,7 @@ class Processes:
                 raise WorkerDiedError(text)
 
     def describe(self, number: int) -> str:
-        """Says who works on a batch."""
+        """Returns text that tells which worker has a batch."""
         worker = next((worker for worker in self._workers if number in worker.tasks), None)
         return "a worker" if worker is None else f"worker {worker.number}, process {worker.process.pid}"
 
@@ -160,11 +160,11 @@ class Processes:
         self._end()
 
     def forget(self) -> None:
-        """Leaves the workers to the process that this one is a fork of, and closes what connects it to them."""
+        """In a fork: leaves the workers to the parent process, and closes the connections to them."""
         if not self._end.alive:
             return
         self._end.detach()
-        # Nothing is taken out of it: what it waits for is the same there.
+        # Nothing is unregistered: the parent shares the same epoll object.
         with contextlib.suppress(OSError):
             self._selector.close()
         for worker in self._workers:
@@ -173,7 +173,7 @@ class Processes:
 
 
 class Worker:
-    """This process's end of a worker."""
+    """A worker process, as seen by the process of the loop."""
 
     def __init__(self, context: Any, setting: str, number: int, prefetch: int) -> None:
         self._setting = setting
@@ -185,10 +185,10 @@ class Worker:
         self._reason = ""
         ours, theirs = socket.socketpair()
         self._life, its_life = socket.socketpair()
-        # Whatever limit the program gives new sockets.
+        # Even if the program has set a default timeout for sockets.
         theirs.setblocking(True)
         with theirs, its_life:
-            # A daemon: `multiprocessing` ends it too, should this process end in a way that it still notices.
+            # A daemon, so that `multiprocessing` also ends it if this process ends in a way that it notices.
             self.process = context.Process(
                 target=main, args=(theirs, its_life, number, setting), name=f"forebay-{number}", daemon=True
             )
@@ -206,7 +206,7 @@ class Worker:
         parcel, file = self._outbox.pack(take_apart(value))
         given_up, self._outbox.given_up = tuple(self._outbox.given_up), []
         returned = tuple(self._inbox.return_unused())
-        # One that is gone is noticed when its answer is read.
+        # A worker that is gone is noticed when its answer is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(Message(message.kind, message.number, parcel, message.about, returned, given_up), file)
 
@@ -216,11 +216,11 @@ class Worker:
             self.channel.flush()
 
     def is_refusal(self, message: Message) -> bool:
-        """Whether the worker says why it cannot begin."""
+        """Whether a message says why the worker cannot begin."""
         return message.kind == "failure" and not self.has_begun
 
     def open(self, message: Message, file: int | None, what: str) -> tuple[Any, TransformError | None]:
-        """Notes what a message says of blocks; returns the object that comes with it, or why it cannot be received."""
+        """Handles the blocks of a message; returns its object, or the error if that cannot be received."""
         self._note(message, file)
         assert message.parcel is not None, "results are in a block"  # noqa: S101
         try:
@@ -231,7 +231,7 @@ class Worker:
             return None, failure
 
     def take(self, message: Message, file: int | None, num_abandoned: int) -> Done | None:
-        """Takes a message; returns what came of a batch, unless it was given up."""
+        """Takes a message; returns the result of a batch, unless it was abandoned."""
         if message.kind == "ready":
             self._note(message, file)
             self.has_begun = True
@@ -260,21 +260,21 @@ class Worker:
         self._inbox.skip(message.parcel)
 
     def let_go(self) -> None:
-        """Closes what is this process's of the connection; one that waits for a batch ends."""
+        """Closes this end of the connection; a worker that waits for a batch then ends."""
         self.channel.close()
         os.close(self.ending)
 
     def end(self) -> None:
-        """Ends the process, if it has not ended, and waits until it has."""
+        """Kills the process if it still runs, and waits until it has ended."""
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
         self.process.close()
-        # Its end would be killed by this.
+        # Only now: closing it kills the worker.
         self._life.close()
 
     def forget(self) -> None:
-        """Leaves the process to the one that this is a fork of."""
+        """In a fork: leaves the worker to the parent process."""
         # `multiprocessing` would end it when this process ends.
         children: set[Any] = getattr(multiprocessing.process, "_children", set())
         children.discard(self.process)
@@ -282,8 +282,8 @@ class Worker:
         self._life.close()
 
     def obituary(self) -> str:
-        """Says how the worker ended."""
-        # What it forked holds up `join`, which waits until nobody has its end of a pipe.
+        """Returns text that tells how the worker ended."""
+        # Forks of the worker block `join`, which waits until no process has its end of a pipe.
         if self.process.exitcode is None:
             self.process.join(1)
         code = self.process.exitcode
@@ -293,7 +293,7 @@ class Worker:
             if -code == signal.SIGKILL:
                 how += ", which is how Linux ends processes where memory is short"
         if not self.has_begun:
-            # As Python calls the program.
+            # Python's name for a program on standard input.
             is_read = getattr(sys.modules.get("__main__"), "__file__", None) == "<stdin>"
             hint = "" if code is not None and code < 0 else FROM_STDIN if is_read else HOW_TO_BEGIN
             return f"{self._setting}: worker {self.number} ended {how} before it began{self._reason or hint}"
@@ -303,9 +303,9 @@ class Worker:
 
 
 def _ending_of(process: Any) -> int:
-    """Returns what can be read once a process has ended, though what it forked lives and has all that it had open."""
+    """Returns a descriptor that becomes readable when a process has ended, even if its own forks are still running."""
     if sys.platform == "linux":
-        # Older kernels and some sandboxes have none.
+        # Older kernels and some sandboxes have no pidfd.
         with contextlib.suppress(OSError):
             return os.pidfd_open(process.pid)
     return os.dup(process.sentinel)
@@ -320,10 +320,10 @@ def _name_of(number: int) -> str:
 
 
 def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) -> None:
-    """Ends the workers: idle ones by themselves, others at once."""
+    """Ends the workers: idle ones end by themselves, others are killed."""
     if os.getpid() != owner:
         return
-    # Python drops what is raised in a finaliser, and the workers that have not ended yet would stay.
+    # Python drops exceptions of finalisers, and workers that have not ended yet would stay.
     with _held_interrupts() as came:
         selector.close()
         for worker in workers:
@@ -334,10 +334,10 @@ def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) ->
         for worker in workers:
             worker.end()
     if came:
-        # When the finaliser is over. At the end of the program no thread starts, and none is needed.
+        # Raised after the finaliser. At the end of the program no thread can start, and none is needed.
         main_thread = threading.main_thread().ident
         assert main_thread is not None, "it runs"  # noqa: S101
-        # A signal, which ends waiting, too.
+        # A signal, because it also interrupts waiting calls.
         again = threading.Timer(SECONDS_UNTIL_INTERRUPT, signal.pthread_kill, (main_thread, signal.SIGINT))
         again.daemon = True
         with contextlib.suppress(RuntimeError):
@@ -346,11 +346,11 @@ def _end(workers: list[Worker], selector: selectors.BaseSelector, owner: int) ->
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Has Ctrl-C wait while a process is spawned, which knows none until it ignores it: it is for this one.
+    """Delays Ctrl-C while a process is spawned, and blocks it in the new process until that ignores it.
 
-    The program is interrupted when the process is among those that are ended with it.
+    The program is interrupted once the new process is among those that end with it.
     """
-    # It lets interrupts through again when it starts.
+    # Started before, because starting it unblocks the signal.
     resource_tracker.ensure_running()
     handler = signal.getsignal(signal.SIGINT)
     came: list[Interrupt] = []
@@ -368,10 +368,10 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held_interrupts() -> Iterator[list[Interrupt]]:
-    """Notes Ctrl-C instead of interrupting the program."""
+    """Records Ctrl-C instead of interrupting the program."""
     came: list[Interrupt] = []
     handler = signal.getsignal(signal.SIGINT)
-    # Threads are not interrupted, and may set no handlers.
+    # Other threads are not interrupted, and cannot set handlers.
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield came
         return
@@ -386,7 +386,7 @@ _CREWS: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
 def _forget_workers() -> None:
-    """Leaves all workers to the process that this one is a fork of."""
+    """In a fork: leaves all workers to the parent process."""
     for crew in list(_CREWS):
         crew.forget()
 

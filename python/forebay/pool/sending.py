@@ -1,9 +1,9 @@
-"""A job as bytes: functions and classes by their names where workers find the same under them, else whole.
+"""Pickles a job: functions and classes by name if workers find the same under that name, else by value.
 
-Spawned processes run the program's file again, without what stands behind `if __name__ == "__main__":`. What they find
-there goes by its name, as `pickle` sends it: locks, open files and large values of the program stay where they are, and
-its classes are the same in all processes. Lambdas, nested functions, what stands in no file, as in a notebook, and
-functions that use what only this process has set are sent whole, by `cloudpickle` where that is installed.
+Spawned processes run the program's file again, without the code under `if __name__ == "__main__":`. What they find
+there is sent by name, as `pickle` does: locks, open files and large values of the program are not sent, and its classes
+are the same in all processes. Lambdas, nested functions, functions that are in no file (as in a notebook), and
+functions that use what only this process has set are sent by value, with `cloudpickle` if it is installed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from forebay.pool.worker import Job
 
 MAINS = ("__main__", "__mp_main__")
-"""What the program's module is called, here and in processes that `multiprocessing` started."""
+"""The name of the program's module, here and in processes started by `multiprocessing`."""
 
 
 def to_bytes(job: Job) -> bytes:
     """Returns a job for `pickle.loads` in a worker.
 
     Raises:
-        Exception: it cannot be sent; whatever objects raise that cannot be pickled.
+        Exception: whatever an object raises that cannot be pickled.
     """
     program = Program()
-    # Modules that the user wants to be sent whole.
+    # The user may have registered modules to be pickled by value.
     known = sys.modules.get("cloudpickle")
     if not getattr(known, "list_registry_pickle_by_value", set)():
         with contextlib.suppress(Exception):
@@ -49,7 +49,7 @@ def to_bytes(job: Job) -> bytes:
         return _by_name(job, program, ("same", "other"))
 
     class Whole(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-        """Sends whole what workers do not find, and has them know the classes among it by their names."""
+        """Sends by value what workers do not find, and lists the classes among it, for workers to register."""
 
         def reducer_override(self, obj: Any) -> Any:
             is_class = isinstance(obj, type)
@@ -64,7 +64,7 @@ def to_bytes(job: Job) -> bytes:
     try:
         Whole(stream, protocol=5).dump(job)
     except Exception:
-        # Better without what only this process has set than not at all.
+        # Better by name, without what only this process has set, than not at all.
         with contextlib.suppress(Exception):
             return _by_name(job._replace(classes=[]), program, ("same", "other"))
         raise
@@ -72,7 +72,7 @@ def to_bytes(job: Job) -> bytes:
 
 
 def _by_name(job: Job, program: Program, accepted: tuple[str, ...]) -> bytes:
-    """Returns a job with functions and classes by their names."""
+    """Returns a job with functions and classes by name."""
 
     class ByName(pickle.Pickler):
         """Refuses what workers do not find."""
@@ -91,7 +91,7 @@ class Program:
     """What spawned processes find in the program's module."""
 
     def find(self, obj: Any) -> Literal["same", "other"] | None:
-        """Tells whether workers find a function or class of the program, and whether it does the same there."""
+        """Returns whether a function or class of the program is the same or another in workers; None if not found."""
         name: str = obj.__qualname__
         root = name.partition(".")[0]
         if "<locals>" in name or root not in self._names.found:
@@ -112,12 +112,12 @@ class Program:
         try:
             return _names_in(path.read_bytes(), str(path))
         except (OSError, SyntaxError, ValueError):
-            # No source, as in an archive: all that there is.
+            # No source, as in an archive: takes all names.
             return Names(frozenset(vars(sys.modules["__main__"])), frozenset())
 
 
 def _path_of_main() -> Path | None:
-    """Returns the file that spawned processes run again, as `multiprocessing` finds it; None if there is none."""
+    """Returns the file that spawned processes run again, found as in `multiprocessing`; None if there is none."""
     main: Any = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if name is not None and (name == "__main__" or name.endswith(".__main__")):
@@ -133,9 +133,9 @@ class Names(NamedTuple):
     """Names of a program's module."""
 
     found: frozenset[str]
-    """Those that are bound when another process runs the file."""
+    """Names that are bound when another process runs the file."""
     other: frozenset[str]
-    """Those that may have other values there, and functions and classes that use such."""
+    """Names that may have other values there, and functions and classes that use such names."""
 
 
 def _names_in(source: bytes, path: str) -> Names:
@@ -158,14 +158,14 @@ def _names_in(source: bytes, path: str) -> Names:
 
 
 def _is_guard(part: ast.stmt) -> TypeGuard[ast.If]:
-    """Whether a statement is `if __name__ == "__main__":`, or another that asks for the name."""
+    """Whether a statement is `if __name__ == "__main__":`, or another `if` that tests `__name__`."""
     return isinstance(part, ast.If) and any(
         isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(part.test)
     )
 
 
 def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yields the names that statements of a module bind, without those of functions in them."""
+    """Yields the names that statements of a module bind, without those within functions."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -1,4 +1,4 @@
-"""A crew of threads, for functions that let go of the interpreter's lock."""
+"""A crew of threads, for functions that release the GIL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = tuple[int, Any, "Rows"]
 
 
 class Threads:
-    """Threads that run a program on batches. They end with it, at the latest after the batch that they have in hand."""
+    """Threads that run a program on batches. They end with this object, at the latest after their current batch."""
 
     def __init__(self, program: Program, num_workers: int, prefetch: int) -> None:
         self.setting = program.setting
@@ -41,27 +41,27 @@ class Threads:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the threads still wait for batches, and are this process's: a fork has none of them."""
+        """Whether the threads still take batches, and belong to this process; a fork does not have them."""
         return self._end.alive and self._owner == os.getpid()
 
     @property
     def has_begun(self) -> bool:
-        """Threads begin at once."""
+        """Always True: threads start at once."""
         return True
 
     @property
     def is_short(self) -> bool:
-        """A batch is handed to a thread for next to nothing."""
+        """Always True: handing a batch to a thread costs next to nothing."""
         return True
 
     def give(self, value: Any, rows: Rows) -> int:
-        """Has the program run on a batch; returns the number of the task."""
+        """Makes a thread run the program on a batch; returns the number of the task."""
         self._num_given += 1
         self._tasks.put((self._num_given, value, rows))
         return self._num_given
 
     def collect(self, seconds: float) -> Iterator[Done]:
-        """Yields what is done; waits so long for the first."""
+        """Yields results; waits up to `seconds` for the first."""
         try:
             found = self._done.get(timeout=seconds) if seconds > 0 else self._done.get_nowait()
             while True:
@@ -73,8 +73,8 @@ class Threads:
         except queue.Empty:
             return
 
-    def describe(self, number: int) -> str:  # noqa: ARG002 - threads have no names that help
-        """Says who works on a batch."""
+    def describe(self, number: int) -> str:  # noqa: ARG002 - names of threads do not help
+        """Returns text that tells which worker has a batch."""
         return "a thread, which cannot be ended"
 
     def abandon(self) -> None:
@@ -95,12 +95,12 @@ def _work(program: Program, tasks: queue.SimpleQueue[Task | None], done: queue.S
             done.put(Done(number, None, error))
         except BaseException as error:  # noqa: BLE001 - the loop raises it
             done.put(Done(number, None, _failure(program, rows, error)))
-        # Not while waiting for the next one.
+        # Not kept while waiting for the next task.
         del task, value
 
 
 def _failure(program: Program, rows: Rows, error: BaseException) -> TransformError:
-    """Returns what tells of a function that raised `SystemExit` or the like, which would end the program."""
+    """Returns the error for a function that raised `SystemExit` or the like, which would end the program."""
     failure = TransformError(f"{program.setting}: a function failed on {rows}: {told(error)}")
     failure.__cause__ = error
     return failure

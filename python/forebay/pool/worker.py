@@ -1,4 +1,4 @@
-"""The main function of a worker process: takes batches, runs the program, sends what came of it."""
+"""The main function of a worker process: takes batches, runs the program, sends results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forebay.transforms import Program
 
 MOST_INPUTS_IN_USE = 2
-"""Batches that functions may keep before they get copies."""
+"""The most batches that functions may keep before they get copies."""
 
 HOW_TO_BE_FOUND = (
     "functions for processes stand at the top of a module or of a program whose main part is behind "
@@ -40,9 +40,9 @@ class Job(NamedTuple):
     program: Program
     worker_init_fn: Callable[[int], Any] | None
     num_loader_workers: int
-    """Of the `DataLoader` that this is a worker of; 0 for those of `map`."""
+    """The number of workers of the `DataLoader`; 0 for workers of `map`."""
     classes: list[type]
-    """Those of the program that are sent whole, for what functions return to be pickled: behind what uses them."""
+    """Classes of the program that are sent by value and needed to pickle results. Comes after what uses them."""
 
 
 def main(end: socket.socket, life: socket.socket, worker: int, setting: str) -> None:
@@ -56,11 +56,11 @@ def main(end: socket.socket, life: socket.socket, worker: int, setting: str) -> 
 
 
 def _end_with(life: socket.socket) -> None:
-    """Has the kernel kill this process when the other end is closed, through which nothing is ever sent.
+    """Makes the kernel kill this process when the other end, through which nothing is ever sent, is closed.
 
-    The thread below waits for the interpreter's lock, which a function may hold for good: a regular expression does.
+    The thread of `_follow_parent` needs the GIL, which a function, such as a regular expression, may hold forever.
     """
-    # Linux has it, and some sandboxes have not.
+    # Linux supports it, some sandboxes do not.
     with contextlib.suppress(AttributeError, OSError):
         fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
@@ -68,7 +68,7 @@ def _end_with(life: socket.socket) -> None:
 
 
 def _follow_parent() -> None:
-    """Ends this process with that of the loop, unless a function holds the interpreter's lock."""
+    """Ends this process with that of the loop, unless a function holds the GIL."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -106,12 +106,12 @@ class Worker:
             # The process of the loop has ended, or ends this one.
             return
         except Exception as error:
-            # There is no memory to share, or no descriptor for it; failures are sent in such memory, too.
+            # There is no shared memory or file descriptor left, which sending a failure would need as well.
             self._send(Message("end", about=told(error)))
             raise
 
     def _has_begun(self, message: Message) -> bool:
-        """Loads the program; tells whether that worked."""
+        """Loads the program; returns whether that worked."""
         hint = f"; {HOW_TO_BE_FOUND}"
         try:
             assert message.parcel is not None, "a job is in a block"  # noqa: S101
@@ -121,10 +121,10 @@ class Worker:
             for one in job.classes:
                 if "." not in one.__qualname__:
                     setattr(program, one.__name__, one)
-            # So that the first batch does not wait for what makes its seeds.
+            # So that the first batch does not wait for the imports of seeding.
             seeds_of(0, Rows(0, 0, 1, 1), "")
             if (torch := sys.modules.get("torch")) is not None:
-                # As DataLoader: workers share the cores among each other.
+                # As in torch's DataLoader, because workers share the cores.
                 torch.set_num_threads(1)
             self._job = job
             self._tell_torch()
@@ -137,11 +137,11 @@ class Worker:
         return True
 
     def _tell_torch(self) -> None:
-        """Has torch's `get_worker_info` tell of this worker, as in those of its `DataLoader`."""
+        """Makes torch's `get_worker_info` describe this worker, as in workers of its `DataLoader`."""
         job = self._job
         if self._is_torch_told or job is None or not job.num_loader_workers:
             return
-        # Not imported for this: functions that ask have done so.
+        # Not imported here: functions that call it have imported it.
         if "torch.utils.data" not in sys.modules:
             return
         self._is_torch_told = True
@@ -149,12 +149,12 @@ class Worker:
 
         import forebay.torch
 
-        # A number of its own for each worker, as torch's, but the same in every run.
+        # Differs between workers, as in torch, but is the same in every run.
         seed = seed_of(job.program.seed, Rows(0, self._worker, 1, 1), "worker") >> 1
         worker._worker_info = worker.WorkerInfo(
             id=self._worker, num_workers=job.num_loader_workers, seed=seed, dataset=cast("Any", None)
         )
-        # What a function reads by a stream of ours is no share of a dataset that such workers deal out.
+        # A stream that a function reads is not divided among these workers.
         vars(forebay.torch)["get_worker_info"] = lambda: None
 
     def _run(self, message: Message) -> None:
@@ -181,7 +181,7 @@ class Worker:
         self._send(Message("result", message.number), *packed)
 
     def _fail(self, message: Message, error: TransformError, cause: BaseException | None) -> None:
-        """Sends an error, its cause with the traceback, as far as they can be sent."""
+        """Sends an error and its cause, with the traceback as a note, as far as they can be pickled."""
         kept: BaseException | None = cause
         if cause is not None:
             text = "".join(traceback.format_exception(cause))
@@ -201,7 +201,7 @@ class Worker:
 
 
 def _survives(error: BaseException) -> bool:
-    """Whether an exception is the same after it was pickled."""
+    """Whether an exception survives pickling."""
     try:
         return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own
     except BaseException:  # noqa: BLE001 - whatever its `__reduce__` raises

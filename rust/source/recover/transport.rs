@@ -4,18 +4,22 @@ use std::sync::OnceLock;
 
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse};
+use reqwest::StatusCode;
 use reqwest::tls::Certificate;
 use url::Url;
 
 use super::connect::{Trust, connect, proxy_of};
 use super::redirect;
-use super::trouble::{causes, is_of_certificates};
+use super::trouble::{Astray, causes, is_of_certificates};
 use crate::error::Result;
 use crate::secrets::Sent;
 use crate::source::settings::{certificates, refused};
 
 /// Redirects of one request that are followed.
 const MOST_REDIRECTS: usize = 10;
+
+/// What the client says of a proxy that lets nobody through whom it does not know.
+const UNAUTHORIZED: &str = "proxy authorization required";
 
 /// A server was not reached, through a proxy.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +58,11 @@ impl Transport {
         let mut num_redirects = 0;
         loop {
             let mut response = self.send(request.clone()).await?;
+            if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED
+                && let Some(proxy) = proxy_of(&self.options, request.uri().scheme_str().unwrap_or_default())
+            {
+                return Err(refused_by(&proxy));
+            }
             match redirect::next(&request, &response).filter(|_| num_redirects < MOST_REDIRECTS) {
                 Some(next) => request = next,
                 None => {
@@ -91,6 +100,8 @@ impl Transport {
         let is_of_connection = error.kind() == HttpErrorKind::Connect || error.kind() == HttpErrorKind::Timeout;
         let proxy = if is_of_connection { proxy_of(&self.options, scheme) } else { None };
         match proxy {
+            // The client has no type for it.
+            Some(said) if causes(&error).any(|cause| cause.to_string().ends_with(UNAUTHORIZED)) => refused_by(&said),
             Some(said) => HttpError::new(error.kind(), ByProxy { said, source: error }),
             None => error,
         }
@@ -104,6 +115,15 @@ impl Transport {
         let client = trusted.and_then(|trusted| connect(&self.options, Trust::System(trusted))).map_err(unusable)?;
         Ok(self.secure.get_or_init(|| client))
     }
+}
+
+/// Returns the error of a proxy that wants to know who asks; `proxy` says which it is.
+fn refused_by(proxy: &str) -> HttpError {
+    let said = format!(
+        "{proxy}, which wants a user name and a password (407 Proxy Authentication Required), or others than it was \
+         given: they stand in its URL, `http://user:password@host:port`"
+    );
+    HttpError::new(HttpErrorKind::Unknown, Astray(said))
 }
 
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> HttpError {

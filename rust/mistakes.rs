@@ -317,6 +317,18 @@ fn uses() -> Vec<Mistake> {
             ["`big`", "twice"]
         ),
         mistake!(
+            "another name for a column that is not there",
+            |folder| of_bytes(folder, sound())?.rename_columns(&BTreeMap::from([("biq".into(), "b".into())])),
+            Error::UnknownColumn { .. },
+            ["`biq`", "did you mean `big`"]
+        ),
+        mistake!(
+            "two columns of one name",
+            |folder| of_bytes(folder, sound())?.rename_columns(&BTreeMap::from([("big".into(), "zero".into())])),
+            Error::Setting { .. },
+            ["`zero`", "two columns"]
+        ),
+        mistake!(
             "no lanes",
             |folder| prepare(
                 folder,
